@@ -1,0 +1,129 @@
+"""Any server that speaks the OpenAI chat API: vLLM, Ollama, llama.cpp, or a hosted one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
+
+_FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
+
+
+class OpenAIBackend:
+    """One aiohttp session."""
+
+    def __init__(
+        self, model: OpenAIModel, generation: Generation, output_schema: Mapping[str, Any] | None
+    ) -> None:
+        self._model = model
+        self._parameters = _parameters(model, generation, output_schema)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        """Sends one chat completion request."""
+        body = {**self._parameters, "messages": _messages(prompt)}
+        try:
+            async with self._open().post(f"{self._model.base_url}/chat/completions", json=body) as response:
+                text = await response.text(errors="replace")
+        except (aiohttp.ClientError, OSError) as error:
+            raise RequestError("connection", f"{type(error).__name__}: {error}") from None
+        if response.status != 200:
+            raise _from_error(response.status, response.headers.get("Retry-After"), text)
+        return _reply(text, self._model.name)
+
+    async def aclose(self) -> None:
+        """Closes the session."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        """Opens the session on first use: it belongs to the loop that runs it."""
+        if self._session is None:
+            key = os.environ.get(self._model.api_key_env)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                trust_env=True,
+            )
+        return self._session
+
+
+def _parameters(
+    model: OpenAIModel, generation: Generation, output_schema: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    # OpenAI's own newer models refuse `max_tokens`; vLLM, Ollama and llama.cpp all take it.
+    cap = "max_completion_tokens" if "api.openai.com" in model.base_url else "max_tokens"
+    given = {
+        "model": model.name,
+        cap: generation.max_output_tokens,
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "seed": generation.seed,
+        "stop": list(generation.stop_sequences) or None,
+        "response_format": None
+        if output_schema is None
+        else {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(output_schema)}},
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _messages(prompt: Prompt) -> list[dict[str, Any]]:
+    content: Any = prompt.text
+    if prompt.media:
+        images = [{"type": "image_url", "image_url": {"url": uri}} for uri, _ in prompt.media]
+        content = [*images, {"type": "text", "text": prompt.text}]
+    user = {"role": "user", "content": content}
+    return [{"role": "system", "content": prompt.system}, user] if prompt.system else [user]
+
+
+def _reply(text: str, model: str) -> Reply:
+    try:
+        body = json.loads(text)
+        choice = body["choices"][0]
+        message, usage = choice["message"], body.get("usage") or {}
+        content, refusal = message.get("content"), message.get("refusal")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise RequestError("garbage", f"a 200 that is no chat completion: {text[:500]}", http_status=200) from None
+    input_tokens, output_tokens = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    reason = choice.get("finish_reason") or "stop"
+    if refusal or reason == "content_filter":
+        raise RequestError(
+            "blocked",
+            f"answer withheld: {refusal or reason}",
+            http_status=200,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+        )
+    return Reply(
+        text=content or "",
+        finish_reason=_FINISH_REASONS.get(reason, reason),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        model=body.get("model") or model,
+    )
+
+
+def _from_error(http_status: int, retry_after: str | None, text: str) -> RequestError:
+    message, code = text, None
+    try:
+        error = json.loads(text)["error"]
+        message, code = error["message"], error.get("code")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        pass  # the body itself is the server's words
+    kind = kind_of_status(http_status)
+    if code == "insufficient_quota":
+        kind = "quota_exhausted"
+    try:
+        seconds = float(retry_after) if retry_after else None
+    except ValueError:
+        seconds = None
+    return RequestError(kind, str(message), http_status=http_status, retry_after_seconds=seconds)

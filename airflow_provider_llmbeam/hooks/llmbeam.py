@@ -1,0 +1,68 @@
+"""The `llmbeam` connection: which model server, and the key to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+#: What a connection may fill in, by type of model.
+_FIELDS = {"gemini": ("base_url", "project", "location"), "openai": ("base_url",)}
+
+
+class LLMBeamHook(BaseHook):
+    """Reads an `llmbeam` connection.
+
+    The connection's API key reaches the job through its environment, never through the spec. Without a
+    connection of the default name, the job takes what the worker's own environment holds.
+
+    Args:
+        llmbeam_conn_id: Name of the connection.
+    """
+
+    conn_name_attr = "llmbeam_conn_id"
+    default_conn_name = "llmbeam_default"
+    conn_type = "llmbeam"
+    hook_name = "LLM Beam"
+
+    def __init__(self, llmbeam_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.llmbeam_conn_id = llmbeam_conn_id
+
+    def get_conn(self) -> Any:
+        """Returns the connection, or `None` where there is none of the default name.
+
+        Raises:
+            AirflowNotFoundException: There is no connection of another name.
+        """
+        try:
+            return self.get_connection(self.llmbeam_conn_id)
+        except AirflowNotFoundException:
+            if self.llmbeam_conn_id != self.default_conn_name:
+                raise
+            self.log.info("No connection %r: using the worker's environment.", self.llmbeam_conn_id)
+            return None
+
+    def complete_model(self, model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Fills in what the connection knows and the model leaves open.
+
+        Args:
+            model: A model spec as plain data.
+
+        Returns:
+            The model, and the environment that holds its key.
+        """
+        connection = self.get_conn()
+        if connection is None:
+            return model, {}
+        extra = connection.extra_dejson
+        known = {
+            "base_url": connection.host,
+            "project": extra.get("project"),
+            "location": extra.get("location"),
+        }
+        fields = _FIELDS.get(model.get("type", ""), ())
+        filled = {name: known[name] for name in fields if known[name] and not model.get(name)}
+        key_variable = model.get("api_key_env", "OPENAI_API_KEY") if model.get("type") == "openai" else "GOOGLE_API_KEY"
+        return {**model, **filled}, {key_variable: connection.password} if connection.password else {}

@@ -1,0 +1,1 @@
+"""The Beam graph around the engine. Never imports Airflow."""

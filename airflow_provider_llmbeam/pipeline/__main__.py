@@ -1,0 +1,159 @@
+"""The door: `python -m airflow_provider_llmbeam.pipeline --spec JOB.json [Beam options]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, NothingAnsweredError
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+_log = logging.getLogger("llmbeam")
+
+EXIT_OK, EXIT_FAILED, EXIT_BAD_SPEC = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one job to its end.
+
+    Returns:
+        0 when the job is complete, 1 when it failed after it started, 2 when it could not start.
+    """
+    options, beam_options = _parser().parse_known_args(argv)
+    _configure_logging()
+    if options.stop_with_parent:
+        threading.Thread(target=_exit_at_end_of_input, name="parent-watch", daemon=True).start()
+    try:
+        report = run(JobSpec.from_json(options.spec.read_bytes()), beam_options)
+    except LLMBeamError as error:
+        _log.error("%s", error)
+        _hand_back(options.result, {"error": {"type": type(error).__name__, "message": str(error)}})
+        return EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
+    _hand_back(options.result, {"report": report})
+    return EXIT_OK
+
+
+def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
+    """Runs a job and waits for it.
+
+    Returns:
+        The manifest of the report.
+
+    Raises:
+        JobSpecError: The job cannot start; nothing was sent.
+        JobError: The job did not reach its end, or not one row was answered.
+    """
+    # Beam takes a second to import; a bad spec should not wait for it.
+    import apache_beam as beam
+
+    from airflow_provider_llmbeam.pipeline.build import build
+    from airflow_provider_llmbeam.pipeline.progress import shown_progress
+    from airflow_provider_llmbeam.pipeline.report import Report
+    from airflow_provider_llmbeam.pipeline.runner import pinned_runner
+
+    check_model(spec)
+    runner, options = pinned_runner(beam_options)
+    pipeline = beam.Pipeline(runner=runner, options=options)
+    build(pipeline, spec)
+    _log.info("Job %r: %s %s, journal %s", spec.name, spec.model.type, spec.model.name, spec.journal_uri)
+    with shown_progress():
+        try:
+            pipeline.run().wait_until_finish()
+        except Exception as error:
+            cause = _root(error)
+            # Beam re-raises through some thirty frames of its own; the last few say where it was.
+            traceback.print_exception(cause, limit=-4, chain=False)
+            raise JobFailedError(
+                f"Job {spec.name!r} failed: {type(cause).__name__}: {cause} What was answered is kept in "
+                f"{spec.journal_uri!r}; a retry asks only for the rest."
+            ) from error
+    report = Report.model_validate_json(_read(f"{spec.sink.uri}report.json"))
+    if report.rows.read and not report.rows.answered:
+        raise NothingAnsweredError(_why_nothing(report.dead_letter_words, report.rows.read, report.dead_letter_uri))
+    _log.info("Report: %s", report.report_uri)
+    return report.manifest()
+
+
+def check_model(spec: JobSpec) -> None:
+    """Opens the model's client once, before a row is read: a missing key shows here.
+
+    Raises:
+        JobSpecError: The client cannot be opened.
+    """
+    from airflow_provider_llmbeam.engine.backends import open_backend
+
+    open_backend(spec.model, spec.generation, spec.prompt.output_schema)
+
+
+def _why_nothing(words: dict[str, str], rows: int, dead_letter_uri: str) -> str:
+    kind, message = next(iter(words.items()))
+    return (
+        f"None of {rows} rows was answered. {kind}: {message} Every row is in the dead letter, "
+        f"{dead_letter_uri!r}."
+    )
+
+
+def _root(error: BaseException) -> BaseException:
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
+
+
+def _read(uri: str) -> bytes:
+    from apache_beam.io.filesystems import FileSystems
+
+    with FileSystems.open(uri) as file:
+        return bytes(file.read())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m airflow_provider_llmbeam.pipeline",
+        description="Run one job. Every other option is passed on to Beam, e.g. --runner or --temp_location.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--spec", type=Path, required=True, help="the job spec, a JSON file")
+    parser.add_argument("--result", type=Path, help="write the outcome here, as JSON")
+    parser.add_argument(
+        "--stop-with-parent", action="store_true", help="end when standard input ends: the parent died"
+    )
+    return parser
+
+
+def _configure_logging() -> None:
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.WARNING, stream=sys.stderr)
+    for name in ("llmbeam", "airflow_provider_llmbeam"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what matters of it is raised, too
+
+
+def _exit_at_end_of_input() -> None:
+    """Ends the process when the parent's end of the pipe closes, also after its kill -9.
+
+    The answers so far are in the journal.
+    """
+    sys.stdin.buffer.read()
+    os._exit(EXIT_FAILED)
+
+
+def _hand_back(path: Path | None, outcome: dict[str, Any]) -> None:
+    """Writes the outcome atomically: a reader sees all of it or nothing."""
+    if path is None:
+        if "report" in outcome:
+            print(json.dumps(outcome["report"], indent=2))
+        return
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(outcome))
+    aside.replace(path)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

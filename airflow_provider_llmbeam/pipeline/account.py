@@ -1,0 +1,122 @@
+"""Every row is accounted for: the sums behind the report."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import apache_beam as beam
+
+from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
+
+#: Ratio of a latency class to the next: percentiles are right to 5 %.
+_LATENCY_RATIO = 1.1
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over rows. Requests and tokens count for this run only, and once for rows that share a request.
+
+    Attributes:
+        answered: Rows by how they came by their answer.
+        dead: Rows by kind of failure.
+        words: One failure's own words per kind.
+        sums: Requests, 429s, tokens.
+        latencies: Answers by latency class.
+        buckets: Rows, input and output tokens by length bucket.
+        first_sent_at: Unix time, or infinity.
+        last_answered_at: Unix time, or minus infinity.
+    """
+
+    answered: Counter[str] = field(default_factory=Counter)
+    dead: Counter[str] = field(default_factory=Counter)
+    words: dict[str, str] = field(default_factory=dict)
+    sums: Counter[str] = field(default_factory=Counter)
+    latencies: Counter[int] = field(default_factory=Counter)
+    buckets: Counter[tuple[int, str]] = field(default_factory=Counter)
+    first_sent_at: float = math.inf
+    last_answered_at: float = -math.inf
+
+    def latency_seconds(self, share: float) -> float | None:
+        """The latency that this share of the answers did not exceed; `None` without answers."""
+        left = share * self.latencies.total()
+        for latency_class in sorted(self.latencies):
+            left -= self.latencies[latency_class]
+            if left <= 0:
+                return round(float(_LATENCY_RATIO**latency_class), 4)
+        return None
+
+
+class TallyRows(beam.CombineFn):
+    """Combines `AnsweredRow`s and `DeadRow`s into a `Tally`.
+
+    Args:
+        boundaries: Of the length buckets, in input tokens.
+    """
+
+    def __init__(self, boundaries: tuple[int, ...]) -> None:
+        super().__init__()
+        self._buckets = LengthBuckets(boundaries, max_output_tokens=1)
+
+    def create_accumulator(self) -> Tally:
+        """Starts empty."""
+        return Tally()
+
+    def add_input(self, tally: Tally, element: AnsweredRow | DeadRow) -> Tally:
+        """Adds one row."""
+        if isinstance(element, AnsweredRow):
+            tally.answered[element.origin] += 1
+            if element.origin == "fresh":
+                self._add_answer(tally, element)
+            return tally
+        failure = element.failure
+        tally.dead[failure.kind] += 1
+        tally.words.setdefault(failure.kind, failure.message)
+        if not element.is_duplicate:
+            _add_cost(tally, failure.attempts, failure.rejections, failure.input_tokens, failure.output_tokens)
+        return tally
+
+    def merge_accumulators(self, tallies: Iterable[Tally]) -> Tally:
+        """Adds up."""
+        merged = Tally()
+        for tally in tallies:
+            for name in ("answered", "dead", "sums", "latencies", "buckets"):
+                getattr(merged, name).update(getattr(tally, name))
+            merged.words = {**tally.words, **merged.words}
+            merged.first_sent_at = min(merged.first_sent_at, tally.first_sent_at)
+            merged.last_answered_at = max(merged.last_answered_at, tally.last_answered_at)
+        return merged
+
+    def extract_output(self, tally: Tally) -> Tally:
+        """Is the tally itself."""
+        return tally
+
+    def _add_answer(self, tally: Tally, element: AnsweredRow) -> None:
+        completion = element.completion
+        _add_cost(
+            tally,
+            completion.attempts,
+            completion.rejections,
+            completion.input_tokens,
+            completion.output_tokens,
+        )
+        tally.sums["truncated"] += completion.finish_reason == "max_tokens"
+        latency = max(completion.latency_seconds, 1e-6)
+        tally.latencies[math.ceil(math.log(latency, _LATENCY_RATIO))] += 1
+        bucket = self._buckets.index(completion.input_tokens)
+        tally.buckets[bucket, "rows"] += 1
+        tally.buckets[bucket, "input_tokens"] += completion.input_tokens
+        tally.buckets[bucket, "output_tokens"] += completion.output_tokens
+        tally.first_sent_at = min(tally.first_sent_at, completion.sent_at)
+        tally.last_answered_at = max(tally.last_answered_at, completion.answered_at)
+
+
+def _add_cost(tally: Tally, attempts: int, rejections: int, input_tokens: int, output_tokens: int) -> None:
+    tally.sums["requests"] += attempts + rejections
+    tally.sums["rejections"] += rejections
+    tally.sums["retries"] += max(0, attempts - 1)
+    tally.sums["input_tokens"] += input_tokens
+    tally.sums["output_tokens"] += output_tokens

@@ -1,0 +1,101 @@
+"""The whole graph on one screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import apache_beam as beam
+from apache_beam.ml.inference.base import PredictionResult, RunInference
+
+from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.pipeline.account import TallyRows
+from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Request
+from airflow_provider_llmbeam.pipeline.read import ReadRows
+from airflow_provider_llmbeam.pipeline.render import Render
+from airflow_provider_llmbeam.pipeline.reuse import RESUMED, ReadJournal, Reuse
+from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.pipeline.write import Publish, WriteAside, answer_record, dead_record
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+
+def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
+    """Adds a job to a pipeline.
+
+    Returns:
+        One element: the report as JSON text.
+
+    Raises:
+        JobSpecError: The source has nothing to read.
+    """
+    source = root | "Read" >> ReadRows(spec.source)
+    rendered = source["rows"] | "Render" >> beam.ParDo(Render(spec)).with_outputs(DEAD, main="rows")
+    journal = root | "Journal" >> ReadJournal(spec.journal_uri)
+    reused = (
+        {"rows": rendered["rows"], "journal": journal}
+        | "ByFingerprint" >> beam.CoGroupByKey()
+        | "Reuse" >> beam.ParDo(Reuse()).with_outputs(RESUMED, main="requests")
+    )
+    inferred = (
+        reused["requests"]
+        | "RunInference" >> RunInference(_handler(spec))
+        | "FanOut" >> beam.ParDo(FanOut()).with_outputs(DEAD, main="answered")
+    )
+    answered = (inferred["answered"], reused[RESUMED]) | "Answered" >> beam.Flatten()
+    dead = (source[DEAD], rendered[DEAD], inferred[DEAD]) | "Dead" >> beam.Flatten()
+
+    staging_uri = f"{spec.sink.uri}.llmbeam/{spec.name}/staging/"
+    key, sink = spec.source.key, spec.sink
+    answer_files = (
+        answered
+        | "AnswerRecord" >> beam.Map(answer_record, key)
+        | "WriteAnswers"
+        >> WriteAside(staging_uri, "answers", file_format=sink.format, shards=sink.shards, key=key)
+    )
+    dead_files = (
+        dead
+        | "DeadRecord" >> beam.Map(dead_record)
+        | "WriteDeadLetter" >> WriteAside(staging_uri, "dead_letter", file_format="jsonl")
+    )
+    rows_read = (source["rows"], source[DEAD]) | "RowsIn" >> beam.Flatten()
+    tally = (answered, dead) | "RowsOut" >> beam.Flatten()
+    return (
+        root
+        | "Once" >> beam.Create([None])
+        | "Publish"
+        >> beam.ParDo(
+            Publish(spec, staging_uri, time.time()),
+            rows_read=beam.pvalue.AsSingleton(rows_read | "CountIn" >> beam.combiners.Count.Globally()),
+            tally=beam.pvalue.AsSingleton(
+                tally | "Account" >> beam.CombineGlobally(TallyRows(spec.batching.resolved_boundaries))
+            ),
+            answer_files=beam.pvalue.AsList(answer_files),
+            dead_files=beam.pvalue.AsList(dead_files),
+        )
+    )
+
+
+class FanOut(beam.DoFn):
+    """Hands one answer, or one failure, to every row that asked."""
+
+    def process(self, result: PredictionResult) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
+        """Splits one prediction."""
+        request: Request = result.example
+        for number, row in enumerate(request.rows):
+            if isinstance(result.inference, Completion):
+                origin = "duplicate" if number else "fresh"
+                yield AnsweredRow(row, request.fingerprint, result.inference, origin)
+            else:
+                yield beam.pvalue.TaggedOutput(DEAD, DeadRow(row, result.inference, is_duplicate=number > 0))
+
+
+def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
+    return LLMModelHandler(
+        spec.model,
+        generation=spec.generation,
+        limits=spec.limits,
+        batching=spec.batching,
+        output_schema=spec.prompt.output_schema,
+        journal_uri=spec.journal_uri,
+        prompt_of=lambda request: request.prompt,
+    )

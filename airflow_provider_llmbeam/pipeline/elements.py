@@ -1,0 +1,59 @@
+"""What flows through the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.prompt import Prompt
+
+Row = dict[str, Any]
+
+#: How an answered row came by its answer: asked now, found in the journal, or shared with an equal prompt.
+Origin = Literal["fresh", "resumed", "duplicate"]
+
+#: Name of the output that carries `DeadRow`s.
+DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedRow:
+    """A row and the prompt that it became."""
+
+    row: Row
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked once for all rows of one fingerprint."""
+
+    fingerprint: str
+    rows: tuple[Row, ...]
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRow:
+    """A row with its answer."""
+
+    row: Row
+    fingerprint: str
+    completion: Completion
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRow:
+    """A row without an answer.
+
+    Attributes:
+        row: The row as read, or `{"llmbeam_raw": text}` when it could not be read.
+        failure: Why.
+        is_duplicate: The request was another row's, so its cost is counted there.
+    """
+
+    row: Row
+    failure: Failure
+    is_duplicate: bool = False

@@ -1,0 +1,96 @@
+"""One prompt per row: Jinja2 in a sandbox, with strict names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.elements import DEAD, RenderedRow, Row
+from airflow_provider_llmbeam.pipeline.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.read import dead
+from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.prompt import PromptTemplate
+
+
+class _MissingColumn(jinja2.StrictUndefined):
+    """Says which columns there are."""
+
+    @property
+    def _undefined_message(self) -> str:
+        if isinstance(self._undefined_obj, dict):
+            return f"no column {self._undefined_name!r}; there are {sorted(map(str, self._undefined_obj))}"
+        return super()._undefined_message
+
+
+class _RowEnvironment(ImmutableSandboxedEnvironment):
+    """Looks a name up among a row's columns first, so that a column may be called `items` or `keys`."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if isinstance(obj, dict) and attribute in obj:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
+class PromptRenderer:
+    """Renders the prompt of a row.
+
+    Args:
+        template: The job's templates.
+    """
+
+    def __init__(self, template: PromptTemplate) -> None:
+        environment = _RowEnvironment(
+            undefined=_MissingColumn,
+            autoescape=False,
+            keep_trailing_newline=True,
+            finalize=lambda value: "" if value is None else value,
+        )
+        # Jinja's own tojson escapes <, > and & for HTML, which a model would read as they stand.
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
+        self._text = environment.from_string(template.template)
+        self._system = environment.from_string(template.system) if template.system else None
+        self._media = [(environment.from_string(media.uri), media.mime_type) for media in template.media]
+        self._variables = dict(template.variables)
+
+    def render(self, row: Row) -> Prompt:
+        """Renders the templates for one row.
+
+        Raises:
+            Exception: Whatever the template's own code raises; a missing column is a `jinja2.UndefinedError`.
+        """
+        scope = {"row": row, "variables": self._variables}
+        return Prompt(
+            text=self._text.render(scope),
+            system=self._system.render(scope) if self._system else None,
+            media=tuple((uri.render(scope), mime_type) for uri, mime_type in self._media),
+        )
+
+
+class Render(beam.DoFn):
+    """Turns a row into `(fingerprint, RenderedRow)`; one that cannot be rendered goes to `dead`."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+
+    def setup(self) -> None:
+        """Compiles the templates once per worker."""
+        spec = self._spec
+        self._renderer = PromptRenderer(spec.prompt)
+        self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema)
+
+    def process(self, row: Row) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
+        """Renders one row."""
+        try:
+            prompt = self._renderer.render(row)
+        except Exception as error:  # noqa: BLE001 - a template may raise anything, and it is this row's alone
+            PROGRESS.add("died")
+            yield beam.pvalue.TaggedOutput(DEAD, dead(row, "template_error", f"{type(error).__name__}: {error}"))
+            return
+        yield self._fingerprint(prompt.text, prompt.system, prompt.media), RenderedRow(row, prompt)

@@ -1,0 +1,163 @@
+"""What happened: the report beside the answers, and its short form for XCom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from airflow_provider_llmbeam.engine.length_buckets import bucket_label
+from airflow_provider_llmbeam.pipeline.account import Tally
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RowCounts(_Part):
+    """Rows in = answered + dead letter."""
+
+    read: int
+    answered: int
+    dead_letter: int
+
+
+class RequestCounts(_Part):
+    """Requests of this run; `per_minute` is over the time from the first request to the last answer."""
+
+    sent: int
+    rejected: int
+    retried: int
+    per_minute: float | None
+    quota_ratio: float | None
+
+
+class TokenCounts(_Part):
+    """Tokens billed in this run, answers that were thrown away included."""
+
+    input: int
+    output: int
+    per_minute: float | None
+
+
+class Latency(_Part):
+    """Seconds of the request that succeeded."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class BucketCounts(_Part):
+    """One length bucket: rows answered in this run, and their tokens."""
+
+    input_tokens_range: str
+    rows: int
+    input_tokens: int
+    output_tokens: int
+
+
+class Report(_Part):
+    """What a job did. Times are Unix seconds; every sum is of this run alone.
+
+    Attributes:
+        origins: Answered rows by how they came by their answer: `fresh`, `resumed` from the journal, or
+            `duplicate` of an equal prompt.
+        dead_letter_by_kind: Failed rows by kind.
+        dead_letter_words: One failure's own words per kind.
+        truncated: Answers cut at `max_output_tokens`.
+        sending_seconds: From the first request to the last answer.
+    """
+
+    version: int = 1
+    name: str
+    model: str
+    started_at: float
+    finished_at: float
+    duration_seconds: float
+    sending_seconds: float | None
+    rows: RowCounts
+    origins: dict[str, int]
+    dead_letter_by_kind: dict[str, int]
+    dead_letter_words: dict[str, str]
+    requests: RequestCounts
+    tokens: TokenCounts
+    truncated: int
+    latency_seconds: Latency
+    length_buckets: list[BucketCounts]
+    answers_uris: list[str]
+    dead_letter_uri: str
+    report_uri: str
+    spec: dict[str, Any]
+
+    def manifest(self) -> dict[str, Any]:
+        """The part that fits an XCom: counts and addresses, no rows."""
+        return self.model_dump(
+            mode="json", exclude={"spec", "length_buckets", "dead_letter_words", "latency_seconds"}
+        )
+
+
+def build_report(
+    spec: JobSpec,
+    *,
+    rows_read: int,
+    tally: Tally,
+    answers_uris: list[str],
+    dead_letter_uri: str,
+    report_uri: str,
+    started_at: float,
+    finished_at: float,
+) -> Report:
+    """Puts the sums into words."""
+    seconds = tally.last_answered_at - tally.first_sent_at
+    minutes = seconds / 60 if 0 < seconds < float("inf") else None
+    sums, quota = tally.sums, spec.limits.requests_per_minute
+    requests_per_minute = sums["requests"] / minutes if minutes else None
+    boundaries = spec.batching.resolved_boundaries
+    return Report(
+        name=spec.name,
+        model=f"{spec.model.type}:{spec.model.name}",
+        started_at=started_at,
+        finished_at=finished_at,
+        duration_seconds=round(finished_at - started_at, 3),
+        sending_seconds=round(seconds, 3) if minutes else None,
+        rows=RowCounts(read=rows_read, answered=tally.answered.total(), dead_letter=tally.dead.total()),
+        origins={origin: tally.answered[origin] for origin in ("fresh", "resumed", "duplicate")},
+        dead_letter_by_kind=dict(sorted(tally.dead.items())),
+        dead_letter_words={kind: words[:500] for kind, words in sorted(tally.words.items())},
+        requests=RequestCounts(
+            sent=sums["requests"],
+            rejected=sums["rejections"],
+            retried=sums["retries"],
+            per_minute=_rounded(requests_per_minute),
+            quota_ratio=_rounded(requests_per_minute / quota if requests_per_minute and quota else None),
+        ),
+        tokens=TokenCounts(
+            input=sums["input_tokens"],
+            output=sums["output_tokens"],
+            per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
+        ),
+        truncated=sums["truncated"],
+        latency_seconds=Latency(
+            p50=tally.latency_seconds(0.5), p95=tally.latency_seconds(0.95), p99=tally.latency_seconds(0.99)
+        ),
+        length_buckets=[
+            BucketCounts(
+                input_tokens_range=bucket_label(boundaries, index),
+                rows=rows,
+                input_tokens=tally.buckets[index, "input_tokens"],
+                output_tokens=tally.buckets[index, "output_tokens"],
+            )
+            for index in range(len(boundaries) + 1)
+            if (rows := tally.buckets[index, "rows"])
+        ],
+        answers_uris=answers_uris,
+        dead_letter_uri=dead_letter_uri,
+        report_uri=report_uri,
+        spec=spec.model_dump(mode="json"),
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

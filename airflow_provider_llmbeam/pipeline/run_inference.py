@@ -1,0 +1,197 @@
+"""The engine as a Beam `ModelHandler`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.ml.inference.base import ModelHandler, PredictionResult
+
+from airflow_provider_llmbeam.engine.backends import open_backend
+from airflow_provider_llmbeam.engine.engine import Engine
+from airflow_provider_llmbeam.engine.governor import Governor
+from airflow_provider_llmbeam.engine.journal import Journal
+from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
+from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RetryPolicy
+from airflow_provider_llmbeam.pipeline.metrics import count_outcomes
+from airflow_provider_llmbeam.pipeline.progress import PROGRESS
+from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.limits import Batching, Limits
+from airflow_provider_llmbeam.spec.model import Generation, Model
+
+ExampleT = TypeVar("ExampleT")
+
+#: A prompt of this many bytes counts as one more row of a batch, so that a batch of the default size holds
+#: about 64 MiB at most, whatever the lengths.
+BYTES_PER_BATCH_UNIT = 32 * 2**10
+
+
+class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, "EngineThread"]):
+    """One `PredictionResult` per example, in every case: its `inference` is a `Completion` or a `Failure`.
+
+        RunInference(LLMModelHandler(GeminiModel(name="gemini-2.5-flash")))
+
+    Batches are large and fixed: the sliding window of requests lives inside one `run_inference` call, and only
+    the last window of a batch drains. Beam's own Gemini handler sends a batch as one prompt and returns one
+    answer for it (2.77: 40 prompts in, 5 out), hence a handler of our own; it subclasses `ModelHandler`
+    because `RemoteModelHandler` forbids overriding `run_inference`, and its retries are what is replaced.
+
+    Args:
+        model: Which model answers.
+        generation: Parameters of the answer.
+        limits: Quotas and patience.
+        batching: Batch size and length buckets.
+        output_schema: JSON Schema of the answer.
+        journal_uri: Directory for answers as they arrive; `None` keeps no journal.
+        prompt_of: Finds the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        generation: Generation = Generation(),  # noqa: B008 - frozen
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        batching: Batching = Batching(),  # noqa: B008 - frozen
+        output_schema: Mapping[str, Any] | None = None,
+        journal_uri: str | None = None,
+        prompt_of: Callable[[ExampleT], str | Prompt] | None = None,
+    ) -> None:
+        super().__init__()
+        self._model = model
+        self._generation = generation
+        self._limits = limits
+        self._batching = batching
+        self._output_schema = output_schema
+        self._journal_uri = journal_uri
+        self._prompt_of = prompt_of
+
+    def load_model(self) -> EngineThread:
+        """Opens the client, once per process."""
+        journal = self._open_journal()
+        return EngineThread(lambda: self._open_engine(journal), journal)
+
+    def run_inference(
+        self,
+        batch: Sequence[ExampleT],
+        model: EngineThread,
+        inference_args: dict[str, Any] | None = None,
+    ) -> list[PredictionResult]:
+        """Answers a batch; a failed prompt is a `Failure` among its neighbours' completions."""
+        outcomes = model.answer([self._prompt(example) for example in batch])
+        count_outcomes(outcomes)
+        return [
+            PredictionResult(example, outcome, self._model.name)
+            for example, outcome in zip(batch, outcomes, strict=True)
+        ]
+
+    def batch_elements_kwargs(self) -> dict[str, Any]:
+        """Fixes the batch size; long prompts fill a batch sooner."""
+        size = self._batching.max_batch_size
+        return {
+            "min_batch_size": size,
+            "max_batch_size": size,
+            # Never above the size itself: an element heavier than a batch makes Beam emit an empty one.
+            "element_size_fn": lambda example: min(
+                size, 1 + len(self._prompt(example).text) // BYTES_PER_BATCH_UNIT
+            ),
+        }
+
+    def get_num_bytes(self, batch: Sequence[ExampleT]) -> int:
+        """Counts characters; Beam's default pickles the batch a second time to measure it."""
+        return sum(len(self._prompt(example).text) for example in batch)
+
+    def get_metrics_namespace(self) -> str:
+        """Names the namespace of Beam's own inference metrics."""
+        return "llmbeam"
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """Refuses them: `generation` says everything.
+
+        Raises:
+            ValueError: Some were given.
+        """
+        if inference_args:
+            raise ValueError(f"`inference_args` are not used, set `generation` instead; got {inference_args!r}.")
+
+    def _prompt(self, example: ExampleT) -> Prompt:
+        found = self._prompt_of(example) if self._prompt_of else example
+        return found if isinstance(found, Prompt) else Prompt(str(found))
+
+    def _open_engine(self, journal: Journal | None) -> Engine:
+        limits, workers = self._limits, self._limits.expected_workers
+        requests, tokens = limits.requests_per_minute, limits.tokens_per_minute
+        return Engine(
+            open_backend(self._model, self._generation, self._output_schema),
+            governor=Governor(
+                requests_per_minute=requests / workers if requests else None,
+                tokens_per_minute=tokens / workers if tokens else None,
+            ),
+            buckets=LengthBuckets(self._batching.resolved_boundaries, self._generation.max_output_tokens),
+            parser=OutputParser(self._output_schema),
+            policy=RetryPolicy(limits.max_attempts, limits.max_throttled_seconds),
+            max_in_flight=limits.max_in_flight,
+            request_timeout_seconds=limits.request_timeout_seconds,
+            observers=(PROGRESS,) if journal is None else (journal, PROGRESS),
+        )
+
+    def _open_journal(self) -> Journal | None:
+        if self._journal_uri is None:
+            return None
+        fingerprint = Fingerprinter(self._model, self._generation, self._output_schema)
+        return Journal(
+            self._journal_uri,
+            create=lambda uri: FileSystems.create(uri, compression_type=CompressionTypes.UNCOMPRESSED),
+            fingerprint=lambda prompt: fingerprint(prompt.text, prompt.system, prompt.media),
+        )
+
+
+class EngineThread:
+    """Runs an engine on an event loop of its own, for callers that wait.
+
+    Beam calls from bundle threads; client and governor live on one loop per process, whichever thread asks.
+    """
+
+    def __init__(self, open_engine: Callable[[], Engine], journal: Journal | None) -> None:
+        self._journal = journal
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="llmbeam-engine", daemon=True)
+        thread.start()
+
+        async def open_on_loop() -> Engine:
+            return open_engine()
+
+        try:
+            self._engine = asyncio.run_coroutine_threadsafe(open_on_loop(), loop).result()
+        except BaseException:
+            _stop(loop, thread)
+            raise
+        self._loop = loop
+        weakref.finalize(self, _close, self._engine, loop, thread)
+
+    def answer(self, prompts: Sequence[Prompt]) -> list[Outcome]:
+        """Answers a batch and makes its journal entries visible."""
+        try:
+            return asyncio.run_coroutine_threadsafe(self._engine.answer(prompts), self._loop).result()
+        finally:
+            if self._journal is not None:
+                self._journal.close_segment()
+
+
+def _close(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    asyncio.run_coroutine_threadsafe(engine.aclose(), loop).result(timeout=10)
+    _stop(loop, thread)
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(timeout=10)
+    loop.close()

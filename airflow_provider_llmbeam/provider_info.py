@@ -1,0 +1,57 @@
+"""What Airflow discovers. A literal: importing this file loads nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Returns the provider's metadata.
+
+    `package-name` must be the normalised name of the distribution: with a wrong one every `airflow` command
+    fails, `airflow version` included.
+    """
+    return {
+        "package-name": "airflow-provider-llmbeam",
+        "name": "LLM Beam",
+        "description": "Run an LLM over a table: bucketed RunInference on Apache Beam, no row lost.",
+        "integrations": [
+            {"integration-name": "LLM Beam", "external-doc-url": "https://beam.apache.org", "tags": ["ai"]}
+        ],
+        "operators": [
+            {
+                "integration-name": "LLM Beam",
+                "python-modules": ["airflow_provider_llmbeam.operators.run_inference"],
+            }
+        ],
+        "hooks": [
+            {"integration-name": "LLM Beam", "python-modules": ["airflow_provider_llmbeam.hooks.llmbeam"]}
+        ],
+        "connection-types": [
+            {
+                "connection-type": "llmbeam",
+                "hook-class-name": "airflow_provider_llmbeam.hooks.llmbeam.LLMBeamHook",
+                "hook-name": "LLM Beam",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["schema", "port", "login"],
+                    "relabeling": {"password": "API key", "host": "Base URL"},
+                    "placeholders": {
+                        "host": "https://… (empty: Google's own address)",
+                        "password": "of the Gemini Developer API, or of an OpenAI-compatible server",
+                    },
+                },
+                "conn-fields": {
+                    "project": {
+                        "label": "Google Cloud project",
+                        "description": "Given, Gemini is asked through Vertex AI and this project is billed.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "location": {
+                        "label": "Location",
+                        "description": "Region of Vertex AI, or `global`.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                },
+            }
+        ],
+    }

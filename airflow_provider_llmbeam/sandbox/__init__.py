@@ -1,0 +1,38 @@
+"""An emulated cloud on loopback: unmodified Gemini, Vertex AI and OpenAI clients talk to it.
+
+Nothing here is imported by the rest of the package, and nothing of the rest is imported here.
+`FIDELITY.md` says what is emulated and what is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.sandbox.answers import prompt_sha256
+    from airflow_provider_llmbeam.sandbox.clock import ManualClock
+    from airflow_provider_llmbeam.sandbox.faults import Fault
+    from airflow_provider_llmbeam.sandbox.latency import Latency
+    from airflow_provider_llmbeam.sandbox.quota import FixedWindow, Quota
+    from airflow_provider_llmbeam.sandbox.server import Sandbox
+
+__all__ = ["Fault", "FixedWindow", "Latency", "ManualClock", "Quota", "Sandbox", "prompt_sha256"]
+
+_HOMES = {
+    "Fault": "faults",
+    "FixedWindow": "quota",
+    "Latency": "latency",
+    "ManualClock": "clock",
+    "Quota": "quota",
+    "Sandbox": "server",
+    "prompt_sha256": "answers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the module that holds `name` on first use: aiohttp costs 0.2 s."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,94 @@
+"""Deterministic answers: equal prompts give equal answers, different prompts different ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+
+from airflow_provider_llmbeam.sandbox.schema import Schema, document
+
+BYTES_PER_TOKEN = 4
+ANY_JSON: Schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+"""What is answered when JSON is asked for without a schema."""
+_WORD = re.compile(r"\w+")
+_WINDOW_CHARACTERS = 2000
+"""Words come from this many characters: a 32 MB prompt is hashed, but not split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the model says.
+
+    Attributes:
+        text: The answer, after any cut.
+        output_tokens: Its length.
+        is_cut: Whether it was longer than the caller's limit.
+    """
+
+    text: str
+    output_tokens: int
+    is_cut: bool
+
+
+def count_tokens(text: str) -> int:
+    """Return the tokens of `text`: UTF-8 bytes / 4, rounded up."""
+    return -(-len(text.encode()) // BYTES_PER_TOKEN)
+
+
+def prompt_sha256(prompt: str, system: str = "") -> str:
+    """Return what the request log knows a prompt by: SHA-256 of the text, in hexadecimal.
+
+    Args:
+        prompt: All user text, parts joined by a line break.
+        system: The system text; without one, the hash is that of `prompt` alone.
+    """
+    return sha256(_whole(prompt, system).encode()).hexdigest()
+
+
+def answer_text(
+    prompt: str,
+    *,
+    model: str,
+    system: str = "",
+    schema: Schema | None = None,
+    max_output_tokens: int | None = None,
+) -> Answer:
+    """Answer a prompt.
+
+    Args:
+        prompt: All user text.
+        model: Part of what the answer depends on, as is `system`.
+        system: The system text.
+        schema: What the answer has to satisfy; None gives a short sentence.
+        max_output_tokens: Where the answer is cut; None is no limit.
+
+    Raises:
+        SchemaError: No document satisfies `schema`.
+    """
+    digest = sha256(f"{model}\n{_whole(prompt, system)}".encode()).hexdigest()
+    if schema is None:
+        text = f"{' '.join(_WORD.findall(prompt[:_WINDOW_CHARACTERS])[:8])} [{model} {digest[:12]}]"
+    else:
+        words = _WORD.findall(prompt[-_WINDOW_CHARACTERS:]) or ["answer"]
+        text = json.dumps(document(schema, seed=digest, words=words), ensure_ascii=False)
+    return _cut(text.strip(), max_output_tokens)
+
+
+def pieces(text: str) -> list[str]:
+    """Cut an answer into at most four pieces of nearly equal length, for streaming."""
+    size = max(1, -(-len(text) // 4))
+    return [text[start : start + size] for start in range(0, len(text), size)] or [""]
+
+
+def _whole(prompt: str, system: str) -> str:
+    return f"{system}\n{prompt}" if system else prompt
+
+
+def _cut(text: str, max_output_tokens: int | None) -> Answer:
+    encoded = text.encode()
+    if max_output_tokens is None or len(encoded) <= max_output_tokens * BYTES_PER_TOKEN:
+        return Answer(text=text, output_tokens=count_tokens(text), is_cut=False)
+    kept = encoded[: max_output_tokens * BYTES_PER_TOKEN].decode(errors="ignore")
+    return Answer(text=kept, output_tokens=max_output_tokens, is_cut=True)

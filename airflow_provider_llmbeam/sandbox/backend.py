@@ -1,0 +1,173 @@
+"""The path of one request: read, admit, meet a fault, think, answer, record."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from dataclasses import dataclass, replace
+
+from aiohttp import web
+
+from airflow_provider_llmbeam.sandbox.answers import Answer, answer_text
+from airflow_provider_llmbeam.sandbox.clock import Clock
+from airflow_provider_llmbeam.sandbox.faults import Fault, Faults
+from airflow_provider_llmbeam.sandbox.latency import Latency
+from airflow_provider_llmbeam.sandbox.quota import Quota, QuotaLedger
+from airflow_provider_llmbeam.sandbox.records import RequestLog, RequestRecord
+from airflow_provider_llmbeam.sandbox.replies import (
+    Dialect,
+    ModelCall,
+    RefusedError,
+    Reply,
+    damaged,
+    preempting,
+    send,
+    until_gone,
+)
+from airflow_provider_llmbeam.sandbox.schema import SchemaError
+
+_NO_ANSWER = Answer(text="", output_tokens=0, is_cut=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrival:
+    """When a request came in, and into which epoch of the log."""
+
+    received_at: float
+    epoch: int
+    ledger: QuotaLedger
+
+
+class Backend:
+    """Everything the sandbox knows between two requests.
+
+    Args:
+        quota: What each model may be asked.
+        latency: How long an answer takes.
+        clock: Read for quotas and records, seconds since the epoch.
+        seed: Of the latencies drawn.
+    """
+
+    def __init__(self, *, quota: Quota, latency: Latency, clock: Clock, seed: int) -> None:
+        self.quota = quota
+        self.faults = Faults()
+        self.log = RequestLog()
+        self.max_in_flight = 0
+        self._latency = latency
+        self._clock = clock
+        self._random = random.Random(seed)
+        self._ledger = QuotaLedger(quota)
+        self._in_flight = 0
+        self._serial = itertools.count()
+
+    def reset(self) -> None:
+        """Forget requests, faults and what was used of the quota."""
+        self.log.clear()
+        self.faults.clear()
+        self._ledger = QuotaLedger(self.quota)
+        self.max_in_flight = 0
+
+    async def serve(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
+        """Answer one request in the words of `dialect`."""
+        arrival = _Arrival(received_at=self._clock(), epoch=self.log.epoch, ledger=self._ledger)
+        self._in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self._in_flight)
+        try:
+            return await self._serve(request, dialect, arrival)
+        finally:
+            self._in_flight -= 1
+
+    async def _serve(self, request: web.Request, dialect: Dialect, arrival: _Arrival) -> web.StreamResponse:
+        body = await request.read()
+        try:
+            call = dialect.read(request, body)
+        except RefusedError as refused:
+            self._record(arrival, dialect, None, http_status=refused.reply.http_status)
+            return await send(request, refused.reply)
+        refusal, fault = self._screen(arrival, dialect, call)
+        if refusal is not None:
+            self._record(arrival, dialect, call, http_status=refusal.http_status)
+            return await send(request, refusal)
+        if fault is not None and fault.kind == "hang":
+            self._record(arrival, dialect, call, http_status=None)
+            await until_gone(request)
+            return web.Response(status=499)
+        return await self._answer(request, dialect, call, arrival, fault)
+
+    def _screen(
+        self, arrival: _Arrival, dialect: Dialect, call: ModelCall
+    ) -> tuple[Reply | None, Fault | None]:
+        """Admit a call; a fault is taken only by a call that the quota has let through."""
+        if dialect.is_metered:
+            rejection = arrival.ledger.admit(self._clock(), call.input_tokens, call.model)
+            if rejection is not None:
+                return dialect.quota_exceeded(call, rejection, rejection.retry_delay_seconds), None
+        fault = self.faults.take(dialect.method, f"{call.system}\n{call.prompt}")
+        return preempting(fault, dialect, call) if fault else None, fault
+
+    async def _answer(
+        self,
+        request: web.Request,
+        dialect: Dialect,
+        call: ModelCall,
+        arrival: _Arrival,
+        fault: Fault | None,
+    ) -> web.StreamResponse:
+        try:
+            answer = self._think(call) if dialect.is_metered else _NO_ANSWER
+        except SchemaError as error:
+            refusal = dialect.error(400, str(error))
+            self._record(arrival, dialect, call, http_status=400)
+            return await send(request, refusal)
+        seconds = await self._pause(dialect, call, answer)
+        reply = dialect.answer(call, answer, f"{call.prompt_sha256[:12]}-{next(self._serial)}")
+        arrival.ledger.charge_output(self._clock(), answer.output_tokens, call.model)
+        self._record(arrival, dialect, call, http_status=reply.http_status, answer=answer)
+        return await send(request, damaged(fault, dialect, reply), fault=fault, seconds=seconds)
+
+    def _think(self, call: ModelCall) -> Answer:
+        if call.is_blocked:
+            return _NO_ANSWER
+        answer = answer_text(
+            call.prompt,
+            model=call.model,
+            system=call.system,
+            schema=call.schema,
+            max_output_tokens=call.max_output_tokens,
+        )
+        return replace(answer, text=answer.text.strip('"')) if call.is_enum else answer
+
+    async def _pause(self, dialect: Dialect, call: ModelCall, answer: Answer) -> float:
+        """Wait for the first byte; return how long the rest of a streamed answer takes."""
+        if not dialect.is_metered:
+            return 0.0
+        first = self._latency.first_byte_seconds(self._random)
+        output = self._latency.output_seconds(answer.output_tokens)
+        await asyncio.sleep(first if call.is_streamed else first + output)
+        return output
+
+    def _record(
+        self,
+        arrival: _Arrival,
+        dialect: Dialect,
+        call: ModelCall | None,
+        *,
+        http_status: int | None,
+        answer: Answer | None = None,
+    ) -> None:
+        is_billed = answer is not None and dialect.is_metered
+        self.log.append(
+            RequestRecord(
+                method=dialect.method,
+                model=call.model if call else "",
+                prompt_sha256=call.prompt_sha256 if call else "",
+                http_status=http_status,
+                input_tokens=call.input_tokens if call and is_billed else 0,
+                output_tokens=answer.output_tokens if answer and is_billed else 0,
+                received_at=arrival.received_at,
+                answered_at=None if http_status is None else self._clock(),
+                is_billed=is_billed,
+            ),
+            arrival.epoch,
+        )

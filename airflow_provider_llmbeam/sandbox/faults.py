@@ -1,0 +1,232 @@
+"""Faults a test puts in front of a method, and sees consumed."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Method = Literal[
+    "gemini.generateContent",
+    "gemini.streamGenerateContent",
+    "gemini.countTokens",
+    "openai.chatCompletions",
+    "openai.models",
+]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+FaultKind = Literal[
+    "error",
+    "rate-limit",
+    "garbage",
+    "garbage-json",
+    "hang",
+    "truncated",
+    "drop",
+    "disconnect",
+    "stream-error",
+]
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+STREAMING_METHODS = frozenset({"gemini.streamGenerateContent", "openai.chatCompletions"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One thing that goes wrong with one call.
+
+    Kinds that never reach the model, so nothing is billed: `error` (an error body of the service),
+    `rate-limit` (429 with a delay), `garbage` and `garbage-json` (200 with an HTML page, declared
+    as HTML or as JSON), `hang` (no answer until client or server closes).
+    Kinds that hit a computed answer, which *is* billed: `truncated` (JSON cut in the middle, a
+    consistent `Content-Length`), `drop` (connection lost in the middle of the body), `disconnect`
+    (connection lost before the first byte), `stream-error` (an error event after the first chunk;
+    on an answer that is not streamed, a plain error).
+
+    Attributes:
+        kind: One of `FAULT_KINDS`.
+        http_status: 400 to 599; only for `error` and `stream-error`, where None means 500.
+        message: Replaces the service's usual message.
+        retry_delay_seconds: Only for `rate-limit`, >= 0; None says no delay, as Vertex AI does.
+
+    Raises:
+        ValueError: A value is outside these bounds.
+    """
+
+    kind: FaultKind
+    http_status: int | None = None
+    message: str = ""
+    retry_delay_seconds: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in FAULT_KINDS:
+            raise ValueError(f"`kind` must be one of {', '.join(FAULT_KINDS)}; got {self.kind!r}.")
+        if self.http_status is not None:
+            self._check_http_status(self.http_status)
+        if self.retry_delay_seconds is not None and not self.retry_delay_seconds >= 0:
+            raise ValueError(f"`retry_delay_seconds` must be >= 0 or None; got {self.retry_delay_seconds!r}.")
+
+    def _check_http_status(self, http_status: int) -> None:
+        if self.kind not in ("error", "stream-error"):
+            raise ValueError(
+                f"`http_status` belongs to the kinds 'error' and 'stream-error', not to {self.kind!r}."
+            )
+        if not 400 <= http_status <= 599:
+            raise ValueError(f"`http_status` of a fault must be 400 to 599; got {http_status!r}.")
+
+
+@dataclass(kw_only=True)
+class _Every:
+    n: int
+    fault: Fault
+    calls: int = 0
+
+    def count_call(self) -> None:
+        self.calls += 1
+
+    def take(self, text: str) -> Fault | None:
+        return self.fault if self.calls % self.n == 0 else None
+
+    def left(self) -> int:
+        return 0
+
+
+@dataclass(kw_only=True)
+class _When:
+    contains: str
+    fault: Fault
+    times: int | None
+
+    def count_call(self) -> None:
+        pass
+
+    def take(self, text: str) -> Fault | None:
+        if self.times == 0 or self.contains not in text:
+            return None
+        if self.times is not None:
+            self.times -= 1
+        return self.fault
+
+    def left(self) -> int:
+        return self.times or 0
+
+
+class Faults:
+    """The faults in front of each method: a queue first, then rules in the order they were added.
+
+    A call takes at most one fault, and only once it is authenticated, well-formed and admitted by
+    the quota, so that no fault is used up unseen. Safe to use from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[Method, deque[Fault]] = {method: deque() for method in METHODS}
+        self._rules: dict[Method, list[_Every | _When]] = {method: [] for method in METHODS}
+
+    def queue(self, method: Method, *faults: Fault) -> None:
+        """Put `faults` at the end of the queue of `method`; each call takes one.
+
+        Raises:
+            ValueError: `method` is unknown, or cannot show such a fault.
+        """
+        check_method(method)
+        for fault in faults:
+            _check_fits(method, fault)
+        with self._lock:
+            self._queues[method].extend(faults)
+
+    def every(self, method: Method, n: int, fault: Fault) -> None:
+        """Give `fault` to every `n`-th call of `method` from now on, n >= 1.
+
+        Raises:
+            ValueError: `method` is unknown or cannot show such a fault, or `n` is below 1.
+        """
+        check_method(method)
+        _check_fits(method, fault)
+        _check_count("n", n)
+        with self._lock:
+            self._rules[method].append(_Every(n=n, fault=fault))
+
+    def when(self, method: Method, contains: str, fault: Fault, times: int | None = None) -> None:
+        """Give `fault` to calls of `method` whose prompt or system text contains a string.
+
+        Args:
+            method: The method to watch.
+            contains: Not empty.
+            fault: What happens to such a call.
+            times: How often, >= 1; None means always.
+
+        Raises:
+            ValueError: `method` is unknown or cannot show such a fault, `contains` is empty, or
+                `times` is below 1.
+        """
+        check_method(method)
+        _check_fits(method, fault)
+        if not contains:
+            raise ValueError("`contains` must not be empty; `every(method, 1, fault)` hits each call.")
+        if times is not None:
+            _check_count("times", times)
+        with self._lock:
+            self._rules[method].append(_When(contains=contains, fault=fault, times=times))
+
+    def take(self, method: Method, text: str) -> Fault | None:
+        """Return the fault that this call of `method` meets, if any, and count it as seen."""
+        with self._lock:
+            for rule in self._rules[method]:
+                rule.count_call()
+            if self._queues[method]:
+                return self._queues[method].popleft()
+            return next((fault for rule in self._rules[method] if (fault := rule.take(text))), None)
+
+    def left(self) -> dict[Method, int]:
+        """Return how many queued and counted faults each method still has, methods with none omitted."""
+        with self._lock:
+            counts = {
+                method: len(self._queues[method]) + sum(rule.left() for rule in self._rules[method])
+                for method in METHODS
+            }
+        return {method: count for method, count in counts.items() if count}
+
+    def assert_all_consumed(self) -> None:
+        """Check that every queued fault, and every `when` with `times`, was seen by a client.
+
+        Raises:
+            AssertionError: Names what is left, per method.
+        """
+        left = self.left()
+        if left:
+            raise AssertionError(f"Faults that no call has met: {', '.join(_describe(left.items()))}.")
+
+    def clear(self) -> None:
+        """Forget all faults and rules."""
+        with self._lock:
+            for method in METHODS:
+                self._queues[method].clear()
+                self._rules[method].clear()
+
+
+def check_method(method: str) -> None:
+    """Check that `method` is one the sandbox serves.
+
+    Raises:
+        ValueError: It is not; names those that are.
+    """
+    if method not in METHODS:
+        raise ValueError(f"`method` must be one of {', '.join(METHODS)}; got {method!r}.")
+
+
+def _check_fits(method: Method, fault: Fault) -> None:
+    if fault.kind == "stream-error" and method not in STREAMING_METHODS:
+        raise ValueError(
+            f"A 'stream-error' needs one of {', '.join(sorted(STREAMING_METHODS))}; got {method!r}."
+        )
+
+
+def _check_count(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"`{name}` must be >= 1; got {value!r}.")
+
+
+def _describe(left: Iterable[tuple[str, int]]) -> list[str]:
+    return [f"{count} for {method}" for method, count in left]

@@ -1,0 +1,220 @@
+"""Quotas as the model server enforces them. Pure: every decision takes `now`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+LimitName = Literal["requests-per-minute", "tokens-per-minute", "requests-per-day", "window"]
+
+DAY_SECONDS = 86_400.0
+TOLD_DAY_DELAY_SECONDS = 60.0
+"""A per-day 429 of the Gemini API names a delay under a minute, not the time to midnight.
+
+Source: github.com/googleapis/python-genai/issues/2044 ("PerDay" violation beside "retryDelay": "47s").
+"""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedWindow:
+    """At most so many requests per window; the first window opens with the first request.
+
+    Attributes:
+        requests: Requests admitted per window, >= 1.
+        seconds: Length of a window, > 0.
+    """
+
+    requests: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _check_at_least_one("requests", self.requests)
+        if not self.seconds > 0:
+            raise ValueError(f"`seconds` must be > 0; got {self.seconds!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """What each model may be asked; None means without limit.
+
+    Attributes:
+        requests_per_minute: Hard token bucket, >= 1.
+        tokens_per_minute: Hard token bucket over input and output tokens, >= 1. Input is charged on
+            admission, output on completion, which may leave the bucket in debt.
+        requests_per_day: Requests per 24 h, counted from the first one, >= 1.
+        window: A fixed window, e.g. a hidden limit of 100 requests per 20 s.
+        burst_seconds: Capacity of the token buckets, as seconds of their rate; at least one
+            request or token always fits.
+        tells_retry_delay: Whether a 429 says when to come back.
+
+    Raises:
+        ValueError: A limit is below 1, or `burst_seconds` is not positive.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    requests_per_day: int | None = None
+    window: FixedWindow | None = None
+    burst_seconds: float = 2.0
+    tells_retry_delay: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("requests_per_minute", "tokens_per_minute", "requests_per_day"):
+            if getattr(self, name) is not None:
+                _check_at_least_one(name, getattr(self, name))
+        if not self.burst_seconds > 0:
+            raise ValueError(f"`burst_seconds` must be > 0; got {self.burst_seconds!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """Why a request was not admitted.
+
+    Attributes:
+        limit_name: The limit that keeps the caller waiting longest.
+        limit: Its value, in requests or tokens.
+        retry_delay_seconds: What the caller is told; None when the quota keeps it to itself.
+    """
+
+    limit_name: LimitName
+    limit: int
+    retry_delay_seconds: float | None
+
+
+class Meter(Protocol):
+    """Counts one kind of use against one limit."""
+
+    def wait_seconds(self, now: float, amount: float) -> float:
+        """Return 0 when `amount` fits now, else the time until it does."""
+
+    def take(self, now: float, amount: float) -> None:
+        """Count `amount` as used."""
+
+
+class TokenBucket:
+    """Refills steadily; may go into debt, which delays whoever comes next."""
+
+    def __init__(self, *, per_minute: int, burst_seconds: float) -> None:
+        self.per_second = per_minute / 60
+        self.capacity = max(1.0, self.per_second * burst_seconds)
+        self._level = self.capacity
+        self._read_at: float | None = None
+
+    def wait_seconds(self, now: float, amount: float) -> float:
+        """Return 0 when `amount` fits now, else the time until it does.
+
+        An amount over the capacity fits a full bucket: it could never be admitted otherwise.
+        """
+        self._refill(now)
+        missing = min(amount, self.capacity) - self._level
+        return missing / self.per_second if missing > _ROUNDING else 0.0
+
+    def take(self, now: float, amount: float) -> None:
+        """Count `amount` as used, going into debt if need be."""
+        self._refill(now)
+        self._level -= amount
+
+    def _refill(self, now: float) -> None:
+        elapsed = 0.0 if self._read_at is None else max(0.0, now - self._read_at)
+        self._level = min(self.capacity, self._level + elapsed * self.per_second)
+        self._read_at = now
+
+
+class WindowCounter:
+    """Counts per window of fixed length; the first window opens with the first request."""
+
+    def __init__(self, window: FixedWindow) -> None:
+        self._window = window
+        self._opened_at: float | None = None
+        self._used = 0.0
+
+    def wait_seconds(self, now: float, amount: float) -> float:
+        """Return 0 when `amount` fits now, else the time until the next window."""
+        opened_at = self._roll(now)
+        if self._used + amount <= self._window.requests:
+            return 0.0
+        return opened_at + self._window.seconds - now
+
+    def take(self, now: float, amount: float) -> None:
+        """Count `amount` as used in the window `now` falls in."""
+        self._roll(now)
+        self._used += amount
+
+    def _roll(self, now: float) -> float:
+        opened_at = now if self._opened_at is None else self._opened_at
+        passed = max(0.0, (now - opened_at) // self._window.seconds)
+        if passed:
+            self._used = 0.0
+        self._opened_at = opened_at + passed * self._window.seconds
+        return self._opened_at
+
+
+class QuotaLedger:
+    """What each model has used of the quota.
+
+    Args:
+        quota: The limits; every model has its own, as with Google's per-base-model quotas.
+    """
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self._meters: dict[str, dict[LimitName, Meter]] = {}
+
+    def admit(self, now: float, tokens: int, model: str = "") -> Rejection | None:
+        """Charge one request of `tokens` input tokens, or say why not; a rejection costs nothing."""
+        meters = self._of(model)
+        amounts = {name: tokens if name == "tokens-per-minute" else 1 for name in meters}
+        waits = {name: meter.wait_seconds(now, amounts[name]) for name, meter in meters.items()}
+        if waits and max(waits.values()) > 0:
+            return self._rejection(waits)
+        for name, meter in meters.items():
+            meter.take(now, amounts[name])
+        return None
+
+    def charge_output(self, now: float, tokens: int, model: str = "") -> None:
+        """Charge the tokens of a completed answer."""
+        meter = self._of(model).get("tokens-per-minute")
+        if meter is not None:
+            meter.take(now, tokens)
+
+    def _of(self, model: str) -> dict[LimitName, Meter]:
+        if model not in self._meters:
+            self._meters[model] = _meters(self.quota)
+        return self._meters[model]
+
+    def _rejection(self, waits: dict[LimitName, float]) -> Rejection:
+        name, wait = max(waits.items(), key=lambda item: item[1])
+        told = min(wait, TOLD_DAY_DELAY_SECONDS) if name == "requests-per-day" else wait
+        return Rejection(
+            limit_name=name,
+            limit=_limits(self.quota)[name],
+            retry_delay_seconds=told if self.quota.tells_retry_delay else None,
+        )
+
+
+def _limits(quota: Quota) -> dict[LimitName, int]:
+    limits: dict[LimitName, int | None] = {
+        "requests-per-minute": quota.requests_per_minute,
+        "tokens-per-minute": quota.tokens_per_minute,
+        "requests-per-day": quota.requests_per_day,
+        "window": quota.window.requests if quota.window else None,
+    }
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def _meters(quota: Quota) -> dict[LimitName, Meter]:
+    meters: dict[LimitName, Meter] = {}
+    for name, limit in _limits(quota).items():
+        if name == "requests-per-day":
+            meters[name] = WindowCounter(FixedWindow(requests=limit, seconds=DAY_SECONDS))
+        elif name == "window" and quota.window is not None:
+            meters[name] = WindowCounter(quota.window)
+        else:
+            meters[name] = TokenBucket(per_minute=limit, burst_seconds=quota.burst_seconds)
+    return meters
+
+
+def _check_at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"`{name}` must be >= 1; got {value!r}. None lifts the limit.")

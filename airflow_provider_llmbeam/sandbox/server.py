@@ -1,0 +1,178 @@
+"""The sandbox server: a daemon thread with its own event loop, bound to loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from airflow_provider_llmbeam.sandbox import control, gemini, openai
+from airflow_provider_llmbeam.sandbox.backend import Backend
+from airflow_provider_llmbeam.sandbox.clock import Clock
+from airflow_provider_llmbeam.sandbox.control import Stats
+from airflow_provider_llmbeam.sandbox.faults import Faults
+from airflow_provider_llmbeam.sandbox.latency import Latency
+from airflow_provider_llmbeam.sandbox.quota import Quota
+from airflow_provider_llmbeam.sandbox.records import RequestLog
+
+HOST = "127.0.0.1"
+DEFAULT_INPUT_TOKEN_LIMIT = 1_048_576
+MAX_BODY_BYTES = 64 * 1024 * 1024
+BACKLOG = 2048
+SHUTDOWN_SECONDS = 0.05
+"""How long requests in flight may go on when the sandbox stops; aiohttp waits twice."""
+NO_QUOTA = Quota()
+NO_LATENCY = Latency()
+
+
+class Sandbox:
+    """An emulated cloud on 127.0.0.1; a context manager.
+
+    Args:
+        port: 0 takes a free one.
+        quota: What each model may be asked; by default without limit.
+        latency: How long an answer takes; by default none.
+        input_token_limit: Longest prompt a model takes, in tokens.
+        openai_api_key: What OpenAI clients must bring; None lets everyone in.
+        clock: Read for quotas and records, seconds since the epoch.
+        seed: Of the latencies drawn.
+
+    Raises:
+        ValueError: `port` or `input_token_limit` is out of bounds.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        quota: Quota = NO_QUOTA,
+        latency: Latency = NO_LATENCY,
+        input_token_limit: int = DEFAULT_INPUT_TOKEN_LIMIT,
+        openai_api_key: str | None = None,
+        clock: Clock = time.time,
+        seed: int = 0,
+    ) -> None:
+        if not 0 <= port <= 65_535:
+            raise ValueError(f"`port` must be 0 (any free one) to 65535; got {port!r}.")
+        if input_token_limit < 1:
+            raise ValueError(f"`input_token_limit` must be >= 1 token; got {input_token_limit!r}.")
+        self._port = port
+        self._input_token_limit = input_token_limit
+        self._openai_api_key = openai_api_key
+        self._backend = Backend(quota=quota, latency=latency, clock=clock, seed=seed)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port in use; 0 before the start when any free one was asked for."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """Where the sandbox answers, without a trailing slash."""
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def gemini_url(self) -> str:
+        """What google-genai takes as `HttpOptions(base_url=…)`, for both of its modes."""
+        return self.url
+
+    @property
+    def openai_url(self) -> str:
+        """What OpenAI clients take as `base_url`."""
+        return f"{self.url}/v1"
+
+    @property
+    def faults(self) -> Faults:
+        """The faults in front of each method."""
+        return self._backend.faults
+
+    @property
+    def requests(self) -> RequestLog:
+        """What was asked, answered and billed."""
+        return self._backend.log
+
+    def stats(self) -> Stats:
+        """Summarise what happened since the start or the last reset."""
+        return control.stats(self._backend)
+
+    def reset(self) -> None:
+        """Forget requests, faults and what was used of the quota."""
+        self._backend.reset()
+
+    def start(self) -> None:
+        """Start to serve; returns when connections are accepted.
+
+        Raises:
+            RuntimeError: It is running already.
+            OSError: The port is taken.
+        """
+        if self._thread is not None:
+            raise RuntimeError(f"The sandbox is already running on {self.url}; stop it first.")
+        ready: Future[int] = Future()
+        thread = threading.Thread(target=self._run, args=(ready,), name="llmbeam-sandbox", daemon=True)
+        thread.start()
+        try:
+            self._port = ready.result()
+        except BaseException:
+            thread.join()
+            raise
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Drop what is in flight and stop; does nothing when it is not running."""
+        if self._thread is None or self._loop is None or self._stopping is None:
+            return
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._thread = self._loop = self._stopping = None
+
+    def _run(self, ready: Future[int]) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def _serve(self, ready: Future[int]) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, HOST, self._port, backlog=BACKLOG).start()
+            ready.set_result(runner.addresses[0][1])
+            await self._stopping.wait()
+        finally:
+            await runner.cleanup()
+
+    def _application(self) -> web.Application:
+        application = web.Application(client_max_size=MAX_BODY_BYTES)
+        limit = self._input_token_limit
+        application.add_routes(control.routes(self._backend))
+        application.add_routes(
+            openai.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit)
+        )
+        application.add_routes(gemini.routes(self._backend, input_token_limit=limit))
+        return application

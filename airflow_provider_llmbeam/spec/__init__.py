@@ -1,0 +1,23 @@
+"""What is asked: frozen values. No I/O, no clock, no Airflow, no Beam."""
+
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.limits import Batching, Limits
+from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Generation, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
+from airflow_provider_llmbeam.spec.sink import FilesSink
+from airflow_provider_llmbeam.spec.source import FilesSource
+
+__all__ = [
+    "Batching",
+    "EchoModel",
+    "FilesSink",
+    "FilesSource",
+    "GeminiModel",
+    "Generation",
+    "JobSpec",
+    "Limits",
+    "Media",
+    "Model",
+    "OpenAIModel",
+    "PromptTemplate",
+]

@@ -1,0 +1,84 @@
+"""The common ground of every spec value: frozen, closed, and clear about what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecProblem:
+    """One thing that is wrong with a spec.
+
+    Attributes:
+        field: Dotted path, e.g. `limits.max_in_flight`; empty when it is the whole spec.
+        got: The value found there.
+        want: What was expected, as the second half of a sentence.
+    """
+
+    field: str
+    got: Any
+    want: str
+
+    def __str__(self) -> str:
+        shown = repr(self.got)
+        shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
+        return f"`{self.field or 'spec'}`: {self.want}; got {shown}."
+
+
+class SpecModel(BaseModel):
+    """A frozen value that refuses unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any] | Self) -> Self:
+        """Builds the value from plain data.
+
+        Raises:
+            JobSpecError: Names each field that is wrong, what it got and what it wants.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            found = " ".join(str(problem) for problem in problems_of(error))
+            raise JobSpecError(f"{found} Nothing was sent or billed.") from None
+
+    @classmethod
+    def problems(cls, data: Mapping[str, Any]) -> tuple[SpecProblem, ...]:
+        """Lists what is wrong with `data`, without raising."""
+        try:
+            cls.model_validate(data)
+        except ValidationError as error:
+            return problems_of(error)
+        return ()
+
+
+def problems_of(error: ValidationError) -> tuple[SpecProblem, ...]:
+    """Puts pydantic's findings into this package's words."""
+    return tuple(_problem(dict(item)) for item in error.errors(include_url=False))
+
+
+def _problem(item: dict[str, Any]) -> SpecProblem:
+    field = ".".join(str(part) for part in item["loc"])
+    got, context = item.get("input"), item.get("ctx", {})
+    match item["type"]:
+        case "extra_forbidden":
+            want = "there is no such field"
+        case "missing":
+            want, got = "this field is needed", None
+        case "union_tag_not_found":
+            field, want, got = f"{field}.type", "this field is needed", None
+        case "union_tag_invalid":
+            field, want = f"{field}.type", f"must be one of {context['expected_tags']}"
+            got = context["tag"]
+        case "value_error":
+            want = str(context["error"])
+        case _:
+            want = item["msg"][0].lower() + item["msg"][1:]
+    return SpecProblem(field=field, got=got, want=want)

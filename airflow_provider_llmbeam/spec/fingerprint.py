@@ -1,0 +1,30 @@
+"""Everything that decides an answer, as one short text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_llmbeam.spec.model import Generation, Model
+
+
+class Fingerprinter:
+    """Names answers: two prompts with one fingerprint have one answer.
+
+    The server's address and the limits are left out on purpose: the same model behind a new endpoint, or asked
+    more slowly, gives an answer that need not be paid for again.
+    """
+
+    def __init__(self, model: Model, generation: Generation, output_schema: Mapping[str, Any] | None) -> None:
+        fixed = json.dumps(
+            [1, model.type, model.name, generation.model_dump(mode="json"), output_schema], sort_keys=True
+        )
+        self._common = hashlib.sha256(fixed.encode())
+
+    def __call__(self, text: str, system: str | None, media: Sequence[tuple[str, str | None]] = ()) -> str:
+        """Returns 64 hexadecimal digits: SHA-256 over model, parameters and the rendered prompt."""
+        digest = self._common.copy()
+        digest.update(json.dumps([text, system, list(media)], ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()

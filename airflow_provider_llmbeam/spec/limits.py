@@ -1,0 +1,64 @@
+"""How fast, how patiently and in what portions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from airflow_provider_llmbeam.spec.base import SpecModel
+
+#: Powers of two: at most 28 % waste per class whatever the lengths (limit of a geometric ratio of 2,
+#: 1 - 1/(2 ln 2)), and 12 classes reach any model's context.
+DEFAULT_BUCKET_BOUNDARIES = tuple(2**power for power in range(7, 18))
+
+
+class Limits(SpecModel):
+    """What the job may use.
+
+    Attributes:
+        requests_per_minute: Quota of requests. `None`: unknown; only the server's own 429s slow the job.
+        tokens_per_minute: Quota of tokens, input and output together. `None`: unknown.
+        max_in_flight: Requests under way at once, per worker process.
+        expected_workers: Worker processes that share the quotas above; each takes its part.
+        max_attempts: Tries per row for 5xx, timeouts and broken connections. A 429 costs time, not attempts.
+        request_timeout_seconds: Of one try.
+        max_throttled_seconds: A row that the server has answered with nothing but 429 for this long ends in
+            the dead letter.
+    """
+
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    max_in_flight: Annotated[int, Field(ge=1, le=10_000)] = 64
+    expected_workers: Annotated[int, Field(ge=1)] = 1
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = 5
+    request_timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
+    max_throttled_seconds: Annotated[float, Field(gt=0)] = 1800.0
+
+
+class Batching(SpecModel):
+    """How rows are grouped on their way to the server.
+
+    Attributes:
+        bucket_boundaries: Input tokens, ascending, lower-inclusive: `(128, 512)` gives [0, 128), [128, 512),
+            [512, ∞). Each length bucket is a cost class with its own forecast of output tokens and its own
+            line in the report. `None`: powers of two from 128 to 131,072.
+        max_batch_size: Rows that one `run_inference` call plans together.
+    """
+
+    bucket_boundaries: tuple[int, ...] | None = None
+    max_batch_size: Annotated[int, Field(ge=1, le=100_000)] = 2048
+
+    @field_validator("bucket_boundaries")
+    @classmethod
+    def _ascending(cls, boundaries: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if boundaries is not None and (
+            not boundaries or boundaries[0] < 1 or list(boundaries) != sorted(set(boundaries))
+        ):
+            raise ValueError("must ascend and hold token counts of at least 1, e.g. [128, 512]")
+        return boundaries
+
+    @property
+    def resolved_boundaries(self) -> tuple[int, ...]:
+        """The boundaries given, or the default ones."""
+        return self.bucket_boundaries or DEFAULT_BUCKET_BOUNDARIES

@@ -1,0 +1,91 @@
+"""Which model answers, and how it is asked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from airflow_provider_llmbeam.spec.base import SpecModel
+
+
+def _http_address(base_url: str | None) -> str | None:
+    if base_url is not None and not base_url.startswith(("http://", "https://")):
+        raise ValueError("must start with http:// or https://")
+    return base_url.rstrip("/") if base_url else None
+
+
+class GeminiModel(SpecModel):
+    """Gemini through google-genai.
+
+    With `project` it is Vertex AI and needs Google credentials; without, it is the Developer API and needs the
+    environment variable `GOOGLE_API_KEY`.
+
+    Attributes:
+        name: E.g. `gemini-2.5-flash`; a tuned model is `projects/…/locations/…/endpoints/…`.
+        project: Google Cloud project that is billed.
+        location: Region, or `global`, which has the most room under dynamic shared quota.
+        base_url: Another address of the same API, e.g. a private one.
+    """
+
+    type: Literal["gemini"] = "gemini"
+    name: Annotated[str, Field(min_length=1)] = "gemini-2.5-flash"
+    project: str | None = None
+    location: str = "global"
+    base_url: str | None = None
+
+    _address = field_validator("base_url")(_http_address)
+
+
+class OpenAIModel(SpecModel):
+    """Any server that speaks the OpenAI API: vLLM, Ollama, llama.cpp, or a hosted one.
+
+    Attributes:
+        name: The model as the server calls it.
+        base_url: Address up to and with `/v1`.
+        api_key_env: Environment variable that holds the key. Unset, none is sent: a server of one's own
+            rarely asks for one.
+    """
+
+    type: Literal["openai"]
+    name: Annotated[str, Field(min_length=1)]
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str = "OPENAI_API_KEY"
+
+    _address = field_validator("base_url")(_http_address)
+
+
+class EchoModel(SpecModel):
+    """Answers with the prompt itself: deterministic, free, no network.
+
+    Attributes:
+        latency_seconds: How long each answer takes.
+    """
+
+    type: Literal["echo"]
+    name: str = "echo"
+    latency_seconds: Annotated[float, Field(ge=0)] = 0.0
+
+
+Model = Annotated[GeminiModel | OpenAIModel | EchoModel, Field(discriminator="type")]
+
+
+class Generation(SpecModel):
+    """Parameters of the answer. `None` leaves a choice to the server.
+
+    Attributes:
+        max_output_tokens: The answer is cut here; on thinking models thoughts count too.
+        temperature: 0 is the most repeatable.
+        top_p: Nucleus sampling.
+        seed: For repeatable sampling, where the server has it.
+        stop_sequences: Texts that end the answer.
+        thinking_budget_tokens: Gemini: tokens for thoughts. 0 turns thinking off on Flash models, -1 lets the
+            model decide. Other servers ignore it.
+    """
+
+    max_output_tokens: Annotated[int, Field(ge=1)] = 1024
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: int | None = None
+    stop_sequences: tuple[str, ...] = ()
+    thinking_budget_tokens: Annotated[int, Field(ge=-1)] | None = None
