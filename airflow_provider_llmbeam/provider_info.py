@@ -24,9 +24,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_provider_llmbeam.operators.run_inference"],
             }
         ],
-        "hooks": [
-            {"integration-name": "LLM Beam", "python-modules": ["airflow_provider_llmbeam.hooks.llmbeam"]}
-        ],
+        "hooks": [{"integration-name": "LLM Beam", "python-modules": ["airflow_provider_llmbeam.hooks.llmbeam"]}],
         "connection-types": [
             {
                 "connection-type": "llmbeam",

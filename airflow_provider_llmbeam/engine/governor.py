@@ -70,7 +70,7 @@ class Governor:
             Seconds of the hold.
         """
         if retry_after_seconds is None:
-            seconds = min(self.LONGEST_HOLD_SECONDS, self.FIRST_HOLD_SECONDS * 2**self._advice_free_holds)
+            seconds = min(self.LONGEST_HOLD_SECONDS, self.FIRST_HOLD_SECONDS * 2.0**self._advice_free_holds)
             if now >= self._held_until:
                 self._advice_free_holds += 1
         else:

@@ -29,7 +29,9 @@ def plan(prompts: Sequence[Prompt]) -> list[PlannedRequest]:
     cheap. Equal lengths keep their order.
     """
     requests = [
-        PlannedRequest(index, estimate_tokens(prompt.text) + (estimate_tokens(prompt.system) if prompt.system else 0))
+        PlannedRequest(
+            index, estimate_tokens(prompt.text) + (estimate_tokens(prompt.system) if prompt.system else 0)
+        )
         for index, prompt in enumerate(prompts)
     ]
     return sorted(requests, key=lambda request: -request.input_tokens)

@@ -64,5 +64,7 @@ class LLMBeamHook(BaseHook):
         }
         fields = _FIELDS.get(model.get("type", ""), ())
         filled = {name: known[name] for name in fields if known[name] and not model.get(name)}
-        key_variable = model.get("api_key_env", "OPENAI_API_KEY") if model.get("type") == "openai" else "GOOGLE_API_KEY"
+        key_variable = (
+            model.get("api_key_env", "OPENAI_API_KEY") if model.get("type") == "openai" else "GOOGLE_API_KEY"
+        )
         return {**model, **filled}, {key_variable: connection.password} if connection.password else {}

@@ -9,13 +9,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from logging import Logger
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.spec.job import JobSpec
+
+
+class Log(Protocol):
+    """What a job's lines are written to: `logging.Logger`, and Airflow's own."""
+
+    def info(self, event: str, *args: Any) -> Any:
+        """Writes a line."""
+
+    def warning(self, event: str, *args: Any) -> Any:
+        """Writes a line that somebody should see."""
 
 
 class JobProcess:
@@ -35,7 +44,7 @@ class JobProcess:
     GRACE_SECONDS = 10
 
     def __init__(
-        self, spec: JobSpec, environment: Mapping[str, str], log: Logger, python: str = sys.executable
+        self, spec: JobSpec, environment: Mapping[str, str], log: Log, python: str = sys.executable
     ) -> None:
         self._spec = spec
         self._environment = environment

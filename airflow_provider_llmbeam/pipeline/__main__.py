@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, NothingAnsweredError
+from airflow_provider_llmbeam.exceptions import (
+    JobFailedError,
+    JobSpecError,
+    LLMBeamError,
+    NothingAnsweredError,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
@@ -77,7 +82,9 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
             ) from error
     report = Report.model_validate_json(_read(f"{spec.sink.uri}report.json"))
     if report.rows.read and not report.rows.answered:
-        raise NothingAnsweredError(_why_nothing(report.dead_letter_words, report.rows.read, report.dead_letter_uri))
+        raise NothingAnsweredError(
+            _why_nothing(report.dead_letter_words, report.rows.read, report.dead_letter_uri)
+        )
     _log.info("Report: %s", report.report_uri)
     return report.manifest()
 
@@ -129,7 +136,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _configure_logging() -> None:
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.WARNING, stream=sys.stderr)
+    logging.basicConfig(
+        format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.ERROR, stream=sys.stderr
+    )
     for name in ("llmbeam", "airflow_provider_llmbeam"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what matters of it is raised, too

@@ -10,7 +10,7 @@ from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.account import TallyRows
-from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Request
+from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.read import ReadRows
 from airflow_provider_llmbeam.pipeline.render import Render
 from airflow_provider_llmbeam.pipeline.reuse import RESUMED, ReadJournal, Reuse
@@ -83,7 +83,7 @@ class FanOut(beam.DoFn):
         request: Request = result.example
         for number, row in enumerate(request.rows):
             if isinstance(result.inference, Completion):
-                origin = "duplicate" if number else "fresh"
+                origin: Origin = "duplicate" if number else "fresh"
                 yield AnsweredRow(row, request.fingerprint, result.inference, origin)
             else:
                 yield beam.pvalue.TaggedOutput(DEAD, DeadRow(row, result.inference, is_duplicate=number > 0))

@@ -139,7 +139,9 @@ def _show_bar(ended: threading.Event, interval_seconds: float) -> None:
             over = ended.wait(0.2)
             now = PROGRESS.snapshot()
             bar.total = now.rows
-            bar.set_postfix_str(f"{now.tokens:,} tokens, {now.rejections:,} × 429, {now.died:,} failed", refresh=False)
+            bar.set_postfix_str(
+                f"{now.tokens:,} tokens, {now.rejections:,} × 429, {now.died:,} failed", refresh=False
+            )
             bar.update(now.done - bar.n)
             bar.refresh()
             if over:

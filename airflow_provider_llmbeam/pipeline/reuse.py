@@ -46,9 +46,7 @@ class Reuse(beam.DoFn):
     Outputs one `Request` for all rows of a fingerprint; and `resumed`, the rows that the journal answers.
     """
 
-    def process(
-        self, group: tuple[str, dict[str, Iterable[Any]]]
-    ) -> Iterator[Request | beam.pvalue.TaggedOutput]:
+    def process(self, group: tuple[str, dict[str, Iterable[Any]]]) -> Iterator[Request | beam.pvalue.TaggedOutput]:
         """Decides for one fingerprint."""
         fingerprint, found = group
         completion = next(iter(found["journal"]), None)
@@ -66,4 +64,3 @@ class Reuse(beam.DoFn):
         if prompt is not None:
             PROGRESS.add("duplicates", len(rows) - 1)
             yield Request(fingerprint, tuple(rows), prompt)
-

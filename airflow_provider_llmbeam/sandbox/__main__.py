@@ -32,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     try:
-        quota = Quota(
-            requests_per_minute=options.requests_per_minute, tokens_per_minute=options.tokens_per_minute
-        )
+        quota = Quota(requests_per_minute=options.requests_per_minute, tokens_per_minute=options.tokens_per_minute)
         latency = Latency(mean_seconds=options.latency_seconds, sigma=options.latency_sigma)
         sandbox = Sandbox(port=options.port, quota=quota, latency=latency)
     except ValueError as error:
@@ -79,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--requests-per-minute", type=int, metavar="N", help="per model (default: unlimited)")
     parser.add_argument("--tokens-per-minute", type=int, metavar="N", help="per model (default: unlimited)")
     parser.add_argument("--latency-seconds", type=float, default=0.0, metavar="X", help="mean (default: 0)")
-    parser.add_argument(
-        "--latency-sigma", type=float, default=0.0, metavar="S", help="log-normal (default: 0)"
-    )
+    parser.add_argument("--latency-sigma", type=float, default=0.0, metavar="S", help="log-normal (default: 0)")
     parser.add_argument("--ready-file", type=Path, metavar="PATH", help='gets {"url", "pid"} while serving')
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="warning", help="to stderr"

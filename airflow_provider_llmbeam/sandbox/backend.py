@@ -95,9 +95,7 @@ class Backend:
             return web.Response(status=499)
         return await self._answer(request, dialect, call, arrival, fault)
 
-    def _screen(
-        self, arrival: _Arrival, dialect: Dialect, call: ModelCall
-    ) -> tuple[Reply | None, Fault | None]:
+    def _screen(self, arrival: _Arrival, dialect: Dialect, call: ModelCall) -> tuple[Reply | None, Fault | None]:
         """Admit a call; a fault is taken only by a call that the quota has let through."""
         if dialect.is_metered:
             rejection = arrival.ledger.admit(self._clock(), call.input_tokens, call.model)

@@ -44,9 +44,7 @@ def stats(backend: Backend) -> Stats:
     left = backend.faults.left()
     return Stats(
         methods={
-            method: _method_stats(
-                [record for record in records if record.method == method], left.get(method, 0)
-            )
+            method: _method_stats([record for record in records if record.method == method], left.get(method, 0))
             for method in METHODS
         },
         billed_answers=sum(record.is_billed for record in records),
@@ -72,15 +70,11 @@ def add_fault(faults: Faults, order: dict[str, Any]) -> None:
     """
     unknown = order.keys() - _FAULT_KEYS
     if unknown or not {"method", "fault"} <= order.keys():
-        raise ValueError(
-            f"Give `method`, `fault`, and maybe `every`, `contains`, `times`; got {sorted(order)}."
-        )
+        raise ValueError(f"Give `method`, `fault`, and maybe `every`, `contains`, `times`; got {sorted(order)}.")
     try:
         fault = Fault(**order["fault"])
     except TypeError as error:
-        raise ValueError(
-            f"`fault` must hold the fields of a fault; got {order['fault']!r}. {error}"
-        ) from error
+        raise ValueError(f"`fault` must hold the fields of a fault; got {order['fault']!r}. {error}") from error
     if "every" in order:
         faults.every(order["method"], int(order["every"]), fault)
     elif "contains" in order:

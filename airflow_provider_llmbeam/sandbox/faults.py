@@ -218,9 +218,7 @@ def check_method(method: str) -> None:
 
 def _check_fits(method: Method, fault: Fault) -> None:
     if fault.kind == "stream-error" and method not in STREAMING_METHODS:
-        raise ValueError(
-            f"A 'stream-error' needs one of {', '.join(sorted(STREAMING_METHODS))}; got {method!r}."
-        )
+        raise ValueError(f"A 'stream-error' needs one of {', '.join(sorted(STREAMING_METHODS))}; got {method!r}.")
 
 
 def _check_count(name: str, value: int) -> None:

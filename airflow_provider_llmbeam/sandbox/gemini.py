@@ -108,9 +108,7 @@ class GeminiDialect:
         if self.publisher:
             common["createTime"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         if call.is_blocked:
-            return self._framed(
-                [{"promptFeedback": {"blockReason": "SAFETY"}, **self._usage(call, 0), **common}]
-            )
+            return self._framed([{"promptFeedback": {"blockReason": "SAFETY"}, **self._usage(call, 0), **common}])
         parts = pieces(answer.text) if call.is_streamed else [answer.text]
         reason = "MAX_TOKENS" if answer.is_cut else "STOP"
         bodies = [{"candidates": [_candidate(part)], **common} for part in parts]
@@ -202,9 +200,7 @@ class GeminiDialect:
             "promptTokensDetails": [{"modality": "TEXT", "tokenCount": call.input_tokens}],
         }
         if self.publisher:
-            counted["totalBillableCharacters"] = sum(
-                len("".join(t.split())) for t in (call.prompt, call.system)
-            )
+            counted["totalBillableCharacters"] = sum(len("".join(t.split())) for t in (call.prompt, call.system))
         return counted
 
     def _usage(self, call: ModelCall, output_tokens: int) -> dict[str, Any]:

@@ -143,8 +143,7 @@ class OpenAIDialect:
 def routes(backend: Backend, *, api_key: str | None, input_token_limit: int) -> list[web.RouteDef]:
     """Return the routes of the OpenAI API."""
     completions, models = (
-        OpenAIDialect(method=method, api_key=api_key, input_token_limit=input_token_limit)
-        for method in _METHODS
+        OpenAIDialect(method=method, api_key=api_key, input_token_limit=input_token_limit) for method in _METHODS
     )
 
     async def complete(request: web.Request) -> web.StreamResponse:
@@ -221,9 +220,7 @@ def _schema(response_format: Mapping[str, Any]) -> Schema | None:
 def _max_output_tokens(fields: Mapping[str, Any]) -> int | None:
     limit = fields.get("max_completion_tokens", fields.get("max_tokens"))
     if limit is not None and int(limit) < 1:
-        message = (
-            f"Invalid 'max_tokens': integer below minimum value. Expected a value >= 1, but got {limit}."
-        )
+        message = f"Invalid 'max_tokens': integer below minimum value. Expected a value >= 1, but got {limit}."
         raise RefusedError(openai_error(400, message, param="max_tokens", code="integer_below_min_value"))
     return None if limit is None else int(limit)
 

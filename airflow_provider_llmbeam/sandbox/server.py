@@ -171,8 +171,6 @@ class Sandbox:
         application = web.Application(client_max_size=MAX_BODY_BYTES)
         limit = self._input_token_limit
         application.add_routes(control.routes(self._backend))
-        application.add_routes(
-            openai.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit)
-        )
+        application.add_routes(openai.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit))
         application.add_routes(gemini.routes(self._backend, input_token_limit=limit))
         return application

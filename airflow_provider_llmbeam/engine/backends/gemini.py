@@ -64,9 +64,7 @@ class GeminiBackend:
 def _client(model: GeminiModel) -> genai.Client:
     # attempts=1: without any retry_options the async client re-sends once, silently, after a dropped
     # connection; with its own retries it would ignore Retry-After and RetryInfo.
-    http_options = types.HttpOptions(
-        base_url=model.base_url, retry_options=types.HttpRetryOptions(attempts=1)
-    )
+    http_options = types.HttpOptions(base_url=model.base_url, retry_options=types.HttpRetryOptions(attempts=1))
     try:
         if model.project:
             return genai.Client(
@@ -85,9 +83,7 @@ def _client(model: GeminiModel) -> genai.Client:
         raise JobSpecError(f"Gemini cannot be reached: {error} Nothing was sent or billed.") from error
 
 
-def _config(
-    generation: Generation, output_schema: Mapping[str, Any] | None
-) -> types.GenerateContentConfig:
+def _config(generation: Generation, output_schema: Mapping[str, Any] | None) -> types.GenerateContentConfig:
     budget = generation.thinking_budget_tokens
     return types.GenerateContentConfig(
         max_output_tokens=generation.max_output_tokens,
@@ -102,31 +98,29 @@ def _config(
     )
 
 
-def _contents(prompt: Prompt) -> list[types.Part]:
+def _contents(prompt: Prompt) -> types.Content:
     media = [
         types.Part.from_uri(file_uri=uri, mime_type=mime_type or mimetypes.guess_type(uri)[0])
         for uri, mime_type in prompt.media
     ]
-    return [*media, types.Part.from_text(text=prompt.text)]
+    return types.Content(role="user", parts=[*media, types.Part.from_text(text=prompt.text)])
 
 
 def _reply(response: types.GenerateContentResponse, model: str) -> Reply:
     usage = response.usage_metadata
     input_tokens = (usage and usage.prompt_token_count) or 0
-    output_tokens = ((usage and usage.candidates_token_count) or 0) + (
-        (usage and usage.thoughts_token_count) or 0
-    )
+    output_tokens = ((usage and usage.candidates_token_count) or 0) + ((usage and usage.thoughts_token_count) or 0)
 
     def refused(kind: FailureKind, message: str) -> RequestError:
-        return RequestError(
-            kind, message, http_status=200, input_tokens=input_tokens, output_tokens=output_tokens
-        )
+        return RequestError(kind, message, http_status=200, input_tokens=input_tokens, output_tokens=output_tokens)
 
     if not response.candidates:
         feedback = response.prompt_feedback
         if feedback is None or feedback.block_reason is None:
             raise refused("garbage", "a 200 with neither candidates nor a block reason")
-        raise refused("blocked", f"prompt blocked: {feedback.block_reason.name} {feedback.block_reason_message or ''}")
+        raise refused(
+            "blocked", f"prompt blocked: {feedback.block_reason.name} {feedback.block_reason_message or ''}"
+        )
     candidate = response.candidates[0]
     reason = candidate.finish_reason.name if candidate.finish_reason else "STOP"
     if reason not in _FINISH_REASONS:
@@ -175,7 +169,11 @@ def _is_per_day(details: list[dict[str, Any]]) -> bool:
 def _retry_after_seconds(error: errors.APIError, details: list[dict[str, Any]]) -> float | None:
     """Reads the header, else `RetryInfo` in the body: Gemini sends only the latter, with a fraction."""
     headers = getattr(error.response, "headers", None) or {}
-    delays = [item["retryDelay"] for item in details if str(item.get("@type", "")).endswith("RetryInfo") and "retryDelay" in item]
+    delays = [
+        item["retryDelay"]
+        for item in details
+        if str(item.get("@type", "")).endswith("RetryInfo") and "retryDelay" in item
+    ]
     for text in (headers.get("retry-after"), *delays):
         try:
             return max(0.0, float(str(text).removesuffix("s")))

@@ -1,0 +1,70 @@
+"""Every night: classify and summarise the README of each installed Python package."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG, Param, task
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+# A run that was started by hand, by an asset or for a partition has no logical date, hence no `{{ ds }}`.
+DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
+CATEGORIES = ["cloud", "data", "web", "security", "developer tools", "machine learning", "system", "other"]
+
+with DAG(
+    "nightly_enrichment",
+    schedule="@daily",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,  # two runs at once would share one quota
+    doc_md=__doc__,
+    params={
+        "model_type": Param("gemini", enum=["gemini", "openai"]),
+        "model_name": Param("gemini-2.5-flash", type="string"),
+    },
+):
+
+    @task
+    def extract(uri: str) -> int:
+        """Writes one JSON line per installed package."""
+        import json
+        from importlib.metadata import distributions
+        from pathlib import Path
+
+        packages = {
+            found.metadata["Name"]: {
+                "package": found.metadata["Name"],
+                "version": found.version,
+                "readme": found.metadata.get_payload() or found.metadata.get("Description", ""),
+            }
+            for found in distributions()
+        }
+        path = Path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(packages[name]) + "\n" for name in sorted(packages)))
+        return len(packages)
+
+    enrich = RunInferenceOperator(
+        task_id="enrich",
+        source={"uri": f"{DATA}/{DAY}/readmes.jsonl", "key": ["package"]},
+        prompt={
+            "system": "You catalogue Python packages. Judge only by the README you are given.",
+            "template": "README of {{ row.package }} {{ row.version }}:\n\n{{ row.readme }}",
+            "output_schema": {
+                "type": "object",
+                "properties": {
+                    "category": {"type": "string", "enum": CATEGORIES},
+                    "summary": {"type": "string", "maxLength": 200},
+                },
+                "required": ["category", "summary"],
+            },
+        },
+        model={"type": "{{ params.model_type }}", "name": "{{ params.model_name }}"},
+        limits={"requests_per_minute": 600},
+        sink={"uri": f"{DATA}/{DAY}/enriched"},
+    )
+
+    extract(f"{DATA}/{DAY}/readmes.jsonl") >> enrich

@@ -1,0 +1,19 @@
+"""Summarise a column of a table: the smallest whole Dag."""
+
+import os
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+
+with DAG("summarise_table", schedule=None):
+    RunInferenceOperator(
+        task_id="summarise",
+        source={"uri": f"{DATA}/tickets/*.csv", "key": ["ticket_id"]},
+        prompt={"template": "Summarise this ticket in one sentence: {{ row.text }}"},
+        model={"type": "gemini", "name": "gemini-2.5-flash"},
+        limits={"requests_per_minute": 600},
+        sink={"uri": f"{DATA}/summaries", "format": "parquet"},
+    )

@@ -1,0 +1,202 @@
+"""A real Airflow on this machine: scheduler, triggerer, API server and UI, in a home of its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+#: Task states in which a run can still go on.
+UNFINISHED = frozenset({"queued", "running"})
+
+
+class LocalAirflow:
+    """Talks to `airflow standalone` through its REST API.
+
+    Attributes:
+        url: Of the UI and the API.
+        log_path: What `airflow standalone` printed.
+    """
+
+    def __init__(self, url: str, log_path: Path, process: subprocess.Popen[bytes]) -> None:
+        self.url = url
+        self.log_path = log_path
+        self.process = process
+        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=30, trust_env=False)
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, logical_date: str | None = None) -> str:
+        """Starts a run, by default without a logical date, as a person does in the UI.
+
+        Returns:
+            The run's id.
+        """
+        body = {"logical_date": logical_date, "conf": dict(conf or {})}
+        return str(self._call("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """Returns `queued`, `running`, `success` or `failed`."""
+        return str(self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def wait(self, dag_id: str, run_id: str, timeout_seconds: float) -> str:
+        """Waits for a run's end.
+
+        Raises:
+            TimeoutError: It goes on for longer.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while (state := self.run_state(dag_id, run_id)) in UNFINISHED:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{dag_id} {run_id} is {state} after {timeout_seconds:g} s")
+            time.sleep(0.5)
+        return state
+
+    def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """Returns a task instance as the API shows it."""
+        return self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
+
+    def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Marks a task, as a person does in the UI."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        self._call("PATCH", path, json={"new_state": state})
+
+    def clear(self, dag_id: str, run_id: str) -> None:
+        """Clears a run, as a person does in the UI."""
+        self._call("POST", f"dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False})
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
+        """Returns what a task returned."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
+        return self._call("GET", path, params={"deserialize": "true"})["value"]
+
+    def log_lines(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> list[str]:
+        """Returns the messages of a task's log so far."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
+        content = self._call("GET", path, params={"full_content": "true"})["content"]
+        return [item["event"] if isinstance(item, dict) else str(item) for item in content]
+
+    def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
+        response = self._client.request(method, path, **kwargs)
+        if response.is_error:
+            raise RuntimeError(f"{method} {path}: HTTP {response.status_code} {response.text[:500]}")
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+@contextmanager
+def local_airflow(
+    home: Path, dags_folder: Path, environment: Mapping[str, str], *, ready_within_seconds: float = 180
+) -> Iterator[LocalAirflow]:
+    """Runs Airflow while the body runs, and ends every process of it afterwards.
+
+    Args:
+        home: AIRFLOW_HOME; made, and kept.
+        dags_folder: Read-only to Airflow.
+        environment: Added, e.g. connections.
+        ready_within_seconds: Patience for the start; 10 s is usual.
+
+    Raises:
+        RuntimeError: It ended at once, or is not ready in time; quotes its log.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    port, log_path = free_port(), home / "standalone.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [str(Path(sys.executable).with_name("airflow")), "standalone"],
+            env={**os.environ, **airflow_environment(home, dags_folder, port), **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        airflow = LocalAirflow(f"http://127.0.0.1:{port}", log_path, process)
+        _wait_until_ready(airflow, time.monotonic() + ready_within_seconds)
+        yield airflow
+    finally:
+        end_process_group(process)
+
+
+def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, str]:
+    """What makes a local Airflow quick and quiet, and leaves nothing outside `home`."""
+    options = {
+        "CORE__DAGS_FOLDER": dags_folder,
+        "CORE__LOAD_EXAMPLES": False,
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": False,
+        "CORE__PARALLELISM": 4,
+        "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": True,
+        "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "API__HOST": "127.0.0.1",
+        "API__PORT": port,
+        "API__WORKERS": 1,
+        "API_AUTH__JWT_SECRET": secrets.token_hex(32),
+        "DAG_PROCESSOR__REFRESH_INTERVAL": 5,
+        "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 1,
+        "SCHEDULER__USE_JOB_SCHEDULE": False,  # only the runs asked for
+        # 300 s by default: too long to wait for after a kill -9.
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 25,
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,
+        "LOGGING__LOGGING_LEVEL": "INFO",
+        "LOGGING__WORKER_LOG_SERVER_PORT": free_port(),
+        "LOGGING__TRIGGER_LOG_SERVER_PORT": free_port(),
+        "USAGE_DATA_COLLECTION__ENABLED": False,
+    }
+    return {
+        "AIRFLOW_HOME": str(home),
+        "NO_COLOR": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        **{f"AIRFLOW__{name}": str(value) for name, value in options.items()},
+    }
+
+
+def free_port() -> int:
+    """Returns a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def end_process_group(process: subprocess.Popen[bytes], grace_seconds: float = 20) -> None:
+    """Ends a session leader and its children: `airflow standalone` alone would orphan them."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            break
+        deadline = time.monotonic() + grace_seconds
+        while time.monotonic() < deadline and _group_lives(process):
+            time.sleep(0.1)
+    process.wait()
+
+
+def _group_lives(process: subprocess.Popen[bytes]) -> bool:
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait_until_ready(airflow: LocalAirflow, deadline: float) -> None:
+    while b"Airflow is ready" not in airflow.log_path.read_bytes() or not _answers(airflow.url):
+        if airflow.process.poll() is not None or time.monotonic() > deadline:
+            words = airflow.log_path.read_text(errors="replace")[-3000:]
+            raise RuntimeError(f"Airflow did not start; its log {airflow.log_path} ends:\n{words}")
+        time.sleep(0.3)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/api/v2/version", timeout=5, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False

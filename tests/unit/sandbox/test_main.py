@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from airflow_provider_llmbeam.sandbox import Latency, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox.__main__ import banner, main
+
+COMMAND = [sys.executable, "-m", "airflow_provider_llmbeam.sandbox"]
+
+
+@pytest.mark.parametrize("stop_signal", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_when_it_is_ready_and_ends_cleanly(tmp_path: Path, stop_signal: signal.Signals) -> None:
+    ready = tmp_path / "ready.json"
+    with subprocess.Popen(
+        [*COMMAND, "--port", "0", "--ready-file", str(ready), "--requests-per-minute", "600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+    ) as process:
+        while not ready.exists():
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.02)
+        found = json.loads(ready.read_text())
+        assert found["pid"] == process.pid
+        assert httpx.get(found["url"] + "/sandbox/stats").json()["quota"]["requests_per_minute"] == 600
+        process.send_signal(stop_signal)
+        printed, complaints = process.communicate(timeout=5)
+    assert process.returncode == 0
+    assert complaints == b""
+    assert f"GOOGLE_GEMINI_BASE_URL={found['url']}" in printed.decode()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_banner_can_be_copied_into_a_shell() -> None:
+    text = banner(
+        "http://127.0.0.1:1",
+        "http://127.0.0.1:1/v1",
+        quota=Quota(requests_per_minute=60),
+        latency=Latency(mean_seconds=0.2, sigma=0.5),
+    )
+    assert "export GOOGLE_API_KEY=sandbox GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:1\n" in text
+    assert "OPENAI_BASE_URL=http://127.0.0.1:1/v1\n" in text
+    assert "60 requests per minute, tokens unlimited" in text
+    assert "0.2 s mean, sigma 0.5" in text
+
+
+def test_a_taken_port_ends_with_status_one(sandbox: Sandbox) -> None:
+    result = subprocess.run([*COMMAND, "--port", str(sandbox.port)], capture_output=True, check=False, timeout=10)
+    assert result.returncode == 1
+    assert f"Port {sandbox.port} cannot be used" in result.stderr.decode()
+
+
+def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--requests-per-minute", "0"])
+    assert caught.value.code == 2
+    assert "`requests_per_minute` must be >= 1" in capsys.readouterr().err

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import aiohttp
+import httpx
+import pytest
+
+import airflow_provider_llmbeam.sandbox as package
+from airflow_provider_llmbeam.sandbox import Fault, Latency, Quota, Sandbox
+
+PATH = "/v1beta/models/gemini-2.5-flash:generateContent?key=k"
+BODY = {"contents": [{"parts": [{"text": "hi"}]}]}
+
+
+def test_health_answers_ok(http: httpx.Client) -> None:
+    assert http.get("/").text == "OK"
+
+
+def test_it_listens_on_loopback_only(sandbox: Sandbox) -> None:
+    assert sandbox.url == f"http://127.0.0.1:{sandbox.port}"
+    assert sandbox.openai_url == f"{sandbox.url}/v1"
+
+
+def test_it_stops_at_once_while_a_request_hangs() -> None:
+    with Sandbox() as running:
+        running.faults.queue("gemini.generateContent", Fault(kind="hang"))
+        outcome: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                httpx.post(running.url + PATH, json=BODY, timeout=10)
+            except httpx.HTTPError as error:
+                outcome.append(error)
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        while not len(running.requests):
+            time.sleep(0.005)
+        began = time.monotonic()
+    assert time.monotonic() - began < 1
+    caller.join(timeout=2)
+    assert [type(error) for error in outcome] == [httpx.RemoteProtocolError]
+
+
+def test_an_answer_whose_caller_has_gone_is_billed() -> None:
+    with Sandbox(latency=Latency(mean_seconds=0.15)) as slow:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(slow.url + PATH, json=BODY, timeout=0.03)
+        deadline = time.monotonic() + 2
+        while not len(slow.requests) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert slow.requests.paid().total() == 1
+
+
+def test_requests_in_flight_wait_side_by_side() -> None:
+    async def go(url: str) -> float:
+        async with aiohttp.ClientSession() as session:
+
+            async def call() -> None:
+                async with session.post(url + PATH, json=BODY) as response:
+                    assert response.status == 200
+                    await response.read()
+
+            began = time.monotonic()
+            await asyncio.gather(*[call() for _ in range(50)])
+            return time.monotonic() - began
+
+    with Sandbox(latency=Latency(mean_seconds=0.2)) as slow:
+        assert asyncio.run(go(slow.url)) < 2
+        assert slow.stats()["max_in_flight"] == 50
+
+
+def test_an_answer_takes_time_per_output_token() -> None:
+    with Sandbox(latency=Latency(per_output_token_seconds=0.01)) as slow:
+        for verb, extra in (("generateContent", ""), ("streamGenerateContent", "&alt=sse")):
+            began = time.monotonic()
+            httpx.post(slow.url + PATH.replace("generateContent", verb) + extra, json=BODY)
+            assert time.monotonic() - began >= 0.01 * slow.requests[-1].output_tokens
+
+
+def test_reset_forgets_requests_faults_and_quota() -> None:
+    with Sandbox(quota=Quota(requests_per_minute=1)) as limited:
+        statuses = [httpx.post(limited.url + PATH, json=BODY).status_code for _ in range(2)]
+        limited.faults.queue("gemini.generateContent", Fault(kind="error"))
+        limited.reset()
+        assert (len(limited.requests), limited.faults.left(), limited.stats()["max_in_flight"]) == (0, {}, 0)
+        statuses.append(httpx.post(limited.url + PATH, json=BODY).status_code)
+    assert statuses == [200, 429, 200]
+
+
+def test_it_can_be_started_again_on_the_same_port() -> None:
+    server = Sandbox()
+    with server:
+        port = server.port
+        with pytest.raises(RuntimeError, match="already running"):
+            server.start()
+    with server:
+        assert server.port == port
+        assert httpx.get(server.url).text == "OK"
+    server.stop()
+
+
+def test_a_taken_port_is_an_error(sandbox: Sandbox) -> None:
+    with pytest.raises(OSError, match="address already in use"):
+        Sandbox(port=sandbox.port).start()
+
+
+@pytest.mark.parametrize("name", ["port", "input_token_limit"])
+def test_a_number_out_of_bounds_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be .*; got -1"):
+        Sandbox(**{name: -1})  # type: ignore[arg-type]
+
+
+def test_every_exported_name_exists_and_importing_the_package_is_cheap() -> None:
+    assert all(getattr(package, name) for name in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+    code = "import sys, airflow_provider_llmbeam.sandbox; print('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"False\n"
