@@ -24,6 +24,7 @@ from local_airflow import UNFINISHED, LocalAirflow, end_process_group, local_air
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / ".demo"
 DAG_ID, TASK_ID = "nightly_enrichment", "enrich"
+#: Of the sandbox; the Dag's own limit is the same.
 REQUESTS_PER_MINUTE = 600
 
 
@@ -34,17 +35,18 @@ def main() -> int:
     with ExitStack() as stack:
         if options.model_url:
             url, conf = options.model_url.rstrip("/"), _served_model(options.model_url, options.model_name)
-            print(f"Model server   {url} ({conf['model_name']})")
+            fact("Model server", f"{url} ({conf['model_name']})")
         else:
             url, conf = stack.enter_context(sandbox()), {}
-            print(f"Sandbox        {url} (emulated Gemini API, {REQUESTS_PER_MINUTE} requests per minute)")
+            fact("Sandbox", f"{url} (emulated Gemini API, {REQUESTS_PER_MINUTE} requests/min)")
         airflow = stack.enter_context(local_airflow(DEMO / "airflow", ROOT / "dags", _environment(url)))
-        print(f"Airflow        {airflow.url} (no login)")
+        fact("Airflow", f"{airflow.url} (no login)")
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         run_id = airflow.trigger(DAG_ID, conf, today.isoformat())
-        print(f"Run            {run_id} of dags/{DAG_ID}.py\n")
+        fact("Run", f"{run_id} of dags/{DAG_ID}.py\n")
         state = follow(airflow, run_id)
         if state == "success":
+            print()
             show(airflow.xcom(DAG_ID, run_id, TASK_ID), f"{airflow.url}/dags/{DAG_ID}/runs/{run_id}")
         else:
             print(f"The run is {state}. See {airflow.url}/dags/{DAG_ID}/runs/{run_id} (with --keep).")
@@ -78,26 +80,27 @@ def follow(airflow: LocalAirflow, run_id: str) -> str:
 def show(manifest: dict[str, Any], run_url: str) -> None:
     """Prints what came out."""
     rows, requests, tokens = manifest["rows"], manifest["requests"], manifest["tokens"]
-    print(
-        f"\nRows           {rows['read']} = {rows['answered']} answered + {rows['dead_letter']} in the dead letter"
-    )
-    print(f"Origins        {', '.join(f'{count} {origin}' for origin, count in manifest['origins'].items())}")
-    print(
-        f"Requests       {requests['sent']} sent, {requests['rejected']} rejected (429), {requests['retried']} retried"
-    )
+    fact("Rows", f"{rows['read']} = {rows['answered']} answered + {rows['dead_letter']} in the dead letter")
+    fact("Origins", ", ".join(f"{count} {origin}" for origin, count in manifest["origins"].items()))
+    fact("Requests", f"{requests['sent']} sent, {requests['rejected']} × 429, {requests['retried']} retried")
     if requests["per_minute"]:
-        share = f" = {requests['quota_ratio']:.0%} of the quota" if requests["quota_ratio"] else ""
-        print(f"Rate           {requests['per_minute']:.0f} requests per minute{share}")
-    print(f"Tokens         {tokens['input']:,} in, {tokens['output']:,} out")
-    print(f"Time           {manifest['duration_seconds']:.0f} s")
+        fact("Rate", f"{requests['per_minute']:.0f} requests/min = {requests['quota_ratio']:.0%} of the quota")
+    fact("Tokens", f"{tokens['input']:,} in, {tokens['output']:,} out")
+    fact("Time", f"{manifest['duration_seconds']:.0f} s, start of Beam included")
     print("\nThree answers")
     for answer in _three(Path(manifest["answers_uris"][0])):
         words = f"{answer['package']}: {json.dumps(answer['answer'], ensure_ascii=False)}"
         print(textwrap.fill(words, 100, initial_indent="  ", subsequent_indent="    "))
-    print(f"\nAnswers        {manifest['answers_uris'][0]}")
-    print(f"Dead letter    {manifest['dead_letter_uri']}")
-    print(f"Report         {manifest['report_uri']}")
-    print(f"UI             {run_url}")
+    print()
+    fact("Answers", manifest["answers_uris"][0])
+    fact("Dead letter", manifest["dead_letter_uri"])
+    fact("Report", manifest["report_uri"])
+    fact("UI", run_url)
+
+
+def fact(name: str, value: str) -> None:
+    """Prints a line of the summary."""
+    print(f"{name:14} {value}", flush=True)
 
 
 @contextmanager

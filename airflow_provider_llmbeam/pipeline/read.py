@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 
 import apache_beam as beam
@@ -20,6 +21,10 @@ from airflow_provider_llmbeam.spec.source import FilesSource
 
 #: Longest CSV cell; the module's own limit of 131,072 characters would reject long documents.
 csv.field_size_limit(64 * 2**20)
+
+#: Half a character, as texts have that were cut between the two escapes of an emoji. JSON can write it, UTF-8
+#: cannot: neither Beam nor a model server takes it.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ReadRows(beam.PTransform):
@@ -75,6 +80,8 @@ def parse_json_line(line: bytes) -> Iterator[Row | DeadRow]:
     except ValueError as error:
         yield _unreadable(line, f"not JSON: {error}")
         return
+    if rb"\ud" in text.lower():
+        row = json.loads(_LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(row, ensure_ascii=False)))
     yield row if isinstance(row, dict) else _unreadable(line, f"a JSON {type(row).__name__}, not an object")
 
 

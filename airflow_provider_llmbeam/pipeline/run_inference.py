@@ -187,7 +187,11 @@ class EngineThread:
 
 
 def _close(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    asyncio.run_coroutine_threadsafe(engine.aclose(), loop).result(timeout=10)
+    async def close() -> None:
+        await engine.aclose()
+        await asyncio.sleep(0)  # a closed connection leaves its socket in the loop's next round
+
+    asyncio.run_coroutine_threadsafe(close(), loop).result(timeout=10)
     _stop(loop, thread)
 
 

@@ -207,5 +207,5 @@ async def until_gone(request: web.Request) -> None:
     aiohttp tells a running handler of neither, unless it is told to cancel every handler whose
     client has gone; the real services finish and bill those.
     """
-    while request.transport is not None and not request.transport.is_closing():
+    while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110 - no such event
         await asyncio.sleep(_GONE_CHECK_SECONDS)

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
+import google.auth
 import httpx
 from google import genai
+from google.auth.exceptions import GoogleAuthError, TransportError
 from google.genai import errors, types
 
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
@@ -20,7 +22,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 
 _FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "max_tokens"}
-_CONNECTION_ERRORS = (aiohttp.ClientError, httpx.HTTPError, OSError)
+_CONNECTION_ERRORS = (aiohttp.ClientError, httpx.HTTPError, TransportError, OSError)
 
 
 class GeminiBackend:
@@ -50,6 +52,8 @@ class GeminiBackend:
             raise _from_api_error(error) from None
         except _CONNECTION_ERRORS as error:
             raise RequestError("connection", f"{type(error).__name__}: {error}") from None
+        except GoogleAuthError as error:
+            raise RequestError("unauthorized", f"{type(error).__name__}: {error}") from None
         except ValueError as error:
             # A 200 whose body is not JSON surfaces as a bare JSONDecodeError, one of another shape as a
             # ValidationError; both are ValueErrors.
@@ -65,22 +69,31 @@ def _client(model: GeminiModel) -> genai.Client:
     # attempts=1: without any retry_options the async client re-sends once, silently, after a dropped
     # connection; with its own retries it would ignore Retry-After and RetryInfo.
     http_options = types.HttpOptions(base_url=model.base_url, retry_options=types.HttpRetryOptions(attempts=1))
+    if not model.project:
+        return genai.Client(vertexai=False, api_key=_api_key(), http_options=http_options)
     try:
-        if model.project:
-            return genai.Client(
-                vertexai=True, project=model.project, location=model.location, http_options=http_options
-            )
-        key = os.environ.get("GOOGLE_API_KEY") or os.environ.get("GEMINI_API_KEY")
-        if not key:
-            raise JobSpecError(
-                "Gemini needs `GOOGLE_API_KEY` in the environment (Developer API) or `model.project` (Vertex "
-                "AI); found neither. Nothing was sent or billed."
-            )
-        return genai.Client(vertexai=False, api_key=key, http_options=http_options)
-    except JobSpecError:
-        raise
-    except Exception as error:
-        raise JobSpecError(f"Gemini cannot be reached: {error} Nothing was sent or billed.") from error
+        credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+    except GoogleAuthError as error:
+        raise JobSpecError(
+            f"Vertex AI (`model.project` {model.project!r}) needs Google credentials: {error} Nothing was sent or "
+            "billed."
+        ) from error
+    return genai.Client(
+        vertexai=True,
+        project=model.project,
+        location=model.location,
+        credentials=credentials,
+        http_options=http_options,
+    )
+
+
+def _api_key() -> str:
+    if key := os.environ.get("GOOGLE_API_KEY") or os.environ.get("GEMINI_API_KEY"):
+        return key
+    raise JobSpecError(
+        "Gemini needs `GOOGLE_API_KEY` in the environment, e.g. from an `llmbeam` connection (Developer API), or "
+        "`model.project` (Vertex AI); found neither. Nothing was sent or billed."
+    )
 
 
 def _config(generation: Generation, output_schema: Mapping[str, Any] | None) -> types.GenerateContentConfig:

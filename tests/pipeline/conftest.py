@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.spec import JobSpec
+
+
+@dataclass
+class Ended:
+    """What a job left behind."""
+
+    manifest: dict[str, Any]
+    answers: list[dict[str, Any]]
+    dead: list[dict[str, Any]]
+    report: dict[str, Any]
+
+    @property
+    def kinds(self) -> Counter[str]:
+        return Counter(row["llmbeam_error"]["kind"] for row in self.dead)
+
+
+class Job:
+    """A job over rows in a directory of its own; every run checks that no row is lost."""
+
+    def __init__(self, directory: Path, model: dict[str, Any]) -> None:
+        self.directory = directory
+        self.source = directory / "rows.jsonl"
+        self.out = directory / "out"
+        self.spec: dict[str, Any] = {
+            "name": "job",
+            "source": {"uri": str(self.source), "key": ["id"]},
+            "prompt": {"template": "Say it: {{ row.text }}"},
+            "model": model,
+            "limits": {"request_timeout_seconds": 5},
+            "sink": {"uri": str(self.out)},
+        }
+
+    def write(self, rows: list[Any]) -> None:
+        """Writes rows as JSON lines; a `str` or `bytes` is a line as it stands."""
+        with self.source.open("wb") as file:
+            for row in rows:
+                line = row if isinstance(row, (str, bytes)) else json.dumps(row)
+                file.write((line.encode() if isinstance(line, str) else line) + b"\n")
+
+    def run(self, rows: list[Any] | None = None, **changes: Any) -> Ended:
+        if rows is not None:
+            self.write(rows)
+        manifest = run(JobSpec.parse(self.spec | changes))
+        ended = self.ended(manifest)
+        counts = manifest["rows"]
+        assert counts["read"] == counts["answered"] + counts["dead_letter"]
+        assert counts["answered"] == len(ended.answers)
+        assert counts["dead_letter"] == len(ended.dead)
+        if rows is not None:
+            assert counts["read"] == len(rows)
+            before = Counter(row["id"] for row in rows if isinstance(row, dict) and "id" in row)
+            assert Counter(row["id"] for row in [*ended.answers, *ended.dead] if "id" in row) == before
+        return ended
+
+    def ended(self, manifest: dict[str, Any]) -> Ended:
+        answers: list[dict[str, Any]] = []
+        for uri in manifest["answers_uris"]:
+            path = Path(uri)
+            answers += pq.read_table(path).to_pylist() if path.suffix == ".parquet" else read_lines(path)
+        report = json.loads(Path(manifest["report_uri"]).read_text())
+        return Ended(manifest, answers, read_lines(Path(manifest["dead_letter_uri"])), report)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().split("\n") if line]
+
+
+@pytest.fixture
+def make_job():
+    """Makes a job against the Gemini Developer API of a sandbox."""
+    return lambda directory, sandbox: Job(directory, {"type": "gemini", "base_url": sandbox.gemini_url})
+
+
+@pytest.fixture
+def job(tmp_path, sandbox, make_job):
+    """A job against the emulated Gemini Developer API."""
+    return make_job(tmp_path, sandbox)
+
+
+@pytest.fixture
+def echo_job(tmp_path):
+    """A job without a server."""
+    return Job(tmp_path, {"type": "echo"})
+
+
+@pytest.fixture
+def openai_job(tmp_path, sandbox):
+    """A job against the emulated OpenAI-compatible server."""
+    return Job(tmp_path, {"type": "openai", "name": "gemma-3-4b-it", "base_url": sandbox.openai_url})

@@ -1,0 +1,92 @@
+"""`python -m airflow_provider_llmbeam.pipeline`: what it says, and what it hands back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+
+
+def door(*arguments, **kwargs):
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
+
+
+@pytest.fixture
+def spec_path(echo_job):
+    echo_job.write([{"id": number, "text": "t"} for number in range(5)])
+    path = echo_job.directory / "job.json"
+    path.write_text(json.dumps(echo_job.spec))
+    return path
+
+
+def test_a_job_runs_where_airflow_cannot_be_imported(spec_path):
+    code = (
+        "import sys, runpy; sys.modules['airflow'] = None; sys.argv[0] = 'pipeline';"
+        "runpy.run_module('airflow_provider_llmbeam.pipeline', run_name='__main__')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "--spec", str(spec_path)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["rows"] == {"read": 5, "answered": 5, "dead_letter": 0}
+
+
+def test_a_log_gets_progress_lines_and_nothing_of_beams(spec_path):
+    ended = door("--spec", spec_path)
+    lines = ended.stderr.splitlines()
+    assert [line.split(" ", 1)[1] for line in lines if "rows" in line][-1].startswith("rows 5/5 (100%)")
+    assert len(lines) <= 4, ended.stderr
+
+
+def test_the_outcome_is_handed_back_in_a_file(spec_path, tmp_path):
+    result = tmp_path / "result.json"
+    assert door("--spec", spec_path, "--result", result).returncode == 0
+    assert json.loads(result.read_text())["report"]["rows"]["answered"] == 5
+
+
+def test_a_bad_spec_ends_with_2_and_one_sentence(echo_job, tmp_path):
+    path, result = tmp_path / "job.json", tmp_path / "result.json"
+    path.write_text(json.dumps(echo_job.spec | {"limits": {"max_in_flight": 0}}))
+    ended = door("--spec", path, "--result", result)
+    assert ended.returncode == 2
+    sentence = "`limits.max_in_flight`: input should be greater than or equal to 1; got 0."
+    assert sentence in ended.stderr
+    assert json.loads(result.read_text())["error"]["type"] == "JobSpecError"
+
+
+def test_a_source_that_matches_nothing_fails_before_anything_is_sent(job, sandbox):
+    with pytest.raises(JobSpecError, match=r"matches no file. Nothing was sent or billed"):
+        job.run(source={"uri": str(job.directory / "no-*.jsonl"), "key": ["id"]})
+    assert len(sandbox.requests) == 0
+
+
+def test_a_missing_key_fails_before_a_row_is_read(job, sandbox, monkeypatch):
+    monkeypatch.delenv("GOOGLE_API_KEY")
+    with pytest.raises(JobSpecError, match="Gemini needs `GOOGLE_API_KEY`"):
+        job.run([{"id": 1, "text": "t"}])
+
+
+def test_missing_google_credentials_fail_before_a_row_is_read(job, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent.json")
+    with pytest.raises(JobSpecError, match=r"needs Google credentials: .*nonexistent\.json"):
+        job.run([{"id": 1, "text": "t"}], model={**job.spec["model"], "project": "p"})
+
+
+def test_a_source_that_breaks_half_way_fails_and_keeps_the_former_output(echo_job):
+    before = echo_job.run([{"id": 1, "text": "t"}]).answers
+    broken = echo_job.directory / "broken.parquet"
+    broken.write_bytes(b"PAR1 this is no parquet file PAR1")
+    with pytest.raises(JobFailedError, match=r"Job 'job' failed: .*a retry asks only for the rest"):
+        echo_job.run(source={"uri": str(broken), "key": ["id"]})
+    (answers,) = echo_job.out.glob("answers-*")
+    assert [json.loads(line) for line in answers.read_text().splitlines()] == before
+
+
+def test_options_that_are_not_ours_go_to_beam(spec_path):
+    ended = door("--spec", spec_path, "--direct_num_workers=2", "--direct_running_mode=multi_threading")
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,296 @@
+"""Rows in = answered + dead letter, whatever the rows and the server do. `Job.run` checks it every time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_llmbeam.exceptions import NothingAnsweredError
+from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox
+
+GEMINI = "gemini.generateContent"
+OPENAI = "openai.chatCompletions"
+
+
+def rows(count: int) -> list[dict]:
+    return [{"id": number, "text": f"row number {number}"} for number in range(count)]
+
+
+def test_each_row_is_answered_once(job, sandbox):
+    ended = job.run(rows(50))
+    assert len(ended.answers) == 50
+    assert len({answer["answer"] for answer in ended.answers}) == 50
+    assert set(sandbox.requests.paid().values()) == {1}
+
+
+def test_rows_with_the_same_key_are_all_answered(job):
+    ended = job.run([{"id": 7, "text": "a"}, {"id": 7, "text": "b"}, {"id": 7, "text": "b"}])
+    assert len(ended.answers) == 3
+    assert ended.manifest["origins"] == {"fresh": 2, "resumed": 0, "duplicate": 1}
+
+
+def test_equal_prompts_are_asked_once_and_answered_for_every_row(job, sandbox):
+    ended = job.run([{"id": number, "text": f"text {number % 10}"} for number in range(100)])
+    assert len(sandbox.requests) == 10
+    assert ended.manifest["origins"] == {"fresh": 10, "resumed": 0, "duplicate": 90}
+    assert ended.manifest["requests"]["sent"] == 10
+
+
+@pytest.mark.parametrize("sink_format", ["jsonl", "parquet"])
+def test_an_empty_file_gives_an_empty_answer_file_and_a_report(job, sink_format):
+    ended = job.run([], sink={"uri": str(job.out), "format": sink_format})
+    assert ended.answers == []
+    assert ended.report["rows"] == {"read": 0, "answered": 0, "dead_letter": 0}
+
+
+def test_a_row_without_the_column_that_the_prompt_names_dies_alone_and_says_which(job):
+    ended = job.run([*rows(3), {"id": 99, "txt": "misspelt"}])
+    (dead,) = ended.dead
+    assert dead["id"] == 99
+    assert dead["llmbeam_error"]["kind"] == "template_error"
+    assert "no column 'text'; there are ['id', 'txt']" in dead["llmbeam_error"]["message"]
+
+
+def test_a_row_without_a_key_dies_alone(job):
+    ended = job.run([*rows(3), {"text": "who am I"}, {"id": None, "text": "nobody"}])
+    assert ended.kinds == {"missing_key": 2}
+
+
+def test_lines_that_are_no_rows_die_alone_and_keep_their_text(job):
+    broken = ['{"id": 1', "[1, 2]", "42", b"\xff\xfe\x00"]
+    ended = job.run([*rows(3), *broken])
+    assert ended.kinds == {"unreadable_row": 4}
+    assert {row["llmbeam_raw"] for row in ended.dead} >= {'{"id": 1', "[1, 2]", "42"}
+
+
+def test_a_row_over_the_models_limit_dies_with_the_servers_words(tmp_path, make_job):
+
+    with Sandbox(input_token_limit=1000) as sandbox:
+        job = make_job(tmp_path, sandbox)
+        ended = job.run([*rows(5), {"id": 99, "text": "x" * 8000}])
+    (dead,) = ended.dead
+    assert dead["id"] == 99
+    assert dead["llmbeam_error"]["http_status"] == 400
+    assert "exceeds the maximum number of tokens allowed" in dead["llmbeam_error"]["message"]
+
+
+def test_a_prompt_of_one_megabyte_is_answered(job):
+    ended = job.run([*rows(5), {"id": 99, "text": "wide " * 200_000}])
+    assert len(ended.answers) == 6
+
+
+def test_unicode_survives_in_keys_prompts_and_answers(echo_job):
+    texts = ["naïve café", "日本語のテキスト", "🦀🚀", "עברית", "a\u2028b\u0000c", "\u202etxet"]
+    ended = echo_job.run([{"id": f"ключ {text}", "text": text} for text in texts])
+    assert {row["answer"] for row in ended.answers} == {f"Say it: {text}" for text in texts}
+
+
+def test_half_a_character_becomes_the_replacement_character(echo_job):
+    echo_job.write([r'{"id": 1, "text": "cut \ud83d"}', r'{"id": 2, "text": "whole \ud83e\udd80"}'])
+    ended = echo_job.run()
+    assert {row["answer"] for row in ended.answers} == {"Say it: cut \ufffd", "Say it: whole 🦀"}
+
+
+def test_json_braces_in_a_prompt_need_no_escape(echo_job):
+    ended = echo_job.run([{"id": 1, "text": "{{ row.id }} {%"}], prompt={"template": '{"q": "{{ row.text }}"}'})
+    assert ended.answers[0]["answer"] == '{"q": "{{ row.id }} {%"}'
+
+
+@pytest.mark.parametrize("kind", ["garbage", "garbage-json", "truncated"])
+def test_a_server_that_answers_garbage_is_asked_again(job, sandbox, kind):
+    sandbox.faults.queue(GEMINI, *[Fault(kind=kind)] * 3)
+    assert len(job.run(rows(20)).answers) == 20
+
+
+def test_a_row_that_gets_nothing_but_garbage_dies_alone(job, sandbox):
+    sandbox.faults.when(GEMINI, "row number 7", Fault(kind="garbage"))
+    ended = job.run(rows(20), limits={"max_attempts": 2})
+    (dead,) = ended.dead
+    assert (dead["id"], dead["llmbeam_error"]["kind"], dead["llmbeam_error"]["attempts"]) == (7, "garbage", 2)
+
+
+def test_400_for_one_row_in_a_hundred_kills_exactly_those(job, sandbox):
+    message = "Request contains an invalid argument: this one."
+    sandbox.faults.every(GEMINI, 100, Fault(kind="error", http_status=400, message=message))
+    ended = job.run(rows(300))
+    assert ended.kinds == {"bad_request": 3}
+    assert {row["llmbeam_error"]["message"] for row in ended.dead} == {message}
+    assert {row["llmbeam_error"]["attempts"] for row in ended.dead} == {1}
+
+
+def test_503_for_every_third_call_costs_retries_and_no_row(job, sandbox):
+    sandbox.faults.every(GEMINI, 3, Fault(kind="error", http_status=503, message="overloaded"))
+    ended = job.run(rows(60), limits={"max_attempts": 12})
+    assert len(ended.answers) == 60
+    assert ended.manifest["requests"]["retried"] >= 20
+
+
+def test_a_connection_that_drops_in_the_middle_of_an_answer_is_tried_again(job, sandbox):
+    sandbox.faults.queue(GEMINI, *[Fault(kind="drop")] * 2, *[Fault(kind="disconnect")] * 2)
+    ended = job.run(rows(20))
+    assert len(ended.answers) == 20
+    assert len(sandbox.requests) == 24, "the client must not re-send on its own"
+
+
+def test_a_server_that_never_answers_costs_the_timeout_and_kills_that_row_alone(job, sandbox):
+    sandbox.faults.when(GEMINI, "row number 3", Fault(kind="hang"))
+    ended = job.run(rows(10), limits={"request_timeout_seconds": 0.3, "max_attempts": 2})
+    (dead,) = ended.dead
+    assert (dead["id"], dead["llmbeam_error"]["kind"]) == (3, "timeout")
+    assert "no answer within 0.3 s" in dead["llmbeam_error"]["message"]
+
+
+def test_a_storm_of_429s_costs_time_and_no_row(job, sandbox):
+    sandbox.faults.queue(GEMINI, *[Fault(kind="rate-limit", retry_delay_seconds=0.05)] * 40)
+    ended = job.run(rows(50), limits={"max_attempts": 1})
+    assert len(ended.answers) == 50
+    assert ended.manifest["requests"]["rejected"] == 40
+    assert ended.manifest["requests"]["retried"] == 0
+
+
+def test_a_blocked_prompt_dies_with_the_reason(job):
+    ended = job.run([*rows(3), {"id": 99, "text": "[[block]]"}])
+    assert ended.kinds == {"blocked": 1}
+    assert "SAFETY" in ended.dead[0]["llmbeam_error"]["message"]
+
+
+def test_every_row_of_a_job_with_a_wrong_key_dies_and_most_are_not_sent(job, sandbox, monkeypatch):
+    monkeypatch.setenv("GOOGLE_API_KEY", "invalid")
+    with pytest.raises(NothingAnsweredError, match=r"None of 300 rows was answered.*API key not valid"):
+        job.run(rows(300), limits={"max_in_flight": 8})
+    assert len(sandbox.requests) < 30
+
+
+def test_a_model_that_does_not_exist_is_said_in_the_servers_words(job):
+    with pytest.raises(NothingAnsweredError, match=r"not_found: .*gpt-nonsense"):
+        job.run(rows(5), model={**job.spec["model"], "name": "gpt-nonsense"})
+
+
+def test_a_daily_quota_that_is_used_up_stops_the_sending(tmp_path, make_job):
+
+    with Sandbox(quota=Quota(requests_per_day=30)) as sandbox:
+        job = make_job(tmp_path, sandbox)
+        ended = job.run(rows(200), limits={"max_in_flight": 4})
+        assert len(sandbox.requests) < 40
+    assert len(ended.answers) == 30
+    assert ended.kinds == {"quota_exhausted": 170}
+
+
+def test_a_structured_answer_arrives_as_a_value(job):
+    schema = {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"]}
+    ended = job.run(rows(10), prompt={**job.spec["prompt"], "output_schema": schema})
+    assert all(row["answer"]["mood"] in ("good", "bad") for row in ended.answers)
+
+
+def test_an_answer_that_the_schema_refuses_dies_and_is_asked_again_by_the_next_run(job, sandbox):
+    # The sandbox passes over `pattern`, as a server without guided decoding does.
+    schema = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^$"}}, "required": ["n"]}
+    prompt = {**job.spec["prompt"], "output_schema": schema}
+    with pytest.raises(NothingAnsweredError, match=r"invalid_output: `output_schema` refuses it at .*n"):
+        job.run(rows(5), prompt=prompt)
+    with pytest.raises(NothingAnsweredError):
+        job.run(rows(5), prompt=prompt)
+    assert len(sandbox.requests) == 10
+
+
+def test_the_openai_api_loses_no_row_either(openai_job, sandbox):
+    sandbox.faults.queue(
+        OPENAI,
+        Fault(kind="rate-limit", retry_delay_seconds=1),
+        Fault(kind="error", http_status=500, message="boom"),
+        Fault(kind="garbage"),
+        Fault(kind="truncated"),
+        Fault(kind="drop"),
+        Fault(kind="error", http_status=400, message="no"),
+    )
+    ended = openai_job.run(rows(30))
+    assert ended.kinds == {"bad_request": 1}
+    assert ended.manifest["requests"]["rejected"] == 1
+
+
+def test_vertex_ai_is_asked_with_the_credentials_of_the_environment(job, tmp_path, monkeypatch):
+    credentials = {
+        "type": "authorized_user",
+        "client_id": "c",
+        "client_secret": "s",
+        "refresh_token": "r",
+        "token": "t",
+        "expiry": "2099-01-01T00:00:00Z",
+    }
+    path = tmp_path / "adc.json"
+    path.write_text(json.dumps(credentials))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    ended = job.run(rows(5), model={**job.spec["model"], "project": "p", "location": "us-central1"})
+    assert len(ended.answers) == 5
+
+
+@pytest.mark.parametrize("sink_format", ["jsonl", "parquet"])
+@pytest.mark.parametrize("source_format", ["jsonl", "csv", "parquet"])
+def test_every_format_is_read_and_written(echo_job, source_format, sink_format):
+    table = [{"id": number, "text": f"row {number}"} for number in range(20)]
+    path = echo_job.directory / f"table.{source_format}"
+    match source_format:
+        case "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in table))
+        case "csv":
+            path.write_text("id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in table))
+        case "parquet":
+            pq.write_table(pa.Table.from_pylist(table), path)
+    ended = echo_job.run(
+        source={"uri": str(path), "key": ["id"]}, sink={"uri": str(echo_job.out), "format": sink_format}
+    )
+    assert {str(row["id"]): row["answer"] for row in ended.answers} == {
+        str(row["id"]): f"Say it: {row['text']}" for row in table
+    }
+    if source_format != "csv":
+        assert {type(row["id"]) for row in ended.answers} == {int}
+
+
+def test_a_glob_reads_every_file_and_compressed_ones(echo_job):
+    for number in range(3):
+        line = json.dumps({"id": number, "text": "t"}) + "\n"
+        with gzip.open(echo_job.directory / f"part-{number}.jsonl.gz", "wt") as file:
+            file.write(line)
+    ended = echo_job.run(source={"uri": str(echo_job.directory / "part-*.jsonl.gz"), "key": ["id"]})
+    assert sorted(row["id"] for row in ended.answers) == [0, 1, 2]
+
+
+def test_several_shards_hold_every_row_once(echo_job):
+    ended = echo_job.run(rows(100), sink={"uri": str(echo_job.out), "shards": 4})
+    assert len(ended.manifest["answers_uris"]) == 4
+    assert len(ended.answers) == 100
+
+
+def test_a_run_with_fewer_shards_leaves_no_file_of_the_former_one(echo_job):
+    echo_job.run(rows(10), sink={"uri": str(echo_job.out), "shards": 4})
+    echo_job.run(rows(10), sink={"uri": str(echo_job.out), "shards": 1})
+    assert sorted(path.name for path in echo_job.out.glob("*.jsonl")) == [
+        "answers-00000-of-00001.jsonl",
+        "dead_letter-00000-of-00001.jsonl",
+    ]
+
+
+def test_the_dead_letter_can_be_read_again_as_a_source(job, sandbox):
+    sandbox.faults.queue(GEMINI, *[Fault(kind="error", http_status=400, message="no")] * 4)
+    first = job.run(rows(20))
+    assert len(first.dead) == 4
+    again = job.run(
+        name="again",
+        source={"uri": first.manifest["dead_letter_uri"], "key": ["id"]},
+        sink={"uri": str(job.directory / "again")},
+    )
+    assert {row["id"] for row in again.answers} == {row["id"] for row in first.dead}
+
+
+def test_length_buckets_are_in_the_report(echo_job):
+    ended = echo_job.run(
+        [{"id": number, "text": "x" * 4 * number} for number in range(1, 301)],
+        batching={"bucket_boundaries": [64, 256]},
+    )
+    buckets = {bucket["input_tokens_range"]: bucket["rows"] for bucket in ended.report["length_buckets"]}
+    assert set(buckets) == {"<64", "64-255", "≥256"}
+    assert sum(buckets.values()) == 300
