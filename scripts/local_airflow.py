@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,11 @@ class LocalAirflow:
         content = self._call("GET", path, params={"full_content": "true"})["content"]
         return [item["event"] if isinstance(item, dict) else str(item) for item in content]
 
+    def import_errors(self) -> list[dict[str, Any]]:
+        """Returns what kept Dag files from being parsed."""
+        errors: list[dict[str, Any]] = self._call("GET", "importErrors")["import_errors"]
+        return errors
+
     def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         response = self._client.request(method, path, **kwargs)
         if response.is_error:
@@ -118,9 +123,9 @@ def local_airflow(
             start_new_session=True,
         )
     try:
-        airflow = LocalAirflow(f"http://127.0.0.1:{port}", log_path, process)
-        _wait_until_ready(airflow, time.monotonic() + ready_within_seconds)
-        yield airflow
+        with closing(LocalAirflow(f"http://127.0.0.1:{port}", log_path, process)) as airflow:
+            _wait_until_ready(airflow, time.monotonic() + ready_within_seconds)
+            yield airflow
     finally:
         end_process_group(process)
 

@@ -7,6 +7,8 @@ from typing import Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
+
 #: What a connection may fill in, by type of model.
 _FIELDS = {"gemini": ("base_url", "project", "location"), "openai": ("base_url",)}
 
@@ -34,13 +36,16 @@ class LLMBeamHook(BaseHook):
         """Returns the connection, or `None` where there is none of the default name.
 
         Raises:
-            AirflowNotFoundException: There is no connection of another name.
+            JobSpecError: There is no connection of another name.
         """
         try:
             return self.get_connection(self.llmbeam_conn_id)
-        except AirflowNotFoundException:
+        except AirflowNotFoundException as error:
             if self.llmbeam_conn_id != self.default_conn_name:
-                raise
+                raise JobSpecError(
+                    f"`llmbeam_conn_id`: there is no connection {self.llmbeam_conn_id!r}. Nothing was sent or "
+                    "billed. Add it under Admin, Connections, with the type LLM Beam."
+                ) from error
             self.log.info("No connection %r: using the worker's environment.", self.llmbeam_conn_id)
             return None
 

@@ -12,12 +12,28 @@ from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem
 
 def plain(value: Any) -> Any:
     """Turns a spec value into plain data: Airflow renders neither frozen values nor ones without fields."""
-    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
+    if not isinstance(value, BaseModel):
+        return value
+    # Only what was set, so that a connection may fill in the rest; the type always decides.
+    given = value.model_dump(mode="json", exclude_unset=True)
+    return {"type": value.type, **given} if hasattr(value, "type") else given
 
 
-def literal_problems(spec: type[SpecModel], data: Mapping[str, Any]) -> list[SpecProblem]:
-    """Lists what is wrong already now, leaving out whatever waits for Airflow to render it."""
-    return [problem for problem in spec.problems(data) if not is_pending(problem.got)]
+def literal_problems(
+    spec: type[SpecModel], data: Mapping[str, Any], never_rendered: tuple[str, ...] = ()
+) -> list[SpecProblem]:
+    """Lists what is wrong already now, leaving out whatever waits for Airflow to render it.
+
+    Args:
+        spec: What `data` should be.
+        data: Plain data, with templates and references in it.
+        never_rendered: Fields whose braces are not Airflow's.
+    """
+    return [
+        problem
+        for problem in spec.problems(data)
+        if problem.field.startswith(never_rendered) or not is_pending(problem.got)
+    ]
 
 
 def is_pending(value: Any) -> bool:

@@ -96,7 +96,8 @@ class RunInferenceOperator(BaseOperator):
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
         self._process: JobProcess | None = None
-        if problems := literal_problems(JobSpec, self._spec_data(job_name or "parsed")):
+        data = self._spec_data(job_name or "parsed")
+        if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _problem(item: dict[str, Any]) -> SpecProblem:
         case "missing":
             want, got = "this field is needed", None
         case "union_tag_not_found":
-            field, want, got = f"{field}.type", "this field is needed", None
+            field, want = f"{field}.type", "this field is needed"
         case "union_tag_invalid":
             field, want = f"{field}.type", f"must be one of {context['expected_tags']}"
             got = context["tag"]

@@ -1,0 +1,59 @@
+"""What the maintainers agreed on, kept by a test."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+from pathlib import Path
+
+from airflow.sdk import DAG, BaseOperator
+
+import airflow_provider_llmbeam
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(airflow_provider_llmbeam.__file__).parent
+
+
+def tracked_texts():
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    for name in names.splitlines():
+        path = ROOT / name
+        if path.is_file():
+            yield name, path.read_text(errors="replace")
+
+
+def test_an_operator_has_at_most_a_dozen_parameters_of_its_own():
+    own = set(inspect.signature(RunInferenceOperator.__init__).parameters) - {"self", "kwargs"}
+    assert len(own) <= 12
+
+
+def test_every_template_field_is_an_attribute():
+    with DAG("fields", schedule=None):
+        operator = RunInferenceOperator(
+            task_id="t",
+            source={"uri": "a.csv", "key": ["id"]},
+            prompt={"template": "t"},
+            model={"type": "echo"},
+            sink={"uri": "out"},
+        )
+    assert all(hasattr(operator, field) for field in operator.template_fields)
+    assert "prompt" not in operator.template_fields, "Airflow must not render the template of the rows"
+    assert isinstance(operator, BaseOperator)
+
+
+def test_no_file_is_called_utils():
+    assert not [path for path in PACKAGE.rglob("*.py") if re.search(r"util|helper|common|misc", path.stem)]
+
+
+def test_no_module_is_longer_than_400_lines():
+    assert {
+        path.name: count for path in PACKAGE.rglob("*.py") if (count := len(path.read_text().splitlines())) > 400
+    } == {}
+
+
+def test_the_pins_name_no_index():
+    pins = (ROOT / "constraints.txt").read_text()
+    assert "://" not in pins
+    assert "--" not in pins

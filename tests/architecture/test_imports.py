@@ -1,0 +1,72 @@
+"""Who may import whom, and what a Dag file pays for our operators."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import airflow_provider_llmbeam
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("apache_beam", "google.genai", "google.cloud.aiplatform", "google.auth", "pyarrow", "pandas", "aiohttp")
+MODULES = sorted(
+    found.name
+    for found in pkgutil.walk_packages(airflow_provider_llmbeam.__path__, "airflow_provider_llmbeam.")
+    if not found.name.endswith("__main__")
+)
+PARSED = [
+    name
+    for name in MODULES
+    if name.split(".")[1] in ("operators", "sensors", "triggers", "links", "provider_info")
+]
+WITHOUT_AIRFLOW = [name for name in MODULES if name.split(".")[1] in ("spec", "engine", "pipeline", "sandbox")]
+
+
+def loaded_by(modules: list[str], among: tuple[str, ...]) -> list[str]:
+    """Which of `among` are loaded once `modules` are."""
+    code = (
+        "import importlib, json, sys\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        f"print(json.dumps([name for name in {among!r} if name in sys.modules]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_the_import_contracts_hold():
+    lint = Path(sys.executable).with_name("lint-imports")
+    ended = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_the_beam_side_never_loads_airflow():
+    assert loaded_by(WITHOUT_AIRFLOW, ("airflow",)) == []
+
+
+def test_parsing_a_dag_loads_nothing_heavy():
+    assert PARSED
+    before = loaded_by(["airflow.sdk"], HEAVY)
+    assert loaded_by(["airflow.sdk", *PARSED], HEAVY) == before
+
+
+def test_the_provider_info_loads_nothing_but_itself():
+    assert loaded_by(["airflow_provider_llmbeam.provider_info"], ("airflow", "pydantic", *HEAVY)) == []
+
+
+@pytest.mark.parametrize("module", PARSED)
+def test_parsing_costs_under_a_fifth_of_a_second_on_top_of_airflow(module):
+    # CPU time, the best of three: what the machine does besides does not count.
+    code = (
+        "import time, airflow.sdk\n"
+        f"start = time.process_time(); import {module}\n"
+        "print(time.process_time() - start)"
+    )
+    ended = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)
+    )
+    assert min(float(process.stdout.splitlines()[-1]) for process in ended) < 0.2

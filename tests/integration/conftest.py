@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def airflow_database():
+    """The metadata database of this test session."""
+    from airflow.utils import db
+
+    db.initdb()
+
+
+@pytest.fixture
+def run_dag(airflow_database):
+    """Runs a Dag in this process, without a logical date; returns the run and the state of each task."""
+
+    def run(dag, **kwargs):
+        # dag.test() needs the Dag serialised in the database first.
+        from airflow.dag_processing.bundles.manager import DagBundlesManager
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+        DagBundlesManager().sync_bundles_to_db()
+        bag = DagBag(
+            dag_folder=os.devnull, bundle_path=Path(os.environ["AIRFLOW_HOME"], "dags"), bundle_name="dags-folder"
+        )
+        bag.bag_dag(dag)
+        sync_bag_to_db(bag, "dags-folder", None)
+        dag_run = dag.test(**kwargs)
+        return dag_run, {task.task_id: str(task.state) for task in dag_run.get_task_instances()}
+
+    return run
+
+
+@pytest.fixture
+def connection(monkeypatch, sandbox):
+    """The connection `llmbeam_default`, to the sandbox."""
+    value = {"conn_type": "llmbeam", "host": sandbox.gemini_url, "password": "k"}
+    monkeypatch.delenv("GOOGLE_API_KEY")
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(value))
+    return value

@@ -1,0 +1,153 @@
+"""`RunInferenceOperator` in Dags that run in this process."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.spec import FilesSink, FilesSource, GeminiModel, Limits
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Forty rows, one of them without the column that the prompt names."""
+    path = tmp_path / "rows.jsonl"
+    rows = [{"id": number, "text": f"row number {number}"} for number in range(39)] + [{"id": 39}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def operator(table, **changes):
+    arguments = {
+        "task_id": "answer",
+        "source": {"uri": str(table), "key": ["id"]},
+        "prompt": {"template": "Say it: {{ row.text }}"},
+        "model": {"type": "gemini"},
+        "sink": {"uri": str(table.parent / "out")},
+    }
+    return RunInferenceOperator(**(arguments | changes))
+
+
+def test_a_manual_run_without_a_logical_date_answers_the_rows(run_dag, connection, table, sandbox):
+    with DAG("manual", schedule=None) as dag:
+        operator(table)
+    dag_run, states = run_dag(dag, logical_date=None)
+    assert dag_run.logical_date is None
+    assert states == {"answer": "success"}
+    manifest = dag_run.get_task_instance("answer").xcom_pull(task_ids="answer")
+    assert manifest["rows"] == {"read": 40, "answered": 39, "dead_letter": 1}
+    assert manifest["dead_letter_by_kind"] == {"template_error": 1}
+    assert len(sandbox.requests) == 39
+    assert len(json.dumps(manifest)) < 2000, "an XCom is a manifest"
+
+
+def test_templates_are_rendered_once_per_run_but_never_the_prompt(run_dag, connection, table):
+    with DAG("templates", schedule=None, params={"name": "gemini-2.5-pro", "out": "rendered"}) as dag:
+        operator(
+            table,
+            prompt={
+                "template": "{{ variables.run }} {{ row.text }}",
+                "variables": {"run": "{{ params.out }}", "nested": ["{{ run_id }}"]},
+            },
+            model={"type": "gemini", "name": "{{ params.name }}"},
+            sink={"uri": f"{table.parent}/{{{{ params.out }}}}"},
+            limits={"requests_per_minute": "{{ 60 * 1000 }}"},
+        )
+    _, states = run_dag(dag)
+    assert states == {"answer": "success"}
+    report = json.loads((table.parent / "rendered" / "report.json").read_text())
+    assert report["model"] == "gemini:gemini-2.5-pro"
+    assert report["spec"]["limits"]["requests_per_minute"] == 60_000
+    assert report["spec"]["prompt"]["variables"]["run"] == "rendered"
+    assert report["spec"]["prompt"]["template"] == "{{ variables.run }} {{ row.text }}"
+
+
+def test_a_model_from_xcom_is_used_and_sets_the_dependency(run_dag, connection, table):
+    with DAG("from_xcom", schedule=None) as dag:
+
+        @task
+        def choose():
+            return {"type": "gemini", "name": "gemini-2.0-flash"}
+
+        answer = operator(table, model=choose())
+    assert answer.upstream_task_ids == {"choose"}
+    _, states = run_dag(dag)
+    assert set(states.values()) == {"success"}
+    report = json.loads((table.parent / "out" / "report.json").read_text())
+    assert report["model"] == "gemini:gemini-2.0-flash"
+
+
+def test_spec_values_do_as_well_as_dicts(run_dag, connection, table):
+    with DAG("values", schedule=None) as dag:
+        operator(
+            table,
+            source=FilesSource(uri=str(table), key=("id",)),
+            model=GeminiModel(name="gemini-2.5-flash"),
+            sink=FilesSink(uri=str(table.parent / "out")),
+            limits=Limits(max_in_flight=4),
+        )
+    _, states = run_dag(dag)
+    assert states == {"answer": "success"}
+
+
+def test_the_key_of_the_connection_reaches_the_server_and_no_spec(run_dag, monkeypatch, connection, table):
+    monkeypatch.setenv("AIRFLOW_CONN_SECRET", json.dumps({**connection, "password": "invalid"}))
+    with DAG("secret", schedule=None) as dag:
+        operator(table, llmbeam_conn_id="secret")
+    _, states = run_dag(dag)
+    assert states == {"answer": "failed"}
+    report = json.loads((table.parent / "out" / "report.json").read_text())
+    assert report["dead_letter_by_kind"]["unauthorized"] == 39
+    assert "password" not in json.dumps(report["spec"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"limits": {"max_in_flight": 0}}, "`limits.max_in_flight`"),
+        ({"model": {"type": "gemni"}}, "`model.type`: must be one of 'gemini', 'openai', 'echo'; got 'gemni'"),
+        ({"prompt": {"template": "{{ row.text"}}, "`prompt.template`: is not a Jinja2 template"),
+        ({"source": {"uri": "x.jsonl"}}, "`source.key`: this field is needed"),
+        ({"source": {"uri": "table", "key": ["id"]}}, "`format` is needed: 'table' ends in none of"),
+        ({"sink": {"uri": "out", "color": "red"}}, "`sink.color`: there is no such field"),
+        ({"job_name": "no spaces, please"}, "`name`"),
+    ],
+)
+def test_what_is_wrong_and_literal_fails_when_the_dag_is_parsed(table, changes, sentence):
+    with pytest.raises(JobSpecError) as caught:
+        operator(table, **changes)
+    assert str(caught.value).startswith("Task 'answer': ")
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"limits": {"max_in_flight": "{{ 0 }}"}}, "`limits.max_in_flight`"),
+        ({"model": {"type": "{{ 'gemni' }}"}}, "`model.type`: must be one of"),
+        ({"source": {"uri": "{{ '/nowhere/*.jsonl' }}", "key": ["id"]}}, "matches no file"),
+        ({"llmbeam_conn_id": "no_such_connection"}, "no_such_connection"),
+    ],
+)
+def test_what_is_wrong_once_rendered_fails_before_anything_is_sent(
+    run_dag, connection, table, sandbox, caplog, changes, sentence
+):
+    with DAG("wrong", schedule=None) as dag:
+        operator(table, retries=1, retry_delay=timedelta(0), **changes)
+    dag_run, states = run_dag(dag)
+    assert states == {"answer": "failed"}, "a retry would repeat it"
+    assert dag_run.get_task_instance("answer").try_number == 1
+    assert len(sandbox.requests) == 0
+
+
+def test_a_cleared_run_pays_nothing_again(run_dag, connection, table, sandbox):
+    with DAG("cleared", schedule=None) as dag:
+        operator(table, job_name="same-job")
+    run_dag(dag)
+    run_dag(dag)
+    assert len(sandbox.requests) == 39

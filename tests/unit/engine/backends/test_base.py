@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.engine.backends.base import kind_of_status
+from airflow_provider_llmbeam.engine.outcome import FailureKind
+
+
+@pytest.mark.parametrize(
+    ("http_status", "kind"),
+    [
+        (400, "bad_request"),
+        (401, "unauthorized"),
+        (403, "unauthorized"),
+        (404, "not_found"),
+        (408, "timeout"),
+        (409, "bad_request"),
+        (413, "bad_request"),
+        (422, "bad_request"),
+        (429, "throttled"),
+        (499, "bad_request"),
+        (500, "server_error"),
+        (502, "server_error"),
+        (503, "server_error"),
+        (504, "server_error"),
+        (529, "server_error"),
+    ],
+)
+def test_an_http_status_is_sorted(http_status: int, kind: FailureKind) -> None:
+    assert kind_of_status(http_status) == kind

@@ -1,0 +1,481 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.genai import errors, types
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backends.gemini import (
+    GeminiBackend,
+    _config,
+    _contents,
+    _details,
+    _from_api_error,
+    _is_per_day,
+    _reply,
+    _retry_after_seconds,
+)
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.spec import GeminiModel, Generation
+
+METHOD = "gemini.generateContent"
+SCHEMA = {
+    "type": "object",
+    "properties": {"label": {"enum": ["good", "bad"]}},
+    "required": ["label"],
+    "additionalProperties": False,
+}
+TYPE = "type.googleapis.com/google.rpc."
+USAGE = {"promptTokenCount": 5, "candidatesTokenCount": 6, "thoughtsTokenCount": 7, "totalTokenCount": 18}
+
+
+def ask(
+    model: GeminiModel, *prompts: Prompt, generation: Generation | None = None, schema: Any = None
+) -> list[Reply | RequestError]:
+    """Sends each prompt once, through one client."""
+
+    async def main() -> list[Reply | RequestError]:
+        backend = GeminiBackend(model, generation or Generation(), schema)
+        found: list[Reply | RequestError] = []
+        for prompt in prompts:
+            try:
+                found.append(await backend.complete(prompt))
+            except RequestError as error:
+                found.append(error)
+        await backend.aclose()
+        return found
+
+    return asyncio.run(main())
+
+
+def credentials(path: Path, **changes: Any) -> str:
+    """Google credentials as `gcloud auth application-default login` leaves them, with a token that still holds."""
+    path.write_text(
+        json.dumps(
+            {
+                "type": "authorized_user",
+                "client_id": "sandbox",
+                "client_secret": "none",
+                "refresh_token": "none",
+                "quota_project_id": "p",
+                "token": "t",
+                "expiry": (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                **changes,
+            }
+        )
+    )
+    return str(path)
+
+
+@pytest.fixture(params=["developer", "vertex"])
+def model(
+    request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> GeminiModel:
+    """The same model behind both of its doors."""
+    if request.param == "developer":
+        monkeypatch.setenv("GOOGLE_API_KEY", "k")
+        return GeminiModel(base_url=sandbox.gemini_url)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", credentials(tmp_path / "adc.json"))
+    return GeminiModel(project="p", location="us-central1", base_url=sandbox.gemini_url)
+
+
+@pytest.fixture
+def developer(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> GeminiModel:
+    monkeypatch.setenv("GOOGLE_API_KEY", "k")
+    return GeminiModel(base_url=sandbox.gemini_url)
+
+
+# What a body means
+
+
+def response(**body: Any) -> types.GenerateContentResponse:
+    return types.GenerateContentResponse.model_validate({"usageMetadata": USAGE, **body})
+
+
+def candidate(text: str = "Hi.", **changes: Any) -> dict[str, Any]:
+    return {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP", **changes}
+
+
+def refusal(body: types.GenerateContentResponse) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        _reply(body, "gemini-2.5-flash")
+    return caught.value
+
+
+def test_an_answer_is_read_and_thoughts_are_billed() -> None:
+    assert _reply(response(candidates=[candidate()], modelVersion="gemini-2.5-flash-001"), "m") == Reply(
+        text="Hi.", finish_reason="stop", input_tokens=5, output_tokens=13, model="gemini-2.5-flash-001"
+    )
+
+
+def test_an_answer_without_usage_and_version_is_read() -> None:
+    bare = types.GenerateContentResponse.model_validate({"candidates": [candidate()]})
+    assert _reply(bare, "m") == Reply(text="Hi.", finish_reason="stop", input_tokens=0, output_tokens=0, model="m")
+
+
+def test_thoughts_are_no_part_of_the_answer() -> None:
+    parts = [{"text": "Hm.", "thought": True}, {"text": "It is "}, {"text": "300 m."}]
+    body = response(candidates=[candidate(content={"parts": parts})])
+    assert _reply(body, "m").text == "It is 300 m."
+
+
+@pytest.mark.parametrize("content", [None, {}, {"role": "model"}, {"parts": []}])
+def test_an_answer_that_was_all_thoughts_is_empty(content: Any) -> None:
+    body = response(candidates=[{"content": content, "finishReason": "MAX_TOKENS"}])
+    reply = _reply(body, "m")
+    assert (reply.text, reply.finish_reason) == ("", "max_tokens")
+
+
+def test_a_missing_finish_reason_is_a_normal_end() -> None:
+    assert _reply(response(candidates=[candidate(finishReason=None)]), "m").finish_reason == "stop"
+
+
+@pytest.mark.parametrize("reason", [reason.name for reason in types.FinishReason])
+def test_each_finish_reason_either_ends_or_withholds_the_answer(reason: str) -> None:
+    body = response(candidates=[candidate(finishReason=reason, finishMessage="because")])
+    if reason in ("STOP", "MAX_TOKENS"):
+        assert _reply(body, "m").finish_reason == reason.lower()
+    else:
+        error = refusal(body)
+        assert (error.kind, error.http_status) == ("blocked", 200)
+        assert error.message == f"answer withheld: {reason} because"
+        assert (error.input_tokens, error.output_tokens) == (5, 13)
+
+
+def test_a_blocked_prompt_says_why() -> None:
+    error = refusal(response(promptFeedback={"blockReason": "SAFETY", "blockReasonMessage": "No."}))
+    assert (error.kind, error.message, error.input_tokens) == ("blocked", "prompt blocked: SAFETY No.", 5)
+
+
+@pytest.mark.parametrize("body", [{}, {"candidates": []}, {"promptFeedback": {}}])
+def test_neither_answer_nor_reason_is_garbage(body: dict[str, Any]) -> None:
+    error = refusal(types.GenerateContentResponse.model_validate(body))
+    assert (error.kind, error.http_status) == ("garbage", 200)
+
+
+# What an error means
+
+
+class Headers:
+    def __init__(self, **headers: str) -> None:
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def api_error(http_status: int, *details: Any, response: Any = None, **fields: Any) -> errors.APIError:
+    body = {"error": {"code": http_status, "message": "no", "status": "NO", "details": list(details), **fields}}
+    return errors.APIError(http_status, body, response)
+
+
+def advice(delay: Any) -> dict[str, Any]:
+    return {"@type": f"{TYPE}RetryInfo", "retryDelay": delay}
+
+
+def violation(quota_id: str) -> dict[str, Any]:
+    return {"@type": f"{TYPE}QuotaFailure", "violations": [{"quotaId": quota_id}]}
+
+
+@pytest.mark.parametrize(
+    ("delay", "seconds"),
+    [
+        ("47s", 47.0),
+        ("34.074824224s", 34.074824224),
+        ("0s", 0.0),
+        ("-1s", 0.0),
+        ("soon", None),
+        ("", None),
+        (3, 3.0),
+    ],
+)
+def test_the_advice_of_a_429_is_in_its_body(delay: Any, seconds: float | None) -> None:
+    error = api_error(429, violation("PerMinute"), advice(delay))
+    assert _retry_after_seconds(error, _details(error)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("9", 9.0), ("0.5", 0.5), ("Fri, 20 Nov 2026 09:00:00 GMT", 47.0), ("", 47.0)]
+)
+def test_a_header_that_can_be_read_goes_first(header: str, seconds: float) -> None:
+    error = api_error(429, advice("47s"), response=Headers(retry_after=header))
+    assert _retry_after_seconds(error, _details(error)) == seconds
+
+
+@pytest.mark.parametrize("details", [[], [{"@type": f"{TYPE}RetryInfo"}], [{"retryDelay": "4s"}], ["odd"], [None]])
+def test_a_429_without_advice_has_none(details: list[Any]) -> None:
+    error = api_error(429, *details)
+    assert _retry_after_seconds(error, _details(error)) is None
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"error": "no"}, {"error": None}, {"error": {"details": None}}, {"message": "no"}]
+)
+def test_an_error_of_an_odd_shape_has_no_details(body: dict[str, Any]) -> None:
+    assert _details(errors.APIError(500, body, None)) == []
+
+
+@pytest.mark.parametrize(
+    ("quota_id", "is_per_day"),
+    [
+        ("GenerateRequestsPerDayPerProjectPerModel-FreeTier", True),
+        ("GenerateRequestsPerMinutePerProjectPerModel", False),
+        ("", False),
+    ],
+)
+def test_a_quota_per_day_is_recognised(quota_id: str, is_per_day: bool) -> None:
+    assert _is_per_day([advice("47s"), violation(quota_id)]) is is_per_day
+
+
+def test_a_quota_per_day_is_exhausted_although_the_server_advises_to_come_back() -> None:
+    error = _from_api_error(api_error(429, violation("GenerateRequestsPerDayPerProject"), advice("47s")))
+    assert (error.kind, error.http_status) == ("quota_exhausted", 429)
+
+
+def test_a_quota_per_minute_is_waited_for() -> None:
+    error = _from_api_error(api_error(429, violation("GenerateRequestsPerMinute"), advice("47s")))
+    assert (error.kind, error.retry_after_seconds, error.message) == ("throttled", 47.0, "no")
+
+
+def test_a_bad_key_is_a_matter_of_access_although_it_comes_as_a_400() -> None:
+    error = _from_api_error(api_error(400, {"@type": f"{TYPE}ErrorInfo", "reason": "API_KEY_INVALID"}))
+    assert (error.kind, error.http_status) == ("unauthorized", 400)
+
+
+def test_any_other_400_is_a_bad_request() -> None:
+    assert _from_api_error(api_error(400, {"reason": "INVALID_ARGUMENT"})).kind == "bad_request"
+
+
+# What is sent
+
+
+def test_only_parameters_that_are_set_are_sent() -> None:
+    config = _config(Generation(temperature=None), None).model_dump(exclude_none=True)
+    assert config.keys() == {"max_output_tokens", "automatic_function_calling"}
+    assert config["automatic_function_calling"]["disable"] is True
+
+
+def test_every_parameter_that_is_set_is_sent() -> None:
+    generation = Generation(
+        max_output_tokens=9,
+        temperature=0.0,
+        top_p=0.5,
+        seed=0,
+        stop_sequences=("END",),
+        thinking_budget_tokens=0,
+    )
+    config = _config(generation, SCHEMA)
+    assert (config.max_output_tokens, config.temperature, config.top_p, config.seed) == (9, 0.0, 0.5, 0)
+    assert config.stop_sequences == ["END"]
+    assert config.thinking_config is not None
+    assert config.thinking_config.thinking_budget == 0
+    assert (config.response_mime_type, config.response_json_schema) == ("application/json", SCHEMA)
+
+
+def test_an_empty_schema_still_asks_for_json() -> None:
+    assert _config(Generation(), {}).response_mime_type == "application/json"
+
+
+def test_media_comes_before_the_text_and_its_ending_says_what_it_is() -> None:
+    content = _contents(Prompt("What?", media=(("gs://b/a.png", None), ("gs://b/b", "audio/wav"))))
+    assert content.parts is not None
+    assert [part.file_data.mime_type for part in content.parts[:2] if part.file_data] == ["image/png", "audio/wav"]
+    assert content.parts[2].text == "What?"
+
+
+# Against the sandbox
+
+
+def test_a_prompt_is_answered(sandbox: Sandbox, model: GeminiModel) -> None:
+    (reply,) = ask(model, Prompt("How tall is it?", system="Be brief."))
+    assert isinstance(reply, Reply)
+    assert (reply.finish_reason, reply.model) == ("stop", "gemini-2.5-flash")
+    (record,) = sandbox.requests
+    assert record.prompt_sha256 == prompt_sha256("How tall is it?", "Be brief.")
+    assert (reply.input_tokens, reply.output_tokens) == (record.input_tokens, record.output_tokens)
+
+
+def test_a_structured_answer_satisfies_its_schema(model: GeminiModel) -> None:
+    (reply,) = ask(model, Prompt("Good or bad?"), schema=SCHEMA)
+    jsonschema.validate(json.loads(reply.text), SCHEMA)
+
+
+def test_an_answer_longer_than_allowed_says_so(developer: GeminiModel) -> None:
+    (reply,) = ask(developer, Prompt("How tall?"), generation=Generation(max_output_tokens=2))
+    assert (reply.finish_reason, reply.output_tokens) == ("max_tokens", 2)
+
+
+def test_a_429_says_when_to_come_back_and_is_not_sent_again_here(sandbox: Sandbox, model: GeminiModel) -> None:
+    sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=1.25))
+    (error,) = ask(model, Prompt("a"))
+    assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 1.25)
+    assert len(sandbox.requests) == 1
+
+
+def test_a_429_may_keep_its_advice_to_itself(sandbox: Sandbox, developer: GeminiModel) -> None:
+    sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=None))
+    (error,) = ask(developer, Prompt("a"))
+    assert (error.kind, error.retry_after_seconds) == ("throttled", None)
+
+
+def test_an_exhausted_day_is_told_from_a_busy_minute(developer: GeminiModel) -> None:
+    with Sandbox(quota=Quota(requests_per_day=1)) as scarce:
+        there = developer.model_copy(update={"base_url": scarce.gemini_url})
+        first, second = ask(there, Prompt("a"), Prompt("b"))
+    assert isinstance(first, Reply)
+    assert second.kind == "quota_exhausted"
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault(kind="garbage"), "garbage"),
+        (Fault(kind="garbage-json"), "garbage"),
+        (Fault(kind="truncated"), "garbage"),
+        (Fault(kind="drop"), "connection"),
+        (Fault(kind="disconnect"), "connection"),
+        (Fault(kind="error", http_status=503), "server_error"),
+        (Fault(kind="error", http_status=504), "server_error"),
+        (Fault(kind="error", http_status=400), "bad_request"),
+        (Fault(kind="error", http_status=403), "unauthorized"),
+    ],
+    ids=lambda value: f"{value.kind}-{value.http_status}" if isinstance(value, Fault) else None,
+)
+def test_each_trouble_has_its_kind_and_is_never_sent_again_here(
+    sandbox: Sandbox, model: GeminiModel, fault: Fault, kind: str
+) -> None:
+    """The first request opens the connection: a client may re-send only what fails on a kept one."""
+    sandbox.faults.when(METHOD, "unlucky", fault)
+    first, error = ask(model, Prompt("hello"), Prompt("unlucky"))
+    assert isinstance(first, Reply)
+    assert isinstance(error, RequestError)
+    assert error.kind == kind
+    assert len(sandbox.requests) == 2
+
+
+def test_a_request_can_be_left_alone(sandbox: Sandbox, model: GeminiModel) -> None:
+    async def main() -> None:
+        backend = GeminiBackend(model, Generation(), None)
+        try:
+            async with asyncio.timeout(0.1):
+                await backend.complete(Prompt("a"))
+        finally:
+            await backend.aclose()
+
+    sandbox.faults.queue(METHOD, Fault(kind="hang"))
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+    assert len(sandbox.requests) == 1
+
+
+def test_a_blocked_prompt_is_told_with_what_it_cost(sandbox: Sandbox, model: GeminiModel) -> None:
+    (error,) = ask(model, Prompt("something [[block]]"))
+    assert (error.kind, error.http_status) == ("blocked", 200)
+    assert "SAFETY" in error.message
+    assert error.input_tokens > 0
+
+
+def test_an_invalid_key_is_told_from_a_bad_request(
+    developer: GeminiModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", "invalid")
+    (error,) = ask(developer, Prompt("a"))
+    assert (error.kind, error.http_status) == ("unauthorized", 400)
+    assert "API key not valid" in error.message
+
+
+def test_a_model_that_does_not_exist_is_not_found(model: GeminiModel) -> None:
+    (error,) = ask(model.model_copy(update={"name": "nonesuch"}), Prompt("a"))
+    assert (error.kind, error.http_status) == ("not_found", 404)
+    assert "nonesuch" in error.message
+
+
+def test_nobody_at_home_is_a_broken_connection(developer: GeminiModel) -> None:
+    (error,) = ask(developer.model_copy(update={"base_url": "http://127.0.0.1:9"}), Prompt("a"))
+    assert (error.kind, error.http_status) == ("connection", None)
+
+
+def test_half_an_emoji_in_a_prompt_is_no_reason_to_try_again(developer: GeminiModel) -> None:
+    (reply,) = ask(developer, Prompt("cut \ud83d"))
+    assert isinstance(reply, Reply) or reply.kind == "bad_request"
+
+
+def test_media_of_an_unknown_kind_is_refused_before_anything_is_sent(
+    sandbox: Sandbox, developer: GeminiModel
+) -> None:
+    (error,) = ask(developer, Prompt("What?", media=(("gs://b/no-ending", None),)))
+    assert (error.kind, error.http_status) == ("bad_request", None)
+    assert "gs://b/no-ending" in error.message
+    assert len(sandbox.requests) == 0
+
+
+def test_the_other_name_of_the_key_is_known_too(
+    sandbox: Sandbox, developer: GeminiModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOOGLE_API_KEY")
+    monkeypatch.setenv("GEMINI_API_KEY", "k")
+    (reply,) = ask(developer, Prompt("a"))
+    assert isinstance(reply, Reply)
+
+
+def test_vertex_without_credentials_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As the class promises; else every row meets it, one by one, as a defect of ours."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
+
+    async def main() -> None:
+        await GeminiBackend(GeminiModel(project="p"), Generation(), None).aclose()
+
+    with pytest.raises(JobSpecError, match="Nothing was sent or billed"):
+        asyncio.run(main())
+
+
+def service_account(path: Path, token_uri: str) -> str:
+    path.write_text(
+        json.dumps(
+            {
+                "type": "service_account",
+                "project_id": "p",
+                "client_email": "job@p.example",
+                "private_key": private_key(),
+                "token_uri": token_uri,
+            }
+        )
+    )
+    return str(path)
+
+
+def test_credentials_that_were_revoked_are_a_matter_of_access(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The token service says no: every further row would meet the same."""
+    key = service_account(tmp_path / "key.json", f"{sandbox.url}/token")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+    (error,) = ask(GeminiModel(project="p", base_url=sandbox.gemini_url), Prompt("a"))
+    assert error.kind == "unauthorized"
+    assert len(sandbox.requests) == 0
+
+
+def test_a_token_service_that_cannot_be_reached_is_a_broken_connection(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It passes: the row is tried again, and the job is not given up as hopeless."""
+    key = service_account(tmp_path / "key.json", "http://127.0.0.1:9/token")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+    (error,) = ask(GeminiModel(project="p", base_url=sandbox.gemini_url), Prompt("a"))
+    assert error.kind == "connection"
+
+
+def private_key() -> str:
+    return (
+        rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        .private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        .decode()
+    )

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backends.openai import (
+    OpenAIBackend,
+    _from_error,
+    _messages,
+    _parameters,
+    _reply,
+)
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.sandbox import Fault, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.spec import Generation, OpenAIModel
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"label": {"enum": ["good", "bad"]}},
+    "required": ["label"],
+    "additionalProperties": False,
+}
+METHOD = "openai.chatCompletions"
+
+
+def model(base_url: str = "http://127.0.0.1:9/v1") -> OpenAIModel:
+    return OpenAIModel(type="openai", name="gemma", base_url=base_url)
+
+
+def ask(
+    base_url: str, *prompts: Prompt, generation: Generation | None = None, schema: Any = None
+) -> list[Reply | RequestError]:
+    """Sends each prompt once, through one client."""
+
+    async def main() -> list[Reply | RequestError]:
+        backend = OpenAIBackend(model(base_url), generation or Generation(), schema)
+        found: list[Reply | RequestError] = []
+        for prompt in prompts:
+            try:
+                found.append(await backend.complete(prompt))
+            except RequestError as error:
+                found.append(error)
+        await backend.aclose()
+        return found
+
+    return asyncio.run(main())
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "Hi.", **changes.pop("message", {})}
+    return {
+        "model": "gemma-3",
+        "choices": [{"index": 0, "message": message, "finish_reason": changes.pop("finish_reason", "stop")}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 6},
+        **changes,
+    }
+
+
+def test_an_answer_is_read() -> None:
+    assert _reply(json.dumps(body()), "gemma") == Reply(
+        text="Hi.", finish_reason="stop", input_tokens=5, output_tokens=6, model="gemma-3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"), [("length", "max_tokens"), (None, "stop"), ("tool_calls", "tool_calls")]
+)
+def test_a_finish_reason_is_put_into_our_words(reason: str | None, expected: str) -> None:
+    assert _reply(json.dumps(body(finish_reason=reason)), "gemma").finish_reason == expected
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}])
+def test_a_server_that_counts_no_tokens_is_understood(usage: Any) -> None:
+    reply = _reply(json.dumps(body(usage=usage, model=None)), "gemma")
+    assert (reply.input_tokens, reply.output_tokens, reply.model) == (0, 0, "gemma")
+
+
+def test_an_answer_without_content_is_empty() -> None:
+    assert _reply(json.dumps(body(message={"content": None})), "gemma").text == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"message": {"content": None, "refusal": "I cannot."}}, {"finish_reason": "content_filter"}],
+    ids=str,
+)
+def test_a_withheld_answer_is_blocked_and_was_billed(changes: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        _reply(json.dumps(body(**changes)), "gemma")
+    error = caught.value
+    assert (error.kind, error.http_status, error.input_tokens, error.output_tokens) == ("blocked", 200, 5, 6)
+    assert "I cannot." in error.message or "content_filter" in error.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>",
+        "null",
+        "[]",
+        "{}",
+        '"hi"',
+        '{"choices": []}',
+        '{"choices": [{}]}',
+        '{"choices": [{"message": null}]}',
+        '{"choices": {"0": "a"}}',
+        '{"choices": [{"message": {"content": ["a", "b"]}}]}',
+        '{"choices": [{"message": {"content": "a"}}], "usage": [1]}',
+    ],
+)
+def test_a_200_that_is_no_answer_is_garbage(text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        _reply(text, "gemma")
+    assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"error": {"message": "no such model", "code": null}}', "no such model"),
+        ('{"error": "model not found"}', "model not found"),
+        ('{"object": "error", "message": "too long", "code": 400}', "too long"),
+        ("<html>Bad Gateway</html>", "Bad Gateway"),
+        ("", ""),
+    ],
+)
+def test_an_error_keeps_the_servers_words(text: str, message: str) -> None:
+    assert message in _from_error(400, None, text).message
+
+
+def test_an_empty_account_is_not_worth_waiting_for() -> None:
+    text = '{"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}'
+    assert _from_error(429, "1", text).kind == "quota_exhausted"
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [(None, None), ("", None), ("7", 7.0), ("0.5", 0.5), ("Fri, 20 Nov 2026 09:00:00 GMT", None), ("-1", 0.0)],
+)
+def test_the_advice_of_a_429_is_read_from_its_header(header: str | None, seconds: float | None) -> None:
+    error = _from_error(429, header, "{}")
+    assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, seconds)
+
+
+def test_only_parameters_that_are_set_are_sent() -> None:
+    assert _parameters(model(), Generation(temperature=None), None) == {"model": "gemma", "max_tokens": 1024}
+
+
+def test_every_parameter_that_is_set_is_sent() -> None:
+    generation = Generation(max_output_tokens=9, temperature=0.5, top_p=0.25, seed=0, stop_sequences=("END",))
+    assert _parameters(model(), generation, SCHEMA) == {
+        "model": "gemma",
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "seed": 0,
+        "stop": ["END"],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
+    }
+
+
+def test_openai_itself_gets_its_own_name_for_the_cap() -> None:
+    own = OpenAIModel(type="openai", name="gpt")
+    assert _parameters(own, Generation(), None)["max_completion_tokens"] == 1024
+
+
+def test_a_prompt_becomes_messages() -> None:
+    assert _messages(Prompt("Hi", system="Be brief.")) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+    ]
+
+
+def test_media_is_sent_along_with_the_text() -> None:
+    (message,) = _messages(Prompt("What is it?", media=(("https://h/a.png", "image/png"),)))
+    assert message["content"] == [
+        {"type": "image_url", "image_url": {"url": "https://h/a.png"}},
+        {"type": "text", "text": "What is it?"},
+    ]
+
+
+def test_a_prompt_is_answered(sandbox: Sandbox) -> None:
+    (reply,) = ask(sandbox.openai_url, Prompt("How tall is it?", system="Be brief."))
+    assert isinstance(reply, Reply)
+    assert reply.finish_reason == "stop"
+    assert reply.model == "gemma"
+    (record,) = sandbox.requests
+    assert record.prompt_sha256 == prompt_sha256("How tall is it?", "Be brief.")
+    assert (reply.input_tokens, reply.output_tokens) == (record.input_tokens, record.output_tokens)
+
+
+def test_an_answer_longer_than_allowed_says_so(sandbox: Sandbox) -> None:
+    (reply,) = ask(sandbox.openai_url, Prompt("How tall?"), generation=Generation(max_output_tokens=2))
+    assert (reply.finish_reason, reply.output_tokens) == ("max_tokens", 2)
+
+
+def test_a_structured_answer_satisfies_its_schema(sandbox: Sandbox) -> None:
+    (reply,) = ask(sandbox.openai_url, Prompt("Good or bad?"), schema=SCHEMA)
+    jsonschema.validate(json.loads(reply.text), SCHEMA)
+
+
+def test_a_429_says_when_to_come_back(sandbox: Sandbox) -> None:
+    sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=1.5))
+    (error,) = ask(sandbox.openai_url, Prompt("a"))
+    assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 2.0)
+    assert "Rate limit reached" in error.message
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault(kind="garbage"), "garbage"),
+        (Fault(kind="garbage-json"), "garbage"),
+        (Fault(kind="truncated"), "garbage"),
+        (Fault(kind="drop"), "connection"),
+        (Fault(kind="disconnect"), "connection"),
+        (Fault(kind="error", http_status=503), "server_error"),
+        (Fault(kind="error", http_status=400), "bad_request"),
+        (Fault(kind="error", http_status=404), "not_found"),
+    ],
+    ids=lambda value: f"{value.kind}-{value.http_status}" if isinstance(value, Fault) else None,
+)
+def test_each_trouble_has_its_kind_and_is_never_sent_again_here(sandbox: Sandbox, fault: Fault, kind: str) -> None:
+    """The first request opens the connection: a client may re-send only what fails on a kept one."""
+    sandbox.faults.when(METHOD, "unlucky", fault)
+    first, error = ask(sandbox.openai_url, Prompt("hello"), Prompt("unlucky"))
+    assert isinstance(first, Reply)
+    assert isinstance(error, RequestError)
+    assert error.kind == kind
+    assert len(sandbox.requests) == 2
+
+
+def test_nobody_at_home_is_a_broken_connection() -> None:
+    (error,) = ask("http://127.0.0.1:9/v1", Prompt("a"))
+    assert (error.kind, error.http_status) == ("connection", None)
+
+
+def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox(openai_api_key="secret") as guarded:
+        (refused,) = ask(guarded.openai_url, Prompt("a"))
+        monkeypatch.setenv("OPENAI_API_KEY", "secret")
+        (reply,) = ask(guarded.openai_url, Prompt("a"))
+    assert (refused.kind, refused.http_status) == ("unauthorized", 401)
+    assert isinstance(reply, Reply)
+
+
+def test_half_an_emoji_in_a_prompt_does_not_stop_it(sandbox: Sandbox) -> None:
+    (reply,) = ask(sandbox.openai_url, Prompt("cut \ud83d"))
+    assert isinstance(reply, Reply) or reply.kind == "bad_request"
+
+
+def test_closing_a_client_that_never_sent_does_nothing() -> None:
+    assert ask("http://127.0.0.1:9/v1") == []

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.engine import HOPELESS_AFTER, HOPELESS_KINDS, Engine
+from airflow_provider_llmbeam.engine.governor import Governor
+from airflow_provider_llmbeam.engine.journal import Journal
+from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
+from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure, FailureKind, Outcome
+from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
+
+Run = Callable[..., Any]
+Step = str | BaseException
+
+HANG = "(hang)"
+NOT_STOPPING = sorted(set(FAILURE_KINDS) - HOPELESS_KINDS - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def error(kind: FailureKind, retry_after_seconds: float | None = None) -> RequestError:
+    return RequestError(kind, f"says {kind}", http_status=418, retry_after_seconds=retry_after_seconds)
+
+
+def rejected(retry_after_seconds: float = 1.0) -> RequestError:
+    return RequestError("throttled", "too many", http_status=429, retry_after_seconds=retry_after_seconds)
+
+
+class FakeBackend:
+    """Meets each prompt with the next step of its script, and answers when there is none left."""
+
+    def __init__(
+        self, script: Mapping[str, Sequence[Step]] | None = None, *, always: Step = "", seconds: float = 1.0
+    ) -> None:
+        self._script = {text: list(steps) for text, steps in (script or {}).items()}
+        self._always = always
+        self._seconds = seconds
+        self.sent: list[str] = []
+        self.in_flight = 0
+        self.peak = 0
+        self.is_closed = False
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        self.sent.append(prompt.text)
+        self.in_flight += 1
+        self.peak = max(self.peak, self.in_flight)
+        try:
+            steps = self._script.get(prompt.text)
+            step = steps.pop(0) if steps else self._always
+            await asyncio.sleep(1e6 if step == HANG else self._seconds)
+        finally:
+            self.in_flight -= 1
+        if isinstance(step, BaseException):
+            raise step
+        return Reply(
+            text=step or f"answer to {prompt.text}",
+            finish_reason="stop",
+            input_tokens=7,
+            output_tokens=9,
+            model="fake-001",
+        )
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.requests = 0
+        self.holds: list[float] = []
+        self.outcomes: list[tuple[Prompt, Outcome]] = []
+
+    def sent(self) -> None:
+        self.requests += 1
+
+    def rejected(self, hold_seconds: float) -> None:
+        self.holds.append(hold_seconds)
+
+    def finished(self, prompt: Prompt, outcome: Outcome) -> None:
+        self.outcomes.append((prompt, outcome))
+
+
+def engine_of(backend: FakeBackend, **changes: Any) -> Engine:
+    return Engine(
+        backend,
+        **{
+            "governor": Governor(),
+            "buckets": LengthBuckets((128,), 1024),
+            "parser": OutputParser(None),
+            "policy": RetryPolicy(max_attempts=3, max_throttled_seconds=60.0),
+            "max_in_flight": 4,
+            "request_timeout_seconds": 10.0,
+            "clock": now,
+            **changes,
+        },
+    )
+
+
+def prompts(*texts: str) -> list[Prompt]:
+    return [Prompt(text) for text in texts]
+
+
+def many(count: int) -> list[Prompt]:
+    """Of one length, so that they are sent in this order."""
+    return prompts(*(f"{number:04}" for number in range(count)))
+
+
+def test_an_answer_carries_what_it_cost(run: Run) -> None:
+    (outcome,) = run(engine_of(FakeBackend(seconds=2.0)).answer(prompts("hello")))
+    assert isinstance(outcome, Completion)
+    assert (outcome.text, outcome.parsed) == ("answer to hello", None)
+    assert (outcome.model, outcome.finish_reason) == ("fake-001", "stop")
+    assert (outcome.input_tokens, outcome.output_tokens) == (7, 9)
+    assert (outcome.attempts, outcome.rejections) == (1, 0)
+    assert outcome.latency_seconds == pytest.approx(2.0)
+    assert outcome.sent_at <= outcome.answered_at
+
+
+def test_no_prompts_are_no_outcomes(run: Run) -> None:
+    assert run(engine_of(FakeBackend()).answer([])) == []
+
+
+steps = st.one_of(
+    st.just(""),
+    st.just("   "),
+    st.just(HANG),
+    st.sampled_from(FAILURE_KINDS).map(error),
+    st.sampled_from([ValueError("odd"), KeyError("odd"), TimeoutError(), ConnectionResetError()]),
+)
+
+
+@given(
+    scripts=st.lists(st.tuples(st.integers(1, 300), st.lists(steps, max_size=4)), max_size=20),
+    max_in_flight=st.integers(1, 8),
+)
+@settings(deadline=None, max_examples=60)
+def test_there_is_one_outcome_per_prompt_in_order_whatever_happens(
+    run: Run, scripts: list[tuple[int, list[Step]]], max_in_flight: int
+) -> None:
+    texts = [f"{number}".ljust(length, ".") for number, (length, _) in enumerate(scripts)]
+    # An exception that was raised before carries its traceback along; each run gets its own.
+    backend = FakeBackend({text: steps for text, (_, steps) in zip(texts, scripts, strict=True)})
+    recorder = Recorder()
+    batch = prompts(*texts)
+    engine = engine_of(backend, max_in_flight=max_in_flight, observers=[recorder])
+    outcomes = run(engine.answer(batch))
+    assert len(outcomes) == len(batch)
+    for prompt, outcome in zip(batch, outcomes, strict=True):
+        if isinstance(outcome, Completion):
+            assert outcome.text == f"answer to {prompt.text}"
+    assert backend.peak <= max_in_flight
+    assert recorder.requests == len(backend.sent)
+    told = {prompt: outcome for prompt, outcome in recorder.outcomes}
+    assert len(recorder.outcomes) == len(batch)
+    assert [told[prompt] for prompt in batch] == outcomes
+
+
+def test_a_bad_row_does_not_take_its_neighbours_with_it(run: Run) -> None:
+    backend = FakeBackend({"bad": [error("bad_request")]})
+    outcomes = run(engine_of(backend).answer(prompts("a", "bad", "c")))
+    assert [type(outcome) for outcome in outcomes] == [Completion, Failure, Completion]
+    assert outcomes[1] == Failure(kind="bad_request", message="says bad_request", http_status=418, attempts=1)
+
+
+@pytest.mark.parametrize("kind", sorted(TRANSIENT_KINDS))
+def test_a_passing_trouble_costs_an_attempt(run: Run, kind: FailureKind) -> None:
+    backend = FakeBackend({"a": [error(kind), error(kind)]})
+    (outcome,) = run(engine_of(backend).answer(prompts("a")))
+    assert isinstance(outcome, Completion)
+    assert (outcome.attempts, outcome.rejections) == (3, 0)
+
+
+@pytest.mark.parametrize("kind", sorted(TRANSIENT_KINDS))
+def test_a_lasting_trouble_ends_with_the_attempts(run: Run, kind: FailureKind) -> None:
+    backend = FakeBackend(always=error(kind))
+    (outcome,) = run(engine_of(backend).answer(prompts("a")))
+    assert outcome == Failure(kind=kind, message=f"says {kind}", http_status=418, attempts=3)
+    assert len(backend.sent) == 3
+
+
+@pytest.mark.parametrize("kind", NOT_STOPPING)
+def test_a_final_trouble_is_not_tried_again(run: Run, kind: FailureKind) -> None:
+    backend = FakeBackend({"a": [error(kind)]})
+    (outcome,) = run(engine_of(backend).answer(prompts("a")))
+    assert outcome.kind == kind
+    assert backend.sent == ["a"]
+
+
+def test_a_429_costs_time_but_no_attempts(run: Run) -> None:
+    async def main() -> tuple[Outcome, float]:
+        started = now()
+        backend = FakeBackend({"a": [rejected(3.0)] * 10}, seconds=0.0)
+        (outcome,) = await engine_of(backend).answer(prompts("a"))
+        return outcome, now() - started
+
+    outcome, seconds = run(main())
+    assert isinstance(outcome, Completion)
+    assert (outcome.attempts, outcome.rejections) == (1, 10)
+    assert seconds >= 30.0
+
+
+def test_the_latency_of_an_answer_is_that_of_its_last_request(run: Run) -> None:
+    backend = FakeBackend({"a": [rejected(30.0), error("server_error")]}, seconds=2.0)
+    (outcome,) = run(engine_of(backend).answer(prompts("a")))
+    assert outcome.latency_seconds == pytest.approx(2.0)
+
+
+def test_nothing_but_429s_is_given_up_in_the_end(run: Run) -> None:
+    backend = FakeBackend(always=rejected(7.0), seconds=0.0)
+    (outcome,) = run(engine_of(backend).answer(prompts("a")))
+    assert isinstance(outcome, Failure)
+    assert (outcome.kind, outcome.http_status, outcome.message) == ("throttled", 429, "too many")
+    assert (outcome.attempts, outcome.rejections) == (0, 10)
+    assert len(backend.sent) == 10
+
+
+@pytest.mark.parametrize(
+    "between", [error("server_error"), error("connection"), HANG], ids=["5xx", "cut", "timeout"]
+)
+def test_only_an_unbroken_run_of_429s_counts_towards_giving_up(run: Run, between: Step) -> None:
+    backend = FakeBackend({"a": [rejected(40.0), between, rejected(40.0), rejected(15.0)]}, seconds=0.0)
+    (outcome,) = run(engine_of(backend).answer(prompts("a")))
+    assert isinstance(outcome, Completion), outcome
+    assert (outcome.attempts, outcome.rejections) == (2, 3)
+
+
+def test_a_request_without_answer_times_out(run: Run) -> None:
+    backend = FakeBackend(always=HANG)
+    (outcome,) = run(engine_of(backend).answer(prompts("a")))
+    assert isinstance(outcome, Failure)
+    assert (outcome.kind, outcome.attempts) == ("timeout", 3)
+    assert outcome.message == "no answer within 10 s (`request_timeout_seconds`)"
+    assert backend.in_flight == 0
+
+
+def test_a_defect_of_the_backend_is_that_rows_alone(run: Run) -> None:
+    backend = FakeBackend({"bad": [ZeroDivisionError("by zero")]})
+    bad, good = run(engine_of(backend).answer(prompts("bad", "good")))
+    assert bad == Failure(kind="internal", message="ZeroDivisionError: by zero", attempts=1)
+    assert isinstance(good, Completion)
+    assert sorted(backend.sent) == ["bad", "good"]
+
+
+def test_an_answer_that_the_parser_refuses_is_billed_and_not_asked_again(run: Run) -> None:
+    backend = FakeBackend(always="no JSON")
+    (outcome,) = run(engine_of(backend, parser=OutputParser({})).answer(prompts("a")))
+    assert isinstance(outcome, Failure)
+    assert (outcome.kind, outcome.http_status, outcome.attempts) == ("invalid_output", 200, 1)
+    assert (outcome.input_tokens, outcome.output_tokens) == (7, 9)
+    assert backend.sent == ["a"]
+
+
+def test_a_structured_answer_comes_with_its_value(run: Run) -> None:
+    (outcome,) = run(engine_of(FakeBackend(always='{"a": 1}'), parser=OutputParser({})).answer(prompts("a")))
+    assert outcome.parsed == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", sorted(HOPELESS_KINDS))
+def test_what_every_row_would_meet_ends_the_sending(run: Run, kind: FailureKind) -> None:
+    backend = FakeBackend(always=error(kind))
+    outcomes = run(engine_of(backend, max_in_flight=1).answer(many(50)))
+    assert len(backend.sent) == HOPELESS_AFTER
+    assert {outcome.kind for outcome in outcomes} == {kind}
+    assert [outcome.attempts for outcome in outcomes] == [1] * HOPELESS_AFTER + [0] * (50 - HOPELESS_AFTER)
+    assert outcomes[-1].message == f"not sent, as others before it failed: says {kind}"
+
+
+@pytest.mark.parametrize("kind", sorted(HOPELESS_KINDS))
+def test_a_few_hopeless_rows_do_not_end_the_sending(run: Run, kind: FailureKind) -> None:
+    script = {prompt.text: [error(kind)] for prompt in many(HOPELESS_AFTER - 1)}
+    backend = FakeBackend(script)
+    run(engine_of(backend, max_in_flight=1).answer(many(50)))
+    assert len(backend.sent) == 50
+
+
+@pytest.mark.parametrize("kind", sorted(HOPELESS_KINDS))
+def test_after_one_answer_nothing_is_hopeless(run: Run, kind: FailureKind) -> None:
+    first, *rest = many(50)
+    backend = FakeBackend({prompt.text: [error(kind)] for prompt in rest})
+    outcomes = run(engine_of(backend, max_in_flight=1).answer([first, *rest]))
+    assert len(backend.sent) == 50
+    assert [outcome.attempts for outcome in outcomes] == [1] * 50
+
+
+@pytest.mark.parametrize("kind", NOT_STOPPING)
+def test_no_other_failure_ends_the_sending(run: Run, kind: FailureKind) -> None:
+    backend = FakeBackend(always=error(kind))
+    run(engine_of(backend).answer(many(3 * HOPELESS_AFTER)))
+    assert len(backend.sent) == 3 * HOPELESS_AFTER
+
+
+def test_an_exhausted_quota_leaves_the_rest_unsent(run: Run) -> None:
+    backend = FakeBackend({"0002": [error("quota_exhausted")]})
+    outcomes = run(engine_of(backend, max_in_flight=1).answer(many(10)))
+    assert backend.sent == ["0000", "0001", "0002"]
+    assert [isinstance(outcome, Completion) for outcome in outcomes] == [True] * 2 + [False] * 8
+    assert outcomes[2].message == "says quota_exhausted"
+    assert (outcomes[3].kind, outcomes[3].attempts) == ("quota_exhausted", 0)
+    assert outcomes[3].message == "not sent, as others before it failed: says quota_exhausted"
+
+
+def test_the_sending_stays_ended_for_the_next_batch(run: Run) -> None:
+    async def main() -> list[Outcome]:
+        engine = engine_of(backend)
+        await engine.answer(prompts("a"))
+        return await engine.answer(prompts("b"))
+
+    backend = FakeBackend({"a": [error("quota_exhausted")]})
+    (outcome,) = run(main())
+    assert outcome.kind == "quota_exhausted"
+    assert backend.sent == ["a"]
+
+
+def test_a_row_that_waits_for_its_turn_is_not_sent_once_the_sending_has_ended(run: Run) -> None:
+    backend = FakeBackend({"0000": [error("quota_exhausted")]}, seconds=0.0)
+    governor = Governor(requests_per_minute=6)
+    outcomes = run(engine_of(backend, governor=governor, max_in_flight=4).answer(many(4)))
+    assert {outcome.kind for outcome in outcomes} == {"quota_exhausted"}
+    assert backend.sent == ["0000"]
+
+
+def test_a_row_that_was_sent_before_the_end_keeps_its_count(run: Run) -> None:
+    backend = FakeBackend({"0000": [error("server_error")], "0001": [error("quota_exhausted")]})
+    recorder = Recorder()
+    outcomes = run(engine_of(backend, observers=[recorder]).answer(many(2)))
+    assert [outcome.kind for outcome in outcomes] == ["quota_exhausted", "quota_exhausted"]
+    assert sum(outcome.attempts for outcome in outcomes) == recorder.requests == 2
+
+
+def test_the_first_reason_to_end_is_the_one_that_is_told(run: Run) -> None:
+    script = {prompt.text: [error("unauthorized")] for prompt in many(HOPELESS_AFTER)}
+    late = f"{HOPELESS_AFTER:04}"
+    backend = FakeBackend({**script, late: [error("blocked")]})
+    outcomes = run(engine_of(backend, max_in_flight=HOPELESS_AFTER + 1).answer(many(30)))
+    assert outcomes[HOPELESS_AFTER].kind == "blocked"
+    assert {outcome.kind for outcome in outcomes[HOPELESS_AFTER + 1 :]} == {"unauthorized"}
+
+
+def test_observers_see_every_request_rejection_and_outcome(run: Run) -> None:
+    first, second = Recorder(), Recorder()
+    backend = FakeBackend({"a": [rejected(2.0), error("server_error")], "b": [error("blocked")]})
+    outcomes = run(engine_of(backend, observers=[first, second]).answer(prompts("a", "b")))
+    for recorder in (first, second):
+        assert recorder.requests == sum(outcome.attempts + outcome.rejections for outcome in outcomes) == 4
+        assert recorder.holds == [2.0]
+        assert dict(recorder.outcomes) == dict(zip(prompts("a", "b"), outcomes, strict=True))
+
+
+def test_an_outcome_is_told_when_it_arrives_and_not_at_the_end_of_the_batch(run: Run) -> None:
+    recorder = Recorder()
+
+    async def main() -> int:
+        task = asyncio.ensure_future(engine_of(backend, observers=[recorder]).answer(prompts("slow", "fast")))
+        await asyncio.sleep(5)
+        seen = len(recorder.outcomes)
+        await task
+        return seen
+
+    backend = FakeBackend({"slow": [HANG]})
+    assert run(main()) == 1
+
+
+def test_two_batches_share_what_may_be_in_flight(run: Run) -> None:
+    backend = FakeBackend()
+
+    async def main() -> None:
+        engine = engine_of(backend, max_in_flight=4)
+        await asyncio.gather(engine.answer(many(20)), engine.answer(many(20)))
+
+    run(main())
+    assert len(backend.sent) == 40
+    assert backend.peak == 4
+
+
+def test_the_longest_prompts_are_sent_first(run: Run) -> None:
+    backend = FakeBackend()
+    run(engine_of(backend, max_in_flight=1).answer(prompts("a" * 8, "a" * 80, "a" * 40)))
+    assert [len(text) for text in backend.sent] == [80, 40, 8]
+
+
+def test_a_forecast_is_learnt_from_each_answer(run: Run) -> None:
+    buckets = LengthBuckets((128,), 1024)
+    run(engine_of(FakeBackend(), buckets=buckets).answer(prompts("a")))
+    assert buckets.expected_output_tokens(1) == 9
+
+
+def test_a_quota_spaces_the_requests(run: Run) -> None:
+    async def main() -> float:
+        started = now()
+        await engine_of(FakeBackend(seconds=0.0), governor=Governor(requests_per_minute=60)).answer(many(31))
+        return now() - started
+
+    assert run(main()) == pytest.approx(30, abs=2)
+
+
+def test_closing_the_engine_closes_the_backend(run: Run) -> None:
+    backend = FakeBackend()
+    run(engine_of(backend).aclose())
+    assert backend.is_closed
+
+
+def test_an_absurdly_nested_answer_is_that_rows_alone(run: Run, tmp_path: Path) -> None:
+    """It is JSON and fits the schema, but `dataclasses.asdict` in the journal gives up on it."""
+    journal = Journal(f"{tmp_path}/", create=lambda uri: Path(uri).open("wb"), fingerprint=lambda p: p.text)
+    backend = FakeBackend({"deep": ["[" * 600 + "]" * 600]}, always="{}")
+    engine = engine_of(backend, parser=OutputParser({}), observers=[journal])
+    outcomes = run(engine.answer(prompts("deep", "flat")))
+    journal.close_segment()
+    assert len(outcomes) == 2
+    assert isinstance(outcomes[1], Completion)

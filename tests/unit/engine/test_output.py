@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.retry import RequestError
+
+SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
+
+
+def reply(text: str, finish_reason: str = "stop") -> Reply:
+    return Reply(text=text, finish_reason=finish_reason, input_tokens=11, output_tokens=22, model="m")
+
+
+def refusal(schema: Any, text: str, finish_reason: str = "stop") -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        OutputParser(schema).parse(reply(text, finish_reason))
+    return caught.value
+
+
+def test_free_text_has_no_value() -> None:
+    assert OutputParser(None).parse(reply('{"score": 1}')) is None
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+def test_an_empty_answer_is_none(schema: Any, text: str) -> None:
+    assert refusal(schema, text).message == "the answer is empty"
+
+
+def test_a_structured_answer_is_its_value() -> None:
+    assert OutputParser(SCHEMA).parse(reply(' {"score": 3, "more": "ü"}\n')) == {"score": 3, "more": "ü"}
+
+
+@pytest.mark.parametrize("text", ["The score is 3.", "```json\n{}\n```", '{"score": 3'])
+def test_an_answer_that_is_not_json_is_refused_and_quoted(text: str) -> None:
+    message = refusal(SCHEMA, text).message
+    assert message.startswith("the answer is not JSON (")
+    assert text in message
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", '{"score": 1, "ratio": NaN}'])
+def test_a_number_that_json_does_not_have_is_not_json(text: str) -> None:
+    """Python's own parser takes it, and the answer file would not be JSON."""
+    assert refusal({}, text).message.startswith("the answer is not JSON (")
+
+
+def test_a_long_answer_is_quoted_in_part() -> None:
+    assert len(refusal(SCHEMA, "x" * 5000).message) < 700
+
+
+@pytest.mark.parametrize(("value", "place"), [({"score": "high"}, "$.score"), ({}, "$"), ([1], "$"), (None, "$")])
+def test_an_answer_that_the_schema_refuses_is_told_where(value: Any, place: str) -> None:
+    message = refusal(SCHEMA, json.dumps(value)).message
+    assert message.startswith(f"`output_schema` refuses it at {place}: ")
+
+
+@pytest.mark.parametrize("text", ["", '{"sco', "[1]"])
+def test_an_answer_that_was_cut_says_so(text: str) -> None:
+    assert refusal(SCHEMA, text, "max_tokens").message.endswith(" (cut at `max_output_tokens`)")
+    assert "cut" not in refusal(SCHEMA, text).message
+
+
+@pytest.mark.parametrize("text", ["", "no", "[]"])
+def test_a_refused_answer_was_billed_all_the_same(text: str) -> None:
+    error = refusal(SCHEMA, text)
+    assert (error.kind, error.http_status) == ("invalid_output", 200)
+    assert (error.input_tokens, error.output_tokens) == (11, 22)
+
+
+def test_an_answer_that_never_ends_its_brackets_is_not_json() -> None:
+    """A model in a loop; the parser gives up by `RecursionError`, not `ValueError`."""
+    error = refusal({}, "[" * 100_000, "max_tokens")
+    assert error.kind == "invalid_output"
+
+
+def test_a_false_answer_is_an_answer() -> None:
+    assert OutputParser({"type": "boolean"}).parse(reply("false")) is False

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, FailureKind
+from airflow_provider_llmbeam.engine.retry import (
+    FIRST_BACKOFF_SECONDS,
+    LONGEST_BACKOFF_SECONDS,
+    TRANSIENT_KINDS,
+    RequestError,
+    RetryPolicy,
+)
+
+POLICY = RetryPolicy(max_attempts=5, max_throttled_seconds=60.0)
+RETRIED = {"server_error", "garbage", "timeout", "connection", "throttled"}
+
+chances = st.floats(0, 1, exclude_max=True)
+
+
+def wait(kind: FailureKind, *, attempts: int = 1, throttled_seconds: float = 0.0, chance: float = 0.5):
+    return POLICY.wait_seconds(
+        RequestError(kind, "no"), attempts=attempts, throttled_seconds=throttled_seconds, chance=chance
+    )
+
+
+@pytest.mark.parametrize("kind", FAILURE_KINDS)
+def test_only_what_may_succeed_later_is_tried_again(kind: FailureKind) -> None:
+    assert (wait(kind) is not None) == (kind in RETRIED)
+
+
+@pytest.mark.parametrize("kind", FAILURE_KINDS)
+def test_only_a_429_costs_time_but_no_attempts(kind: FailureKind) -> None:
+    assert (wait(kind, attempts=1000) is not None) == (kind == "throttled")
+
+
+@pytest.mark.parametrize("kind", sorted(TRANSIENT_KINDS))
+def test_the_last_attempt_is_the_last(kind: FailureKind) -> None:
+    assert wait(kind, attempts=4) is not None
+    assert wait(kind, attempts=5) is None
+
+
+def test_a_429_waits_in_the_governor_and_not_here() -> None:
+    assert wait("throttled", throttled_seconds=59.9) == 0.0
+
+
+def test_nothing_but_429s_for_too_long_is_given_up() -> None:
+    assert wait("throttled", throttled_seconds=60.0) is None
+
+
+@given(st.sampled_from(sorted(TRANSIENT_KINDS)), st.integers(1, 4), chances)
+def test_jitter_is_full_and_bounded(kind: FailureKind, attempts: int, chance: float) -> None:
+    seconds = wait(kind, attempts=attempts, chance=chance)
+    assert seconds is not None
+    assert 0 <= seconds <= min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**attempts)
+    assert seconds == pytest.approx(chance * FIRST_BACKOFF_SECONDS * 2**attempts)
+
+
+@given(st.integers(1, 99), chances)
+def test_no_wait_is_longer_than_the_longest(attempts: int, chance: float) -> None:
+    patient = RetryPolicy(max_attempts=100, max_throttled_seconds=60.0)
+    error = RequestError("timeout", "slow")
+    seconds = patient.wait_seconds(error, attempts=attempts, throttled_seconds=0.0, chance=chance)
+    assert seconds is not None
+    assert 0 <= seconds <= LONGEST_BACKOFF_SECONDS
+
+
+def test_a_request_error_keeps_the_servers_words_short() -> None:
+    assert len(RequestError("server_error", "x" * 10_000).message) == 2000
+
+
+def test_a_request_error_carries_what_was_billed() -> None:
+    error = RequestError(
+        "blocked", "no", http_status=200, retry_after_seconds=1.5, input_tokens=3, output_tokens=4
+    )
+    assert (error.kind, error.message, error.http_status) == ("blocked", "no", 200)
+    assert (error.retry_after_seconds, error.input_tokens, error.output_tokens) == (1.5, 3, 4)
+    assert str(error) == "no"

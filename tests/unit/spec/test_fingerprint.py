@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Generation, OpenAIModel
+from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+
+MODEL = GeminiModel(name="gemini-2.5-flash")
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+any_text = st.text(st.characters(exclude_categories=()), max_size=20)
+
+
+def fingerprint(
+    model: Any = MODEL,
+    generation: Generation = Generation(),  # noqa: B008 - frozen
+    schema: Any = None,
+    text: str = "Hello",
+    system: str | None = None,
+    media: tuple[tuple[str, str | None], ...] = (),
+) -> str:
+    return Fingerprinter(model, generation, schema)(text, system, media)
+
+
+def test_a_fingerprint_never_changes_between_versions() -> None:
+    """Another value here would ask, and pay, for every answer again. It needs a new number inside."""
+    assert fingerprint() == "3f76e58b6621832340dd1690881e129f571239f70ad4de38b93d0f38ffea3d8d"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": "Hello "},
+        {"system": "Be brief."},
+        {"system": ""},
+        {"media": (("gs://b/a.png", None),)},
+        {"media": (("gs://b/a.png", "image/png"),)},
+        {"schema": SCHEMA},
+        {"schema": {}},
+        {"model": GeminiModel(name="gemini-2.5-pro")},
+        {"model": OpenAIModel(type="openai", name="gemini-2.5-flash")},
+        {"generation": Generation(max_output_tokens=7)},
+        {"generation": Generation(temperature=0.5)},
+        {"generation": Generation(temperature=None)},
+        {"generation": Generation(top_p=0.5)},
+        {"generation": Generation(seed=1)},
+        {"generation": Generation(stop_sequences=("END",))},
+        {"generation": Generation(thinking_budget_tokens=0)},
+    ],
+    ids=str,
+)
+def test_whatever_decides_the_answer_decides_the_fingerprint(change: dict[str, Any]) -> None:
+    assert fingerprint(**change) != fingerprint()
+
+
+def test_every_parameter_of_generation_decides() -> None:
+    changed = {
+        "max_output_tokens": 7,
+        "temperature": 0.5,
+        "top_p": 0.5,
+        "seed": 1,
+        "stop_sequences": ("END",),
+        "thinking_budget_tokens": 0,
+    }
+    assert changed.keys() == Generation.model_fields.keys(), "a new parameter: extend this test"
+    found = {fingerprint(generation=Generation(**{name: value})) for name, value in changed.items()}
+    assert len(found | {fingerprint()}) == len(changed) + 1
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GeminiModel(name="gemini-2.5-flash", location="europe-west1"),
+        GeminiModel(name="gemini-2.5-flash", project="billed-elsewhere"),
+        GeminiModel(name="gemini-2.5-flash", base_url="http://127.0.0.1:8000"),
+    ],
+    ids=str,
+)
+def test_where_a_gemini_model_answers_makes_no_difference(model: GeminiModel) -> None:
+    assert fingerprint(model=model) == fingerprint()
+
+
+def test_where_an_openai_model_answers_makes_no_difference() -> None:
+    here = OpenAIModel(type="openai", name="gemma")
+    there = OpenAIModel(type="openai", name="gemma", base_url="http://host/v1", api_key_env="OTHER_KEY")
+    assert fingerprint(model=here) == fingerprint(model=there)
+
+
+def test_how_long_an_echo_takes_makes_no_difference() -> None:
+    slow = EchoModel(type="echo", latency_seconds=1)
+    assert fingerprint(model=slow) == fingerprint(model=EchoModel(type="echo"))
+
+
+def test_the_order_of_a_schemas_keys_makes_no_difference() -> None:
+    turned = {key: SCHEMA[key] for key in reversed(SCHEMA)}
+    assert fingerprint(schema=turned) == fingerprint(schema=SCHEMA)
+
+
+@given(any_text, any_text, any_text, any_text)
+def test_prompts_have_one_fingerprint_only_when_they_are_equal(a: str, b: str, c: str, d: str) -> None:
+    name = Fingerprinter(MODEL, Generation(), None)
+    assert (name(a, b) == name(c, d)) == ((a, b) == (c, d))
+
+
+def test_text_cannot_pose_as_a_system_instruction() -> None:
+    assert fingerprint(text="ab", system="c") != fingerprint(text="a", system="bc")
+    assert fingerprint(text='a", "b', system=None) != fingerprint(text="a", system="b")

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Generation, JobSpec, OpenAIModel
+
+
+@pytest.mark.parametrize("address", ["localhost:8000/v1", "ftp://host/", "", "//host"])
+@pytest.mark.parametrize("model", [GeminiModel, OpenAIModel])
+def test_an_address_that_is_not_http_is_refused(model: type[GeminiModel | OpenAIModel], address: str) -> None:
+    kind = model.model_fields["type"].annotation.__args__[0]  # type: ignore[union-attr]
+    (problem,) = model.problems({"type": kind, "name": "m", "base_url": address})
+    assert str(problem) == f"`base_url`: must start with http:// or https://; got {address!r}."
+
+
+def test_a_slash_at_the_end_of_an_address_makes_no_difference() -> None:
+    assert OpenAIModel(type="openai", name="m", base_url="http://host/v1/").base_url == "http://host/v1"
+
+
+def test_gemini_without_address_is_googles_own() -> None:
+    assert GeminiModel().base_url is None
+
+
+@pytest.mark.parametrize("model", [GeminiModel, OpenAIModel])
+def test_a_model_without_a_name_is_refused(model: type[GeminiModel | OpenAIModel]) -> None:
+    kind = model.model_fields["type"].annotation.__args__[0]  # type: ignore[union-attr]
+    (problem,) = model.problems({"type": kind, "name": ""})
+    assert problem.field == "name"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"type": "gemini"}, GeminiModel()),
+        ({"type": "openai", "name": "gemma"}, OpenAIModel(type="openai", name="gemma")),
+        ({"type": "echo"}, EchoModel(type="echo")),
+    ],
+)
+def test_the_type_chooses_the_model(job, data: dict[str, str], expected: object) -> None:
+    assert JobSpec.parse(job(model=data)).model == expected
+
+
+def test_the_fields_of_one_model_are_not_those_of_another(job) -> None:
+    (problem,) = JobSpec.problems(job(model={"type": "gemini", "api_key_env": "KEY"}))
+    assert problem.field.endswith("api_key_env")
+    assert problem.want == "there is no such field"
+
+
+def test_an_echo_does_not_answer_before_it_is_asked() -> None:
+    (problem,) = EchoModel.problems({"type": "echo", "latency_seconds": -1})
+    assert problem.field == "latency_seconds"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_output_tokens", 0),
+        ("temperature", -0.1),
+        ("temperature", 2.1),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("seed", "lucky"),
+        ("stop_sequences", "END"),
+        ("thinking_budget_tokens", -2),
+    ],
+)
+def test_a_parameter_out_of_bounds_is_refused(field: str, value: object) -> None:
+    (problem,) = Generation.problems({field: value})
+    assert (problem.field, problem.got) == (field, value)
+
+
+def test_the_server_may_choose_the_temperature() -> None:
+    assert Generation(temperature=None).temperature is None

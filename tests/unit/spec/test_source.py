@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.spec import FilesSource
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+
+
+def test_the_ending_gives_the_format() -> None:
+    assert FilesSource(uri="in/*.csv.gz", key=("id",)).resolved_format == "csv"
+
+
+def test_a_format_given_wins_over_the_ending() -> None:
+    assert FilesSource(uri="in/a.json", format="csv", key=("id",)).resolved_format == "csv"
+
+
+def test_without_ending_and_format_the_source_is_refused() -> None:
+    (problem,) = FilesSource.problems({"uri": "in/table", "key": ["id"]})
+    assert "`format` is needed: 'in/table' ends in none of" in str(problem)
+
+
+def test_an_unknown_format_is_refused() -> None:
+    (problem,) = FilesSource.problems({"uri": "in/table", "key": ["id"], "format": "avro"})
+    assert problem.field == "format"
+    assert problem.got == "avro"
+    assert "'parquet'" in problem.want
+
+
+def test_an_empty_uri_is_refused() -> None:
+    assert "uri" in {problem.field for problem in FilesSource.problems({"uri": "", "key": ["id"]})}
+
+
+def test_a_source_without_key_is_refused() -> None:
+    (problem,) = FilesSource.problems({"uri": "a.csv", "key": []})
+    assert problem.field == "key"
+
+
+def test_a_key_is_a_list_and_not_a_text() -> None:
+    (problem,) = FilesSource.problems({"uri": "a.csv", "key": "id"})
+    assert problem.field == "key"
+    assert problem.got == "id"
+
+
+@pytest.mark.parametrize("column", OUTPUT_COLUMNS)
+def test_a_key_that_an_output_column_would_overwrite_is_refused(column: str) -> None:
+    (problem,) = FilesSource.problems({"uri": "a.csv", "key": ["id", column]})
+    assert problem.field == "key"
+    assert f"['{column}'] would be overwritten" in problem.want
+
+
+def test_a_key_column_named_twice_is_refused() -> None:
+    (problem,) = FilesSource.problems({"uri": "a.csv", "key": ["id", "id"]})
+    assert str(problem) == "`key`: must name each column once; got ['id', 'id']."
