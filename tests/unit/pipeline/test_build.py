@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import apache_beam as beam
+from apache_beam.ml.inference.base import PredictionResult
+
+from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.build import FanOut
+from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Request
+
+REQUEST = Request("f", ({"id": 0}, {"id": 1}), Prompt("Hi"))
+
+
+def test_an_answer_goes_to_every_row_and_is_fresh_once(completion) -> None:
+    answer = completion()
+    assert list(FanOut().process(PredictionResult(REQUEST, answer))) == [
+        AnsweredRow({"id": 0}, "f", answer, "fresh"),
+        AnsweredRow({"id": 1}, "f", answer, "duplicate"),
+    ]
+
+
+def test_a_failure_goes_to_every_row_and_was_paid_once() -> None:
+    failure = Failure(kind="blocked", message="no")
+    found = list(FanOut().process(PredictionResult(REQUEST, failure)))
+    assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == DEAD for output in found)
+    assert [output.value for output in found] == [
+        DeadRow({"id": 0}, failure, is_duplicate=False),
+        DeadRow({"id": 1}, failure, is_duplicate=True),
+    ]

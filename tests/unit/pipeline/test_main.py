@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.__main__ import (
+    EXIT_BAD_SPEC,
+    _hand_back,
+    _parser,
+    _root,
+    _why_nothing,
+    check_model,
+    main,
+)
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    logs = [logging.getLogger(name) for name in ("llmbeam", "airflow_provider_llmbeam", "apache_beam")]
+    levels = [log.level for log in logs]
+    yield
+    for log, level in zip(logs, levels, strict=True):
+        log.setLevel(level)
+
+
+def raised(error: BaseException, *, during: BaseException | None = None, cause: BaseException | None = None):
+    """`error` as it looks once it was raised while another one was handled."""
+    error.__context__ = during
+    if cause is not None:
+        error.__cause__ = cause
+    return error
+
+
+def test_an_error_alone_is_its_own_root() -> None:
+    error = ValueError("a")
+    assert _root(error) is error
+
+
+def test_the_root_is_at_the_end_of_causes_and_contexts() -> None:
+    first = OSError("disk full")
+    wrapped = raised(RuntimeError("while running step"), during=first)
+    assert _root(raised(RuntimeError("job"), cause=wrapped)) is first
+
+
+def test_a_cause_goes_before_a_context() -> None:
+    cause = ValueError("the cause")
+    assert _root(raised(RuntimeError("job"), during=KeyError("beside"), cause=cause)) is cause
+
+
+def test_an_error_raised_from_none_is_the_root_and_not_what_it_replaced() -> None:
+    """`raise JobSpecError(...) from None` says: what came before is of no use to the reader."""
+    with pytest.raises(RuntimeError) as caught:
+        try:
+            try:
+                int("x")
+            except ValueError:
+                raise JobSpecError("the column is no number") from None
+        except JobSpecError as error:
+            raise RuntimeError("while running step") from error
+    assert isinstance(_root(caught.value), JobSpecError)
+
+
+def test_the_outcome_is_in_its_file_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    _hand_back(path, {"report": {"name": "ä"}})
+    assert json.loads(path.read_text()) == {"report": {"name": "ä"}}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_a_file_the_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    _hand_back(None, {"report": {"name": "nightly"}})
+    assert json.loads(capsys.readouterr().out) == {"name": "nightly"}
+
+
+def test_without_a_file_an_error_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    _hand_back(None, {"error": {"type": "JobSpecError", "message": "no"}})
+    assert capsys.readouterr().out == ""
+
+
+def test_options_that_are_not_ours_go_to_beam() -> None:
+    options, beam_options = _parser().parse_known_args(["--spec", "job.json", "--runner=X", "--res=1", "--streaming"])
+    assert (options.spec, options.result, options.stop_with_parent) == (Path("job.json"), None, False)
+    assert beam_options == ["--runner=X", "--res=1", "--streaming"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "nightly"}', b"\xff\xfe\xfa"])
+def test_a_bad_spec_ends_with_2_and_says_why(tmp_path: Path, text: str | bytes) -> None:
+    spec, result = tmp_path / "job.json", tmp_path / "result.json"
+    spec.write_bytes(text.encode() if isinstance(text, str) else text)
+    assert main([f"--spec={spec}", f"--result={result}"]) == EXIT_BAD_SPEC
+    error = json.loads(result.read_text())["error"]
+    assert error["type"] == "JobSpecError"
+    assert error["message"].endswith("Nothing was sent or billed.")
+
+
+def test_a_spec_that_is_not_there_ends_with_2_and_says_so(tmp_path: Path) -> None:
+    spec, result = tmp_path / "job.json", tmp_path / "result.json"
+    assert main([f"--spec={spec}", f"--result={result}"]) == EXIT_BAD_SPEC
+    assert "job.json" in json.loads(result.read_text())["error"]["message"]
+
+
+def test_a_job_that_answered_nothing_says_why_and_where_the_rows_are() -> None:
+    assert _why_nothing({"unauthorized": "API key not valid."}, 12, "out/dead.jsonl") == (
+        "None of 12 rows was answered. unauthorized: API key not valid. Every row is in the dead letter, "
+        "'out/dead.jsonl'."
+    )
+
+
+def test_a_missing_key_shows_before_a_row_is_read(job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    with pytest.raises(JobSpecError, match="GOOGLE_API_KEY"):
+        check_model(job(model={"type": "gemini"}))
+
+
+def test_an_echo_needs_no_key(job) -> None:
+    check_model(job())

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.journal import read_entries
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT, LLMModelHandler
+from airflow_provider_llmbeam.spec import Batching, EchoModel, GeminiModel
+
+ECHO = EchoModel(type="echo", name="parrot")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert "llmbeam-engine" not in {thread.name for thread in threading.enumerate()}
+
+
+def answers(handler: LLMModelHandler[Any], batch: list[Any]) -> list[Any]:
+    model = handler.load_model()
+    return handler.run_inference(batch, model)
+
+
+def test_there_is_one_result_per_example_in_order() -> None:
+    results = answers(LLMModelHandler(ECHO), ["a", Prompt("bb"), ""])
+    assert [result.example for result in results] == ["a", Prompt("bb"), ""]
+    assert {result.model_id for result in results} == {"parrot"}
+    assert [type(result.inference) for result in results] == [Completion, Completion, Failure]
+    assert results[1].inference.text == "bb"
+    assert results[2].inference.message == "the answer is empty"
+
+
+def test_an_empty_batch_has_no_results() -> None:
+    assert answers(LLMModelHandler(ECHO), []) == []
+
+
+def test_any_example_can_carry_its_prompt() -> None:
+    handler = LLMModelHandler(ECHO, prompt_of=lambda row: row["text"])
+    (result,) = answers(handler, [{"text": "hi"}])
+    assert result.example == {"text": "hi"}
+    assert result.inference.text == "hi"
+
+
+def test_a_structured_answer_is_checked() -> None:
+    handler = LLMModelHandler(ECHO, output_schema={"type": "object"})
+    good, bad = answers(handler, ['{"a": 1}', "[]"])
+    assert good.inference.parsed == {"a": 1}
+    assert bad.inference.kind == "invalid_output"
+
+
+def test_answers_are_in_the_journal_when_the_batch_is_handed_over(tmp_path: Path) -> None:
+    model = (handler := LLMModelHandler(ECHO, journal_uri=f"{tmp_path}/journal/")).load_model()
+    (tmp_path / "journal").mkdir(exist_ok=True)
+    handler.run_inference(["a", "b"], model)
+    (segment,) = (tmp_path / "journal").iterdir()
+    with segment.open("rb") as lines:
+        assert {entry.text for _, entry in read_entries(iter(lines))} == {"a", "b"}
+    del model
+
+
+def test_a_client_that_cannot_be_opened_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    with pytest.raises(JobSpecError):
+        LLMModelHandler(GeminiModel()).load_model()
+
+
+@pytest.mark.parametrize("arguments", [None, {}])
+def test_no_inference_args_are_fine(arguments: dict[str, Any] | None) -> None:
+    LLMModelHandler(ECHO).validate_inference_args(arguments)
+
+
+def test_inference_args_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`inference_args` are not used, set `generation` instead; got \{'a': 1\}"):
+        LLMModelHandler(ECHO).validate_inference_args({"a": 1})
+
+
+@given(size=st.integers(1, 3000), length=st.integers(0, 200_000))
+def test_a_prompt_never_weighs_more_than_a_batch(size: int, length: int) -> None:
+    """An element heavier than a batch makes Beam emit an empty one."""
+    options = LLMModelHandler(ECHO, batching=Batching(max_batch_size=size)).batch_elements_kwargs()
+    weight = options["element_size_fn"]("x" * length)
+    assert options["min_batch_size"] == options["max_batch_size"] == size
+    assert 1 <= weight <= size
+    assert weight == min(size, 1 + length // BYTES_PER_BATCH_UNIT)
+
+
+def test_a_batch_is_measured_by_its_prompts() -> None:
+    handler = LLMModelHandler(ECHO)
+    assert handler.get_num_bytes(["abc", Prompt("de")]) == 5
+    assert handler.get_metrics_namespace() == "llmbeam"

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.exceptions import RowsLostError
+from airflow_provider_llmbeam.pipeline.account import Tally
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
+from airflow_provider_llmbeam.pipeline.read import parse_json_line
+from airflow_provider_llmbeam.pipeline.write import (
+    _ROW_GROUP,
+    answer_record,
+    check_sums,
+    dead_record,
+    encode_record,
+    write_parquet,
+)
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+
+
+def record(answer: Any = "Hi.", **key: Any) -> dict[str, Any]:
+    return {
+        **key,
+        "answer": answer,
+        "origin": "fresh",
+        "model": "m",
+        "fingerprint": "f",
+        "finish_reason": "stop",
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "attempts": 1,
+        "latency_seconds": 0.25,
+    }
+
+
+def parquet(*records: dict[str, Any], key: tuple[str, ...] = ("id",)) -> pa.Table:
+    file = io.BytesIO()
+    write_parquet(iter([encode_record(found) for found in records]), file, key)
+    return pq.read_table(io.BytesIO(file.getvalue()))
+
+
+def test_an_answered_row_carries_its_key_and_what_an_audit_asks_for(completion) -> None:
+    answered = AnsweredRow({"id": 7, "part": "a", "text": "x"}, "f" * 64, completion(latency_seconds=1 / 3), "fresh")
+    assert answer_record(answered, ("part", "id")) == {
+        "part": "a",
+        "id": 7,
+        "answer": "Hi.",
+        "origin": "fresh",
+        "model": "m-001",
+        "fingerprint": "f" * 64,
+        "finish_reason": "stop",
+        "input_tokens": 10,
+        "output_tokens": 3,
+        "attempts": 1,
+        "latency_seconds": 0.3333,
+    }
+
+
+def test_the_output_columns_are_those_that_a_key_cannot_have(completion) -> None:
+    assert tuple(answer_record(AnsweredRow({}, "f", completion(), "fresh"), ())) == OUTPUT_COLUMNS
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [], 0, False, ""])
+def test_a_structured_answer_is_its_value(completion, value: Any) -> None:
+    answered = AnsweredRow({}, "f", completion(text=json.dumps(value), parsed=value), "fresh")
+    assert answer_record(answered, ())["answer"] == value
+
+
+def test_a_dead_row_is_the_row_and_why(completion) -> None:
+    failure = Failure(kind="blocked", message="no", http_status=200, attempts=1, input_tokens=5)
+    assert dead_record(DeadRow({"id": 1, "text": "a"}, failure)) == {
+        "id": 1,
+        "text": "a",
+        "llmbeam_error": {"kind": "blocked", "message": "no", "http_status": 200, "attempts": 1},
+    }
+
+
+def test_a_dead_row_can_be_read_again_as_a_row() -> None:
+    row = {"id": 1, "text": "ä\ud800\n"}
+    line = encode_record(dead_record(DeadRow(row, Failure(kind="timeout", message="slow"))))
+    (again,) = parse_json_line(line)
+    assert isinstance(again, dict) or again.failure.kind == "unreadable_row"
+    assert line.count(b"\n") == 1
+
+
+def test_a_row_that_dies_again_tells_the_newer_reason() -> None:
+    first = dead_record(DeadRow({"id": 1}, Failure(kind="timeout", message="slow")))
+    second = dead_record(DeadRow(first, Failure(kind="blocked", message="no")))
+    assert second["llmbeam_error"]["kind"] == "blocked"
+    assert second.keys() == first.keys()
+
+
+def test_a_record_is_one_line_and_what_json_has_no_type_for_is_text() -> None:
+    row = {"day": datetime.date(2026, 11, 20), "sum": Decimal("1.10"), "text": "ä\n漢"}
+    line = encode_record(row)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert json.loads(line) == {"day": "2026-11-20", "sum": "1.10", "text": "ä\n漢"}
+    assert "ä".encode() in line
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "expected"),
+    [
+        ([1, -2, 2**63 - 1], pa.int64(), [1, -2, 2**63 - 1]),
+        ([1.5, 2.0], pa.float64(), [1.5, 2.0]),
+        ([1, 2.5], pa.float64(), [1.0, 2.5]),
+        ([True, False], pa.bool_(), [True, False]),
+        (["a", "ä漢😀", ""], pa.string(), ["a", "ä漢😀", ""]),
+        ([1, "a"], pa.string(), ["1", "a"]),
+        ([1, True], pa.string(), ["1", "true"]),
+        ([{"a": "ä"}, [1]], pa.string(), ['{"a": "ä"}', "[1]"]),
+    ],
+    ids=["int", "float", "int and float", "bool", "str", "int and str", "int and bool", "nested"],
+)
+def test_a_key_column_has_the_type_of_its_values_else_text(keys: list[Any], kind: pa.DataType, expected: list[Any]) -> None:
+    table = parquet(*(record(id=key) for key in keys))
+    assert table.schema.field("id").type == kind
+    assert table["id"].to_pylist() == expected
+
+
+@pytest.mark.parametrize("keys", [[2**63], [-(2**63) - 1], [2**64, "a"], [2**53 + 1, 0.5]])
+def test_a_number_too_large_for_its_column_loses_neither_itself_nor_the_job(keys: list[Any]) -> None:
+    """All is paid for by then, and every retry would fail here again."""
+    table = parquet(*(record(id=key) for key in keys))
+    assert table["id"].to_pylist() == [str(key) for key in keys]
+
+
+@pytest.mark.parametrize("answer", ["cut \ud83d", {"a": "cut \ud83d"}])
+def test_half_a_character_in_an_answer_does_not_lose_the_job(answer: Any) -> None:
+    """A model that is cut at `max_output_tokens` may end so; all is paid for by then."""
+    assert "cut " in parquet(record(answer=answer, id=1))["answer"].to_pylist()[0]
+
+
+def test_a_structured_answer_is_json_text_in_parquet() -> None:
+    table = parquet(record(answer={"a": ["ä"]}, id=1), record(answer="text", id=2), record(answer=3, id=3))
+    assert table["answer"].to_pylist() == ['{"a": ["ä"]}', "text", "3"]
+
+
+def test_the_columns_of_a_parquet_file_are_the_key_and_the_output() -> None:
+    table = parquet(record(part="b", id=1), key=("part", "id"))
+    assert tuple(table.column_names) == ("part", "id", *OUTPUT_COLUMNS)
+    assert table["input_tokens"].type == pa.int64()
+    assert table["latency_seconds"].to_pylist() == [0.25]
+
+
+def test_a_parquet_file_without_rows_has_its_columns() -> None:
+    table = parquet()
+    assert table.num_rows == 0
+    assert tuple(table.column_names) == ("id", *OUTPUT_COLUMNS)
+
+
+def test_more_rows_than_a_row_group_are_all_written() -> None:
+    table = parquet(*(record(id=number) for number in range(_ROW_GROUP + 1)))
+    assert table["id"].to_pylist() == list(range(_ROW_GROUP + 1))
+
+
+@given(st.lists(st.tuples(st.text(max_size=10), st.text(max_size=10)), max_size=5))
+@settings(deadline=None, max_examples=30)
+def test_any_text_is_written_as_it_is(rows: list[tuple[str, str]]) -> None:
+    table = parquet(*(record(id=key, answer=answer) for key, answer in rows))
+    assert list(zip(table["id"].to_pylist(), table["answer"].to_pylist(), strict=True)) == rows
+
+
+def test_sums_that_fit_pass() -> None:
+    check_sums(3, Tally(answered=Counter(fresh=1, duplicate=1), dead=Counter(blocked=1)))
+    check_sums(0, Tally())
+
+
+@pytest.mark.parametrize("rows_read", [2, 4])
+def test_a_row_too_few_or_too_many_stops_the_publication(rows_read: int) -> None:
+    with pytest.raises(RowsLostError, match=rf"^{rows_read} rows read, but 2 answered \+ 1 in the dead letter = 3\."):
+        check_sums(rows_read, Tally(answered=Counter(fresh=2), dead=Counter(blocked=1)))
