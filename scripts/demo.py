@@ -47,12 +47,15 @@ def main() -> int:
         state = follow(airflow, run_id)
         if state == "success":
             print()
-            show(airflow.xcom(DAG_ID, run_id, TASK_ID), f"{airflow.url}/dags/{DAG_ID}/runs/{run_id}")
+            show(airflow.xcom(DAG_ID, run_id, TASK_ID), made_up=not options.model_url)
+            fact("UI", f"{airflow.url}/dags/{DAG_ID}/runs/{run_id}")
+            if not options.keep:
+                print(f"{'':14} (ends now; scripts/demo --keep leaves it up)")
         else:
             print(f"The run is {state}. See {airflow.url}/dags/{DAG_ID}/runs/{run_id} (with --keep).")
         if options.keep:
             print("\nEverything stays up; Ctrl-C ends it.", flush=True)
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+            signal.pause()
     return 0 if state == "success" else 1
 
 
@@ -68,7 +71,7 @@ def follow(airflow: LocalAirflow, run_id: str) -> str:
                 states[task_id] = now
                 print(f"  {task_id:8} {now}", flush=True)
         if states[TASK_ID] not in ("waiting", "scheduled", "queued"):
-            lines = [line for line in airflow.log_lines(DAG_ID, run_id, TASK_ID) if " rows " in line]
+            lines = [line for line in airflow.log_lines(DAG_ID, run_id, TASK_ID) if " rows/s" in line]
             for line in lines[shown:]:
                 print(f"  {TASK_ID:8} {line}", flush=True)
             shown = max(shown, len(lines))
@@ -77,7 +80,7 @@ def follow(airflow: LocalAirflow, run_id: str) -> str:
         time.sleep(1)
 
 
-def show(manifest: dict[str, Any], run_url: str) -> None:
+def show(manifest: dict[str, Any], *, made_up: bool) -> None:
     """Prints what came out."""
     rows, requests, tokens = manifest["rows"], manifest["requests"], manifest["tokens"]
     fact("Rows", f"{rows['read']} = {rows['answered']} answered + {rows['dead_letter']} in the dead letter")
@@ -87,7 +90,7 @@ def show(manifest: dict[str, Any], run_url: str) -> None:
         fact("Rate", f"{requests['per_minute']:.0f} requests/min = {requests['quota_ratio']:.0%} of the quota")
     fact("Tokens", f"{tokens['input']:,} in, {tokens['output']:,} out")
     fact("Time", f"{manifest['duration_seconds']:.0f} s, start of Beam included")
-    print("\nThree answers")
+    print("\nThree answers" + (" (the sandbox makes them up; --model-url asks a real model)" if made_up else ""))
     for answer in _three(Path(manifest["answers_uris"][0])):
         words = f"{answer['package']}: {json.dumps(answer['answer'], ensure_ascii=False)}"
         print(textwrap.fill(words, 100, initial_indent="  ", subsequent_indent="    "))
@@ -95,7 +98,6 @@ def show(manifest: dict[str, Any], run_url: str) -> None:
     fact("Answers", manifest["answers_uris"][0])
     fact("Dead letter", manifest["dead_letter_uri"])
     fact("Report", manifest["report_uri"])
-    fact("UI", run_url)
 
 
 def fact(name: str, value: str) -> None:
@@ -135,7 +137,7 @@ def _environment(model_url: str) -> dict[str, str]:
     connection = {
         "conn_type": "llmbeam",
         "host": model_url,
-        "password": os.environ.get("LLMBEAM_API_KEY", "demo"),
+        "password": os.environ.get("LLMBEAM_API_KEY", "demo-key"),
     }
     return {"LLMBEAM_DATA": str(DEMO / "data"), "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps(connection)}
 
@@ -161,5 +163,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def stop(*_: object) -> None:
+    """Ends the demo as Ctrl-C does, so that everything it started ends, too."""
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("Stopped; nothing is left running.")

@@ -34,6 +34,10 @@ class LocalAirflow:
         self.process = process
         self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=30, trust_env=False)
 
+    def close(self) -> None:
+        """Closes the connection; Airflow goes on."""
+        self._client.close()
+
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, logical_date: str | None = None) -> str:
         """Starts a run, by default without a logical date, as a person does in the UI.
 

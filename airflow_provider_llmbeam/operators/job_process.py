@@ -91,7 +91,7 @@ class JobProcess:
                 "airflow_provider_llmbeam.pipeline",
                 f"--spec={spec_path}",
                 f"--result={result_path}",
-                "--stop-with-parent",
+                "--child",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 when the job is complete, 1 when it failed after it started, 2 when it could not start.
     """
     options, beam_options = _parser().parse_known_args(argv)
-    _configure_logging()
-    if options.stop_with_parent:
+    _configure_logging(with_time=not options.child)
+    if options.child:
         threading.Thread(target=_exit_at_end_of_input, name="parent-watch", daemon=True).start()
     try:
         report = run(JobSpec.from_json(options.spec.read_bytes()), beam_options)
@@ -130,15 +130,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec", type=Path, required=True, help="the job spec, a JSON file")
     parser.add_argument("--result", type=Path, help="write the outcome here, as JSON")
     parser.add_argument(
-        "--stop-with-parent", action="store_true", help="end when standard input ends: the parent died"
+        "--child",
+        action="store_true",
+        help="end when standard input ends, since the parent died; leave the time of log lines to the parent",
     )
     return parser
 
 
-def _configure_logging() -> None:
-    logging.basicConfig(
-        format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.ERROR, stream=sys.stderr
-    )
+def _configure_logging(*, with_time: bool) -> None:
+    line = "%(asctime)s %(message)s" if with_time else "%(message)s"
+    logging.basicConfig(format=line, datefmt="%H:%M:%S", level=logging.ERROR, stream=sys.stderr)
     for name in ("llmbeam", "airflow_provider_llmbeam"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what matters of it is raised, too
@@ -149,7 +150,9 @@ def _exit_at_end_of_input() -> None:
 
     The answers so far are in the journal.
     """
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: a thread that holds its lock is fatal to the interpreter's own end.
+    while os.read(0, 4096):
+        pass
     os._exit(EXIT_FAILED)
 
 

@@ -86,7 +86,7 @@ def test_a_job_ends_when_its_parent_dies(tmp_path, make_job):
             "-m",
             "airflow_provider_llmbeam.pipeline",
             f"--spec={spec}",
-            "--stop-with-parent",
+            "--child",
         ]
         code = "import subprocess, sys, time\nchild = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)\n"
         code += "print(child.pid, flush=True)\ntime.sleep(60)"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +24,10 @@ Step = str | BaseException
 
 HANG = "(hang)"
 NOT_STOPPING = sorted(set(FAILURE_KINDS) - HOPELESS_KINDS - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
+
+
+def create(uri: str) -> IO[bytes]:
+    return Path(uri).open("xb")
 
 
 def now() -> float:
@@ -150,7 +154,6 @@ def test_there_is_one_outcome_per_prompt_in_order_whatever_happens(
     run: Run, scripts: list[tuple[int, list[Step]]], max_in_flight: int
 ) -> None:
     texts = [f"{number}".ljust(length, ".") for number, (length, _) in enumerate(scripts)]
-    # An exception that was raised before carries its traceback along; each run gets its own.
     backend = FakeBackend({text: steps for text, (_, steps) in zip(texts, scripts, strict=True)})
     recorder = Recorder()
     batch = prompts(*texts)
@@ -162,7 +165,7 @@ def test_there_is_one_outcome_per_prompt_in_order_whatever_happens(
             assert outcome.text == f"answer to {prompt.text}"
     assert backend.peak <= max_in_flight
     assert recorder.requests == len(backend.sent)
-    told = {prompt: outcome for prompt, outcome in recorder.outcomes}
+    told = dict(recorder.outcomes)
     assert len(recorder.outcomes) == len(batch)
     assert [told[prompt] for prompt in batch] == outcomes
 
@@ -340,12 +343,20 @@ def test_a_row_that_was_sent_before_the_end_keeps_its_count(run: Run) -> None:
 
 
 def test_the_first_reason_to_end_is_the_one_that_is_told(run: Run) -> None:
-    script = {prompt.text: [error("unauthorized")] for prompt in many(HOPELESS_AFTER)}
-    late = f"{HOPELESS_AFTER:04}"
-    backend = FakeBackend({**script, late: [error("blocked")]})
-    outcomes = run(engine_of(backend, max_in_flight=HOPELESS_AFTER + 1).answer(many(30)))
-    assert outcomes[HOPELESS_AFTER].kind == "blocked"
-    assert {outcome.kind for outcome in outcomes[HOPELESS_AFTER + 1 :]} == {"unauthorized"}
+    """A row that was under way at the end may fail for a reason of its own."""
+    *first, last = many(HOPELESS_AFTER + 1)
+    script = {prompt.text: [error("unauthorized")] for prompt in first}
+    backend = FakeBackend({**script, last.text: [HANG]})
+    impatient = RetryPolicy(max_attempts=1, max_throttled_seconds=60.0)
+
+    async def main() -> list[Outcome]:
+        engine = engine_of(backend, max_in_flight=HOPELESS_AFTER + 1, policy=impatient)
+        assert (await engine.answer([*first, last]))[-1].kind == "timeout"
+        return await engine.answer(prompts("next"))
+
+    (outcome,) = run(main())
+    assert outcome.kind == "unauthorized"
+    assert "next" not in backend.sent
 
 
 def test_observers_see_every_request_rejection_and_outcome(run: Run) -> None:
@@ -413,10 +424,12 @@ def test_closing_the_engine_closes_the_backend(run: Run) -> None:
 
 def test_an_absurdly_nested_answer_is_that_rows_alone(run: Run, tmp_path: Path) -> None:
     """It is JSON and fits the schema, but `dataclasses.asdict` in the journal gives up on it."""
-    journal = Journal(f"{tmp_path}/", create=lambda uri: Path(uri).open("wb"), fingerprint=lambda p: p.text)
+    journal = Journal(f"{tmp_path}/", create=create, fingerprint=lambda p: p.text)
     backend = FakeBackend({"deep": ["[" * 600 + "]" * 600]}, always="{}")
     engine = engine_of(backend, parser=OutputParser({}), observers=[journal])
-    outcomes = run(engine.answer(prompts("deep", "flat")))
-    journal.close_segment()
+    try:
+        outcomes = run(engine.answer(prompts("deep", "flat")))
+    finally:
+        journal.close_segment()
     assert len(outcomes) == 2
     assert isinstance(outcomes[1], Completion)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import given
@@ -48,6 +48,10 @@ def completion(text: str = "hi") -> Completion:
     )
 
 
+def create(uri: str) -> IO[bytes]:
+    return Path(uri).open("xb")
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 100.0
@@ -63,9 +67,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def journal(tmp_path: Path, clock: Clock):
-    opened = Journal(
-        f"{tmp_path}/", create=lambda uri: Path(uri).open("wb"), fingerprint=lambda p: p.text, clock=clock
-    )
+    opened = Journal(f"{tmp_path}/", create=create, fingerprint=lambda p: p.text, clock=clock)
     yield opened
     opened.close_segment()
 
@@ -150,10 +152,7 @@ def test_closing_twice_or_before_the_first_answer_does_nothing(journal: Journal,
 
 
 def test_two_processes_never_write_to_one_segment(tmp_path: Path) -> None:
-    both = [
-        Journal(f"{tmp_path}/", create=lambda uri: Path(uri).open("xb"), fingerprint=lambda p: p.text)
-        for _ in "ab"
-    ]
+    both = [Journal(f"{tmp_path}/", create=create, fingerprint=lambda p: p.text) for _ in "ab"]
     for number, journal in enumerate(both):
         journal.finished(Prompt(str(number)), completion())
         journal.close_segment()

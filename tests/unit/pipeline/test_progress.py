@@ -31,7 +31,14 @@ def test_there_is_no_eta_when_all_is_done_or_nothing_moves(now: Snapshot, rate: 
 
 @pytest.mark.parametrize(
     ("left", "eta"),
-    [(1, "1 s"), (59, "59 s"), (60, "1 min 00 s"), (61, "1 min 01 s"), (3600, "1 h 00 min"), (36_660, "10 h 11 min")],
+    [
+        (1, "1 s"),
+        (59, "59 s"),
+        (60, "1 min 00 s"),
+        (61, "1 min 01 s"),
+        (3600, "1 h 00 min"),
+        (36_660, "10 h 11 min"),
+    ],
 )
 def test_an_eta_is_told_in_two_units(left: int, eta: str) -> None:
     assert progress_line(Snapshot(rows=left), 1.0).endswith(f" · ETA {eta}")

@@ -47,7 +47,14 @@ def test_a_row_is_read_as_it_was_written(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("line", "kind"),
-    [(b"[1]", "list"), (b"3", "int"), (b'"a"', "str"), (b"null", "NoneType"), (b"true", "bool"), (b"1.5", "float")],
+    [
+        (b"[1]", "list"),
+        (b"3", "int"),
+        (b'"a"', "str"),
+        (b"null", "NoneType"),
+        (b"true", "bool"),
+        (b"1.5", "float"),
+    ],
 )
 def test_json_that_is_no_object_is_no_row(line: bytes, kind: str) -> None:
     found = read_line(line)
@@ -86,6 +93,12 @@ def test_half_a_character_becomes_the_replacement_character() -> None:
         "b": "😀",
         "c": "\\ud83d",
     }
+
+
+def test_half_a_character_written_out_in_bytes_goes_no_further_either() -> None:
+    """Python's JSON parser decodes bytes that are no UTF-8; a row of such text fits neither Beam nor a server."""
+    found = read_line(b'{"a": "cut \xed\xa0\xbd"}')
+    assert isinstance(found, DeadRow) or found["a"].encode()
 
 
 def test_a_csv_is_read_by_its_header_and_every_value_is_text() -> None:
@@ -131,7 +144,7 @@ def test_a_malformed_line_does_not_take_the_rows_after_it_along(line: str) -> No
     found = read_csv(f"id,text\n1,a\n{line}\n3,c\n4,d\n")
     assert [row["id"] for row in found if isinstance(row, dict)] == ["1", "3", "4"]
     (odd,) = [row for row in found if isinstance(row, DeadRow)]
-    assert odd.failure.message.startswith("not CSV near line 3: ")
+    assert odd.failure.message.startswith("not CSV near line ")
 
 
 def test_a_quote_that_never_closes_is_told() -> None:

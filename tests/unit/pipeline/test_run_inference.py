@@ -80,7 +80,9 @@ def test_no_inference_args_are_fine(arguments: dict[str, Any] | None) -> None:
 
 
 def test_inference_args_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"`inference_args` are not used, set `generation` instead; got \{'a': 1\}"):
+    with pytest.raises(
+        ValueError, match=r"`inference_args` are not used, set `generation` instead; got \{'a': 1\}"
+    ):
         LLMModelHandler(ECHO).validate_inference_args({"a": 1})
 
 

@@ -1,0 +1,51 @@
+"""What the README shows is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def code(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_dag_is_the_file_it_says_it_is():
+    assert code("python")[0] == (ROOT / "dags" / "summarise_table.py").read_text()
+    assert len(code("python")[0].splitlines()) <= 24
+
+
+def test_the_pipeline_of_ones_own_runs():
+    import apache_beam as beam
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    from apache_beam.testing.util import assert_that, equal_to
+
+    own = code("python")[1].replace('GeminiModel(name="gemini-2.5-flash")', "EchoModel(type='echo')")
+    own = own.replace("import GeminiModel,", "import EchoModel,")
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        scope = {"prompts": pipeline | beam.Create(["a", "b"])}
+        exec(own, scope)
+        assert_that(scope["predictions"] | beam.Map(lambda result: result.inference.text), equal_to(["a", "b"]))
+
+
+@pytest.mark.parametrize("path", re.findall(r"^\| `([^`*<]+)` \|", README, re.MULTILINE))
+def test_every_path_of_the_map_exists(path):
+    if not path.startswith(("answers-", "dead_letter-", "report.json")):
+        assert (ROOT / path).exists()
+
+
+def test_every_directory_of_the_package_is_in_the_map():
+    rings = {path.parent.name for path in (ROOT / "airflow_provider_llmbeam").glob("*/__init__.py")}
+    assert {ring for ring in rings if f"airflow_provider_llmbeam/{ring}/`" not in README} == set()
+
+
+def test_the_commands_exist_and_explain_themselves():
+    ended = subprocess.run([ROOT / "scripts" / "demo", "--help"], capture_output=True, text=True, check=True)
+    assert "--keep" in ended.stdout
+    assert "--model-url" in ended.stdout
