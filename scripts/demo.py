@@ -22,7 +22,6 @@ import httpx
 from local_airflow import UNFINISHED, LocalAirflow, end_process_group, local_airflow
 
 ROOT = Path(__file__).resolve().parent.parent
-DEMO = ROOT / ".demo"
 DAG_ID, TASK_ID = "nightly_enrichment", "enrich"
 #: Of the sandbox; the Dag's own limit is the same.
 REQUESTS_PER_MINUTE = 600
@@ -31,7 +30,8 @@ REQUESTS_PER_MINUTE = 600
 def main() -> int:
     """Returns 0 when the run succeeded."""
     options = _parser().parse_args()
-    shutil.rmtree(DEMO, ignore_errors=True)
+    home = options.home.resolve()
+    shutil.rmtree(home, ignore_errors=True)
     with ExitStack() as stack:
         if options.model_url:
             url, conf = options.model_url.rstrip("/"), _served_model(options.model_url, options.model_name)
@@ -39,7 +39,7 @@ def main() -> int:
         else:
             url, conf = stack.enter_context(sandbox()), {}
             fact("Sandbox", f"{url} (emulated Gemini API, {REQUESTS_PER_MINUTE} requests/min)")
-        airflow = stack.enter_context(local_airflow(DEMO / "airflow", ROOT / "dags", _environment(url)))
+        airflow = stack.enter_context(local_airflow(home / "airflow", ROOT / "dags", _environment(home, url)))
         fact("Airflow", f"{airflow.url} (no login)")
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         run_id = airflow.trigger(DAG_ID, conf, today.isoformat())
@@ -133,13 +133,13 @@ def sandbox() -> Iterator[str]:
             end_process_group(process)
 
 
-def _environment(model_url: str) -> dict[str, str]:
+def _environment(home: Path, model_url: str) -> dict[str, str]:
     connection = {
         "conn_type": "llmbeam",
         "host": model_url,
         "password": os.environ.get("LLMBEAM_API_KEY", "demo-key"),
     }
-    return {"LLMBEAM_DATA": str(DEMO / "data"), "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps(connection)}
+    return {"LLMBEAM_DATA": str(home / "data"), "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps(connection)}
 
 
 def _served_model(url: str, name: str | None) -> dict[str, str]:
@@ -158,6 +158,7 @@ def _three(path: Path) -> list[dict[str, Any]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave Airflow and the sandbox running at the end")
+    parser.add_argument("--home", type=Path, default=ROOT / ".demo", help="made anew; everything lies below it")
     parser.add_argument("--model-url", help="a real OpenAI-compatible server, e.g. http://127.0.0.1:8000/v1")
     parser.add_argument("--model-name", help="the model to ask for there; by default the first it lists")
     return parser

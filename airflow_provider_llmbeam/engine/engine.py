@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -132,12 +133,14 @@ class Engine:
             if wait_seconds is None:
                 return self._give_up(row, failure)
             await asyncio.sleep(wait_seconds)
-        return self._stopped_by
+        return dataclasses.replace(self._stopped_by, attempts=row.attempts, rejections=row.rejections)
 
     async def _attempt(self, row: _Row) -> Completion:
         """Sends one request at its time."""
         reserved = row.input_tokens + self._buckets.expected_output_tokens(row.input_tokens)
         await self._admission(reserved)
+        if self._stopped_by is not None:
+            raise RequestError(self._stopped_by.kind, self._stopped_by.message)
         row.attempts += 1
         row.first_sent_at = row.first_sent_at or time.time()
         for observer in self._observers:
@@ -147,12 +150,14 @@ class Engine:
             async with asyncio.timeout(self._request_timeout_seconds):
                 reply = await self._backend.complete(row.prompt)
         except TimeoutError:
+            row.throttled_since = None
             raise RequestError(
                 "timeout", f"no answer within {self._request_timeout_seconds:g} s (`request_timeout_seconds`)"
             ) from None
         except RequestError as error:
+            self._governor.settle(reserved, error.input_tokens + error.output_tokens)
             if error.kind == "throttled":
-                self._on_rejection(row, error, reserved)
+                self._on_rejection(row, error)
             else:
                 row.throttled_since = None
             raise
@@ -163,12 +168,11 @@ class Engine:
         while (delay := self._governor.delay(self._clock(), ticket)) > 0:  # noqa: ASYNC110 - no event, a clock
             await asyncio.sleep(delay)
 
-    def _on_rejection(self, row: _Row, error: RequestError, reserved: float) -> None:
+    def _on_rejection(self, row: _Row, error: RequestError) -> None:
         now = self._clock()
         row.attempts -= 1
         row.rejections += 1
         row.throttled_since = row.throttled_since or now
-        self._governor.settle(reserved, 0)
         hold_seconds = self._governor.rejected(now, error.retry_after_seconds)
         for observer in self._observers:
             observer.rejected(hold_seconds)
@@ -204,7 +208,7 @@ class Engine:
         )
         if error.kind in HOPELESS_KINDS and not self._answers:
             self._hopeless += 1
-        if error.kind == "quota_exhausted" or self._hopeless >= HOPELESS_AFTER:
+        if self._stopped_by is None and (error.kind == "quota_exhausted" or self._hopeless >= HOPELESS_AFTER):
             self._stopped_by = Failure(
                 kind=error.kind, message=f"not sent, as others before it failed: {error.message}"
             )

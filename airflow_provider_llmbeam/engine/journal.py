@@ -83,7 +83,8 @@ class Journal:
 
 def encode_entry(fingerprint: str, completion: Completion) -> bytes:
     """One journal line."""
-    entry = {"fingerprint": fingerprint, **dataclasses.asdict(completion)}
+    values = {field.name: getattr(completion, field.name) for field in dataclasses.fields(completion)}
+    entry = {"fingerprint": fingerprint, **values}
     return json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 

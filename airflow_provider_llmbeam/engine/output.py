@@ -36,8 +36,8 @@ class OutputParser:
         if self._validator is None:
             return None
         try:
-            value = json.loads(reply.text)
-        except ValueError as error:
+            value = json.loads(reply.text, parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:
             raise self._invalid(reply, f"the answer is not JSON ({error}): {reply.text[:500]}") from None
         if (wrong := next(self._validator.iter_errors(value), None)) is not None:
             raise self._invalid(reply, f"`output_schema` refuses it at {wrong.json_path}: {wrong.message}")
@@ -53,3 +53,7 @@ class OutputParser:
             input_tokens=reply.input_tokens,
             output_tokens=reply.output_tokens,
         )
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 

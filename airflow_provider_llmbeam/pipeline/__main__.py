@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.child:
         threading.Thread(target=_exit_at_end_of_input, name="parent-watch", daemon=True).start()
     try:
-        report = run(JobSpec.from_json(options.spec.read_bytes()), beam_options)
+        report = run(_spec(options.spec), beam_options)
     except LLMBeamError as error:
         _log.error("%s", error)
         _hand_back(options.result, {"error": {"type": type(error).__name__, "message": str(error)}})
@@ -100,6 +100,13 @@ def check_model(spec: JobSpec) -> None:
     open_backend(spec.model, spec.generation, spec.prompt.output_schema)
 
 
+def _spec(path: Path) -> JobSpec:
+    try:
+        return JobSpec.from_json(path.read_bytes())
+    except OSError as error:
+        raise JobSpecError(f"The job spec cannot be read: {error}. Nothing was sent or billed.") from error
+
+
 def _why_nothing(words: dict[str, str], rows: int, dead_letter_uri: str) -> str:
     kind, message = next(iter(words.items()))
     return (
@@ -109,7 +116,7 @@ def _why_nothing(words: dict[str, str], rows: int, dead_letter_uri: str) -> str:
 
 
 def _root(error: BaseException) -> BaseException:
-    while (earlier := error.__cause__ or error.__context__) is not None:
+    while (earlier := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         error = earlier
     return error
 

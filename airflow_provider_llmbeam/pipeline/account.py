@@ -12,7 +12,7 @@ import apache_beam as beam
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
 
-#: Ratio of a latency class to the next: percentiles are right to 5 %.
+#: Ratio of a latency class to the next: a percentile is at most 10 % high.
 _LATENCY_RATIO = 1.1
 
 

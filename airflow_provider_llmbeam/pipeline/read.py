@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import apache_beam as beam
@@ -76,8 +77,8 @@ def parse_json_line(line: bytes) -> Iterator[Row | DeadRow]:
     if not text:
         return
     try:
-        row = json.loads(text)
-    except ValueError as error:
+        row = json.loads(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
         yield _unreadable(line, f"not JSON: {error}")
         return
     if rb"\ud" in text.lower():
@@ -87,7 +88,9 @@ def parse_json_line(line: bytes) -> Iterator[Row | DeadRow]:
 
 def parse_csv(text: io.TextIOBase) -> Iterator[Row | DeadRow]:
     """Reads a file with a header; every value is text, as a CSV has no types."""
-    reader = csv.DictReader(text, restkey="", strict=True)
+    reader = csv.DictReader(text, strict=True)
+    if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
+        raise ValueError(f"the header names column {twice[0]!r} twice; one would hide the other")
     while True:
         try:
             row = next(reader)
@@ -95,8 +98,8 @@ def parse_csv(text: io.TextIOBase) -> Iterator[Row | DeadRow]:
             return
         except csv.Error as error:
             yield _unreadable(b"", f"not CSV near line {reader.line_num}: {error}")
-            return
-        if "" in row or None in row.values():
+            continue
+        if None in row or None in row.values():
             expected = len(reader.fieldnames or ())
             yield _unreadable(
                 json.dumps(row, ensure_ascii=False).encode(),

@@ -38,6 +38,12 @@ class _RowEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
 
+def _shown(value: Any) -> Any:
+    if callable(value) and not isinstance(value, jinja2.Undefined):
+        raise jinja2.UndefinedError(f"{value!r} is a method; no column of that name, or the call's () is missing")
+    return "" if value is None else value
+
+
 class PromptRenderer:
     """Renders the prompt of a row.
 
@@ -50,7 +56,7 @@ class PromptRenderer:
             undefined=_MissingColumn,
             autoescape=False,
             keep_trailing_newline=True,
-            finalize=lambda value: "" if value is None else value,
+            finalize=_shown,
         )
         # Jinja's own tojson escapes <, > and & for HTML, which a model would read as they stand.
         environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)

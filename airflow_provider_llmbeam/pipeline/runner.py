@@ -17,5 +17,6 @@ def pinned_runner(beam_options: Sequence[str]) -> tuple[FnApiRunner | None, Pipe
         The runner, or `None` when the options decide, and the options.
     """
     options = PipelineOptions(list(beam_options))
-    named = options.view_as(StandardOptions).runner
-    return (FnApiRunner() if named in (None, "DirectRunner", "FnApiRunner") else None), options
+    named = options.view_as(StandardOptions).runner or "direct"
+    short = named.rpartition(".")[2].lower().removesuffix("runner")  # Beam knows each of these spellings
+    return (FnApiRunner() if short in ("direct", "fnapi") else None), options

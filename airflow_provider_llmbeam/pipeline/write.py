@@ -128,7 +128,7 @@ def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...])
         for line in lines:
             record = json.loads(line)
             for column in key:
-                seen[column].add(type(record[column]))
+                seen[column].add(_kind(record[column]))
             spool.write(line)
         spool.seek(0)
         schema = pa.schema([*((column, _arrow_type(seen[column])) for column in key), *_OUTPUT_TYPES.items()])
@@ -137,10 +137,26 @@ def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...])
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
+class _Long(int):
+    """Of 54 to 64 bits."""
+
+
+def _kind(value: Any) -> type:
+    # Beyond 2**53 a float loses it, beyond 2**63 a column does: such numbers are text.
+    if type(value) is not int or abs(value) <= 2**53:
+        return type(value)
+    return _Long if -(2**63) <= value < 2**63 else str
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode()
+
+
 def _arrow_type(types: set[type]) -> pa.DataType:
     if types == {bool}:
         return pa.bool_()
-    if types == {int}:
+    if types and types <= {int, _Long}:
         return pa.int64()
     if types and types <= {int, float}:
         return pa.float64()
@@ -150,9 +166,7 @@ def _arrow_type(types: set[type]) -> pa.DataType:
 def _flat(record: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
     """Turns what is not text into JSON text where the column is text."""
     return {
-        name: json.dumps(value, ensure_ascii=False)
-        if pa.types.is_string(schema.field(name).type) and not isinstance(value, str)
-        else value
+        name: _text(value) if pa.types.is_string(schema.field(name).type) else value
         for name, value in record.items()
     }
 

@@ -34,7 +34,7 @@ class SpecProblem:
 class SpecModel(BaseModel):
     """A frozen value that refuses unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     @classmethod
     def parse(cls, data: Mapping[str, Any] | Self) -> Self:

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import jsonschema
 from jinja2 import TemplateSyntaxError
 from jinja2.sandbox import SandboxedEnvironment
 from pydantic import Field, field_validator
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from airflow_provider_llmbeam.spec.base import SpecModel
 
 
 def _check_template(template: str) -> str:
     try:
-        SandboxedEnvironment().parse(template)
+        SandboxedEnvironment().from_string(template)
     except TemplateSyntaxError as error:
         raise ValueError(f"is not a Jinja2 template (line {error.lineno}: {error.message})") from None
     return template
+
+
+def _check_references(schema: Mapping[str, Any]) -> None:
+    """An address that leads nowhere would show only when the first paid answer is checked."""
+    resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    for reference in _references(schema):
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            raise ValueError(f"has a `$ref` that leads nowhere: {reference!r}") from None
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, Mapping):
+        if isinstance(reference := part.get("$ref"), str):
+            yield reference
+        part = list(part.values())
+    if isinstance(part, list):
+        for inner in part:
+            yield from _references(inner)
 
 
 class Media(SpecModel):
@@ -69,4 +92,5 @@ class PromptTemplate(SpecModel):
                 jsonschema.Draft202012Validator.check_schema(dict(schema))
             except jsonschema.SchemaError as error:
                 raise ValueError(f"is not a JSON Schema ({error.message} at {error.json_path})") from None
+            _check_references(schema)
         return schema

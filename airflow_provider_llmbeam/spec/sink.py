@@ -30,6 +30,8 @@ class FilesSink(SpecModel):
     @classmethod
     def _plain_directory(cls, uri: str) -> str:
         uri = uri.strip()
+        if not uri:
+            raise ValueError("must name a directory")
         if any(sign in uri for sign in "*?["):
             raise ValueError("must be one directory, not a glob")
         return uri if uri.endswith("/") else f"{uri}/"

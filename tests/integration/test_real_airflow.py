@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import time
-from importlib.metadata import distributions
 from pathlib import Path
 
 import psutil
@@ -56,23 +55,6 @@ def a_clean_slate(slow_sandbox, data):
     for path in sorted((data / "summaries").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     slow_sandbox.reset()
-
-
-def test_the_nightly_dag_answers_every_installed_readme(airflow, slow_sandbox):
-    run_id = airflow.trigger("nightly_enrichment")
-    seen = wait_for(lambda: progress_lines(airflow, "nightly_enrichment", run_id, "enrich"), 90)
-    assert airflow.run_state("nightly_enrichment", run_id) == "running", "progress shows while it runs"
-    assert "429" in seen[0]
-    assert airflow.wait("nightly_enrichment", run_id, 180) == "success"
-    manifest = airflow.xcom("nightly_enrichment", run_id, "enrich")
-    packages = {found.metadata["Name"] for found in distributions()}
-    assert manifest["rows"]["read"] == len(packages)
-    assert manifest["rows"]["answered"] + manifest["rows"]["dead_letter"] == len(packages)
-    assert manifest["requests"]["quota_ratio"] > 0.8
-    with Path(manifest["answers_uris"][0]).open() as lines:
-        answers = [json.loads(line) for line in lines]
-    assert {answer["package"] for answer in answers} == packages
-    assert {"category", "summary"} == set(answers[0]["answer"])
 
 
 def test_a_task_marked_failed_takes_its_job_with_it(airflow, slow_sandbox):
@@ -128,12 +110,6 @@ def jobs() -> list[psutil.Process]:
         for process in psutil.process_iter(["cmdline"])
         if "airflow_provider_llmbeam.pipeline" in (process.info["cmdline"] or ())
     ]
-
-
-def progress_lines(airflow, dag_id: str, run_id: str, task_id: str) -> list[str]:
-    if airflow.task(dag_id, run_id, task_id)["state"] != "running":
-        return []
-    return [line for line in airflow.log_lines(dag_id, run_id, task_id) if " rows/s" in line]
 
 
 def wait_for(condition, timeout_seconds: float):

@@ -145,6 +145,35 @@ def test_what_is_wrong_once_rendered_fails_before_anything_is_sent(
     assert len(sandbox.requests) == 0
 
 
+def test_the_same_connection_type_leads_to_an_openai_compatible_server(run_dag, monkeypatch, table, sandbox):
+    value = {"conn_type": "llmbeam", "host": sandbox.openai_url, "password": "k"}
+    monkeypatch.setenv("AIRFLOW_CONN_LOCAL", json.dumps(value))
+    with DAG("openai", schedule=None) as dag:
+        operator(table, model={"type": "openai", "name": "gemma-3-4b-it"}, llmbeam_conn_id="local")
+    _, states = run_dag(dag)
+    assert states == {"answer": "success"}
+    assert {request.method for request in sandbox.requests} == {"openai.chatCompletions"}
+
+
+def test_a_connection_names_project_and_location_for_vertex_ai(run_dag, monkeypatch, table, sandbox, tmp_path):
+    token = {"client_id": "c", "client_secret": "s", "refresh_token": "r", "token": "t"}
+    path = tmp_path / "credentials.json"
+    path.write_text(json.dumps({"type": "authorized_user", "expiry": "2099-01-01T00:00:00Z", **token}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    value = {
+        "conn_type": "llmbeam",
+        "host": sandbox.gemini_url,
+        "extra": {"project": "billed", "location": "europe-west4"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_VERTEX", json.dumps(value))
+    with DAG("vertex", schedule=None) as dag:
+        operator(table, llmbeam_conn_id="vertex")
+    _, states = run_dag(dag)
+    assert states == {"answer": "success"}
+    model = json.loads((table.parent / "out" / "report.json").read_text())["spec"]["model"]
+    assert (model["project"], model["location"]) == ("billed", "europe-west4")
+
+
 def test_a_cleared_run_pays_nothing_again(run_dag, connection, table, sandbox):
     with DAG("cleared", schedule=None) as dag:
         operator(table, job_name="same-job")

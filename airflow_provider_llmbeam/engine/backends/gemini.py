@@ -45,8 +45,12 @@ class GeminiBackend:
         if prompt.system:
             config = config.model_copy(update={"system_instruction": prompt.system})
         try:
+            contents = _contents(prompt)
+        except ValueError as error:
+            raise RequestError("bad_request", str(error)) from None
+        try:
             response = await self._client.aio.models.generate_content(
-                model=self._model.name, contents=_contents(prompt), config=config
+                model=self._model.name, contents=contents, config=config
             )
         except errors.APIError as error:
             raise _from_api_error(error) from None

@@ -90,10 +90,12 @@ def _reply(text: str, model: str) -> Reply:
         body = json.loads(text)
         choice = body["choices"][0]
         message, usage = choice["message"], body.get("usage") or {}
-        content, refusal = message.get("content"), message.get("refusal")
+        content, refusal = message.get("content") or "", message.get("refusal")
+        input_tokens, output_tokens = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+        if not isinstance(content, str):
+            raise TypeError
     except (ValueError, LookupError, TypeError, AttributeError):
         raise RequestError("garbage", f"a 200 that is no chat completion: {text[:500]}", http_status=200) from None
-    input_tokens, output_tokens = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
     reason = choice.get("finish_reason") or "stop"
     if refusal or reason == "content_filter":
         raise RequestError(
@@ -104,7 +106,7 @@ def _reply(text: str, model: str) -> Reply:
             output_tokens=output_tokens,
         )
     return Reply(
-        text=content or "",
+        text=content,
         finish_reason=_FINISH_REASONS.get(reason, reason),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -123,7 +125,7 @@ def _from_error(http_status: int, retry_after: str | None, text: str) -> Request
     if code == "insufficient_quota":
         kind = "quota_exhausted"
     try:
-        seconds = float(retry_after) if retry_after else None
+        seconds = max(0.0, float(retry_after)) if retry_after else None
     except ValueError:
         seconds = None
     return RequestError(kind, str(message), http_status=http_status, retry_after_seconds=seconds)

@@ -194,3 +194,8 @@ def test_an_unreadable_line_stays_what_it_is() -> None:
     dead = read_line(b"{")
     assert check_key("id", row=dead).value is dead
     assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
+
+
+def test_a_header_that_names_a_column_twice_stops_the_job_before_anything_is_sent() -> None:
+    with pytest.raises(ValueError, match="the header names column 'text' twice"):
+        read_csv("id,text,text\n1,a,b\n")

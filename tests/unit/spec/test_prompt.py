@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import Media, PromptTemplate
 
 
@@ -59,3 +60,15 @@ def test_a_bad_json_schema_is_refused_with_the_place(schema: dict[str, object]) 
 @pytest.mark.parametrize("schema", [None, {}, {"type": "object", "required": ["a"]}])
 def test_a_json_schema_is_kept_as_it_is(schema: dict[str, object] | None) -> None:
     assert PromptTemplate(template="x", output_schema=schema).output_schema == schema
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/missing", "https://example.invalid/schema.json"])
+def test_a_reference_that_leads_nowhere_is_refused_before_an_answer_is_paid(reference):
+    schema = {"type": "object", "properties": {"a": {"$ref": reference}}}
+    with pytest.raises(JobSpecError, match="has a `\\$ref` that leads nowhere"):
+        PromptTemplate.parse({"template": "t", "output_schema": schema})
+
+
+def test_a_reference_within_the_schema_is_followed():
+    schema = {"$defs": {"a": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/a"}}}
+    assert PromptTemplate.parse({"template": "t", "output_schema": schema}).output_schema == schema
