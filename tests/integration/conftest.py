@@ -24,11 +24,7 @@ def run_dag(airflow_database):
     def run(dag, **kwargs):
         # dag.test() needs the Dag serialised in the database first.
         from airflow.dag_processing.bundles.manager import DagBundlesManager
-
-        try:
-            from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-        except ImportError:  # Airflow 3.1
-            from airflow.models.dagbag import DagBag, sync_bag_to_db
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
         DagBundlesManager().sync_bundles_to_db()
         bag = DagBag(
