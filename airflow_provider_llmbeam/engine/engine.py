@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_provider_llmbeam.engine.backends.base import Backend, Reply
-from airflow_provider_llmbeam.engine.governor import Governor
+from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
+from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
+from airflow_provider_llmbeam.engine.gate import Admission, Gate, Slots
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, FailureKind, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
-from airflow_provider_llmbeam.engine.plan import PlannedRequest, plan
+from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.engine.window import sliding_window
@@ -40,176 +41,242 @@ class Observer(Protocol):
 
 
 @dataclass(slots=True)
-class _Row:
-    """One prompt on its way."""
+class _Request:
+    """One request on its way, with the prompts it carries."""
 
-    prompt: Prompt
-    input_tokens: int
+    prompts: Sequence[Prompt]
+    input_tokens: Sequence[int]
     attempts: int = 0
     rejections: int = 0
     first_sent_at: float = 0.0
     throttled_since: float | None = None
+
+    @property
+    def is_retry(self) -> bool:
+        return self.attempts + self.rejections > 0
+
+    def halves(self) -> tuple[_Request, _Request]:
+        """Two requests in its place; what it cost stays with the first."""
+        middle = len(self.prompts) // 2
+        first = dataclasses.replace(self, prompts=self.prompts[:middle], input_tokens=self.input_tokens[:middle])
+        return first, _Request(self.prompts[middle:], self.input_tokens[middle:])
 
 
 class Engine:
     """plan → pace → send → record.
 
     Args:
-        backend: Sends one request.
+        backend: Sends one request; a `StaticBackend` takes several prompts at once.
         governor: Admits requests.
         buckets: Forecast the tokens to reserve.
         parser: Checks answers.
         policy: Decides about retries.
         max_in_flight: Requests under way at once, over all batches of this process.
         request_timeout_seconds: Of one try.
-        observers: Told of every event; a journal is one of them.
+        observers: Told of every event.
+        batching: Limits of a static-batch server.
+        concurrency: Lowers `max_in_flight` by latency, for a server of one's own.
+        clock: Seconds; with a shared governor the same for all processes of the machine.
     """
 
     def __init__(
         self,
         backend: Backend,
         *,
-        governor: Governor,
+        governor: Admission,
         buckets: LengthBuckets,
         parser: OutputParser,
         policy: RetryPolicy,
         max_in_flight: int,
         request_timeout_seconds: float,
         observers: Sequence[Observer] = (),
+        batching: StaticBatching | None = None,
+        concurrency: ConcurrencyLimit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
-        self._governor = governor
+        self._gate = Gate(governor, clock)
         self._buckets = buckets
         self._parser = parser
         self._policy = policy
         self._max_in_flight = max_in_flight
-        self._slots = asyncio.Semaphore(max_in_flight)
+        self._concurrency = concurrency
+        self._slots = Slots(lambda: concurrency.limit if concurrency else max_in_flight)
         self._request_timeout_seconds = request_timeout_seconds
         self._observers = tuple(observers)
+        self._batching = batching if isinstance(backend, StaticBackend) else None
         self._clock = clock
         self._answers = 0
         self._hopeless = 0
         self._stopped_by: Failure | None = None
 
-    async def answer(self, prompts: Sequence[Prompt]) -> list[Outcome]:
+    @property
+    def throttled_seconds(self) -> float:
+        """How long the governor has kept requests waiting so far."""
+        return self._gate.waited_seconds
+
+    async def answer(self, prompts: Sequence[Prompt], observers: Sequence[Observer] = ()) -> list[Outcome]:
         """Answers a batch.
+
+        Args:
+            prompts: The batch.
+            observers: Told of this batch alone, e.g. its journal.
 
         Returns:
             One outcome per prompt, in the order given.
         """
-        outcomes: list[Outcome | None] = [None] * len(prompts)
+        outcomes: dict[int, Outcome] = {}
 
-        async def send(request: PlannedRequest) -> None:
-            prompt = prompts[request.index]
-            async with self._slots:
-                outcome = await self._outcome(_Row(prompt, request.input_tokens))
-            outcomes[request.index] = outcome
-            for observer in self._observers:
-                observer.finished(prompt, outcome)
+        async def send(planned: PlannedRequest) -> None:
+            request = _Request([prompts[index] for index in planned.indices], planned.input_tokens)
+            async with self._slots.place():
+                answered = await self._outcomes(request)
+            for index, outcome in zip(planned.indices, answered, strict=True):
+                outcomes[index] = outcome
+                for observer in (*observers, *self._observers):
+                    observer.finished(prompts[index], outcome)
 
-        await sliding_window(plan(prompts), send, min(self._max_in_flight, len(prompts)))
-        return [outcome for outcome in outcomes if outcome is not None]
+        requests = plan(prompts, self._batching)
+        await sliding_window(requests, send, min(self._max_in_flight, len(requests)))
+        return [outcomes[index] for index in range(len(prompts))]
 
     async def aclose(self) -> None:
         """Closes the backend's connections."""
         await self._backend.aclose()
 
-    async def _outcome(self, row: _Row) -> Outcome:
+    async def _outcomes(self, request: _Request) -> list[Outcome]:
         """Tries until there is an answer or the policy gives up."""
         while self._stopped_by is None:
             try:
-                return await self._attempt(row)
+                return await self._attempt(request)
             except RequestError as error:
                 failure = error
             except Exception as error:  # noqa: BLE001 - a defect must not take the neighbours with it
                 failure = RequestError("internal", f"{type(error).__name__}: {error}")
+            now = self._clock()
             wait_seconds = self._policy.wait_seconds(
                 failure,
-                attempts=row.attempts,
-                throttled_seconds=self._clock() - (row.throttled_since or self._clock()),
+                attempts=request.attempts,
+                throttled_seconds=now - (request.throttled_since or now),
                 chance=random.random(),
             )
             if wait_seconds is None:
-                return self._give_up(row, failure)
+                return await self._give_up(request, failure)
             await asyncio.sleep(wait_seconds)
-        return dataclasses.replace(self._stopped_by, attempts=row.attempts, rejections=row.rejections)
+        return _failures(request, self._stopped_by)
 
-    async def _attempt(self, row: _Row) -> Completion:
+    async def _attempt(self, request: _Request) -> list[Outcome]:
         """Sends one request at its time."""
-        reserved = row.input_tokens + self._buckets.expected_output_tokens(row.input_tokens)
-        await self._admission(reserved)
+        reserved = sum(tokens + self._buckets.expected_output_tokens(tokens) for tokens in request.input_tokens)
+        await self._gate.pass_through(reserved, is_retry=request.is_retry)
         if self._stopped_by is not None:
             raise RequestError(self._stopped_by.kind, self._stopped_by.message)
-        row.attempts += 1
-        row.first_sent_at = row.first_sent_at or time.time()
+        request.attempts += 1
+        request.first_sent_at = request.first_sent_at or time.time()
         for observer in self._observers:
             observer.sent()
         started = self._clock()
         try:
             async with asyncio.timeout(self._request_timeout_seconds):
-                reply = await self._backend.complete(row.prompt)
+                replies = await self._complete(request.prompts)
         except TimeoutError:
-            row.throttled_since = None
-            raise RequestError(
+            error = RequestError(
                 "timeout", f"no answer within {self._request_timeout_seconds:g} s (`request_timeout_seconds`)"
-            ) from None
+            )
+            self._on_error(request, error, reserved)
+            raise error from None
         except RequestError as error:
-            self._governor.settle(reserved, error.input_tokens + error.output_tokens)
-            if error.kind == "throttled":
-                self._on_rejection(row, error)
-            else:
-                row.throttled_since = None
+            self._on_error(request, error, reserved)
             raise
-        return self._completion(row, reply, reserved, self._clock() - started)
+        used = sum(reply.input_tokens + reply.output_tokens for reply in replies)
+        self._gate.governor.settle(reserved, used)
+        self._gate.governor.answered()
+        return self._judged(request, replies, self._clock() - started)
 
-    async def _admission(self, tokens: float) -> None:
-        ticket = self._governor.reserve(self._clock(), tokens)
-        while (delay := self._governor.delay(self._clock(), ticket)) > 0:  # noqa: ASYNC110 - no event, a clock
-            await asyncio.sleep(delay)
+    async def _complete(self, prompts: Sequence[Prompt]) -> list[Reply]:
+        if self._batching is not None and isinstance(self._backend, StaticBackend):
+            return await self._backend.complete_batch(prompts)
+        (prompt,) = prompts
+        return [await self._backend.complete(prompt)]
 
-    def _on_rejection(self, row: _Row, error: RequestError) -> None:
-        now = self._clock()
-        row.attempts -= 1
-        row.rejections += 1
-        row.throttled_since = row.throttled_since or now
-        hold_seconds = self._governor.rejected(now, error.retry_after_seconds)
+    def _on_error(self, request: _Request, error: RequestError, reserved: float) -> None:
+        if error.kind != "throttled":
+            request.throttled_since = None
+            if self._concurrency and error.kind in ("timeout", "server_error"):
+                self._concurrency.dropped()
+            if error.http_status is not None:
+                self._gate.governor.settle(reserved, error.input_tokens + error.output_tokens)
+            return
+        request.attempts -= 1
+        request.rejections += 1
+        request.throttled_since = request.throttled_since or self._clock()
+        self._gate.governor.settle(reserved, 0)
+        hold_seconds = self._gate.rejected(error.retry_after_seconds)
         for observer in self._observers:
             observer.rejected(hold_seconds)
 
-    def _completion(self, row: _Row, reply: Reply, reserved: float, latency_seconds: float) -> Completion:
-        self._governor.settle(reserved, reply.input_tokens + reply.output_tokens)
-        self._governor.answered()
-        self._buckets.learn(row.input_tokens, reply.output_tokens)
-        self._answers += 1
-        return Completion(
-            text=reply.text,
-            parsed=self._parser.parse(reply),
-            model=reply.model,
-            finish_reason=reply.finish_reason,
-            input_tokens=reply.input_tokens,
-            output_tokens=reply.output_tokens,
-            attempts=row.attempts,
-            rejections=row.rejections,
-            latency_seconds=latency_seconds,
-            sent_at=row.first_sent_at,
-            answered_at=time.time(),
-        )
+    def _judged(self, request: _Request, replies: Sequence[Reply], latency_seconds: float) -> list[Outcome]:
+        """Turns replies into outcomes; one that is no answer is a failure of its own prompt alone."""
+        padded_tokens = max(reply.input_tokens for reply in replies)
+        outcomes: list[Outcome] = []
+        for reply, input_tokens in zip(replies, request.input_tokens, strict=True):
+            self._buckets.learn(input_tokens, reply.output_tokens)
+            if self._concurrency:
+                self._concurrency.answered(latency_seconds, reply.output_tokens)
+            self._answers += 1
+            first = not outcomes
+            try:
+                parsed = self._parser.parse(reply)
+            except RequestError as error:
+                outcomes.append(_failure(error, request if first else None))
+                continue
+            outcomes.append(
+                Completion(
+                    text=reply.text,
+                    parsed=parsed,
+                    model=reply.model,
+                    finish_reason=reply.finish_reason,
+                    input_tokens=reply.input_tokens,
+                    output_tokens=reply.output_tokens,
+                    attempts=request.attempts if first else 0,
+                    rejections=request.rejections if first else 0,
+                    latency_seconds=latency_seconds,
+                    first_token_seconds=reply.first_token_seconds,
+                    padded_tokens=padded_tokens,
+                    sent_at=request.first_sent_at,
+                    answered_at=time.time(),
+                )
+            )
+        return outcomes
 
-    def _give_up(self, row: _Row, error: RequestError) -> Failure:
-        failure = Failure(
-            kind=error.kind,
-            message=error.message,
-            http_status=error.http_status,
-            attempts=row.attempts,
-            rejections=row.rejections,
-            input_tokens=error.input_tokens,
-            output_tokens=error.output_tokens,
-        )
+    async def _give_up(self, request: _Request, error: RequestError) -> list[Outcome]:
+        if error.kind == "bad_request" and len(request.prompts) > 1:
+            # One bad prompt spoils the request; its neighbours are asked without it.
+            first, second = request.halves()
+            return [*await self._outcomes(first), *await self._outcomes(second)]
         if error.kind in HOPELESS_KINDS and not self._answers:
-            self._hopeless += 1
+            self._hopeless += len(request.prompts)
         if self._stopped_by is None and (error.kind == "quota_exhausted" or self._hopeless >= HOPELESS_AFTER):
             self._stopped_by = Failure(
                 kind=error.kind, message=f"not sent, as others before it failed: {error.message}"
             )
-        return failure
+        return _failures(request, _failure(error, request))
+
+
+def _failure(error: RequestError, request: _Request | None) -> Failure:
+    return Failure(
+        kind=error.kind,
+        message=error.message,
+        http_status=error.http_status,
+        attempts=request.attempts if request else 0,
+        rejections=request.rejections if request else 0,
+        input_tokens=error.input_tokens,
+        output_tokens=error.output_tokens,
+    )
+
+
+def _failures(request: _Request, failure: Failure) -> list[Outcome]:
+    """The same failure for every prompt of a request; what it cost is counted with the first."""
+    first = dataclasses.replace(failure, attempts=request.attempts, rejections=request.rejections)
+    free = dataclasses.replace(failure, attempts=0, rejections=0, input_tokens=0, output_tokens=0)
+    return [first, *[free] * (len(request.prompts) - 1)]

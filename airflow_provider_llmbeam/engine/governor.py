@@ -1,88 +1,231 @@
-"""pace: when the next request may leave. Pure arithmetic on a clock that the caller reads."""
+"""pace: when the next request may leave. Pure arithmetic on a clock that the caller reads.
+
+One number is controlled: the share of the quota that this machine takes. It starts at 1 / `expected_workers`,
+falls when the server answers 429 and grows again while it does not (AIMD). Machines that share a quota and cannot
+talk to each other find their shares this way. Without a known quota the same law controls the rate itself, which
+is learned from the first 429.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 
-class Governor:
-    """Spaces requests so that neither quota is exceeded, and stops everybody after a 429.
 
-    Each quota is a line of starting times: a request takes the next one and moves the line on by what it
-    costs. A hold pauses the governor's own clock, so whoever waits keeps the distance to its neighbours
-    when the hold ends.
+@dataclass(slots=True)
+class GovernorState:
+    """All that a governor remembers; every field a float, so that it fits a shared file.
 
-    Args:
-        requests_per_minute: This process's part of the quota; `None` when unknown.
-        tokens_per_minute: Likewise.
+    Attributes:
+        share: Of the quota, or of `learned_rps`.
+        usual_share: Smoothed share at which 429s came; growth is relative to it.
+        learned_rps: Requests per second learned from 429s where no quota is known; 0 before the first.
+        is_probing: 1 until the first 429, then 0.
+        grown_at: When `share` was last updated; negative before the first request.
+        cut_at: When `share` was last cut.
+        cuts_in_a_row: Cuts that followed each other closely.
+        held_until: Nobody leaves before this.
+        request_line: When the next request may leave.
+        tokens: Tokens that may be spent now; negative is debt.
+        tokens_at: When `tokens` was last updated.
+        sent: Requests since `sent_since` that were not rejected.
+        sent_since: Start of the measurement for `learned_rps`.
+        blind_holds: 429s without advice since the last answer.
     """
 
-    #: Unused quota is kept this long. A server's bucket holds at least 2 s worth in every quota simulated
-    #: (governor table in the design notes), so half of it never overflows.
-    BURST_SECONDS = 1.0
-    #: A 429 without advice: first hold, doubled with each further 429 until an answer arrives.
-    FIRST_HOLD_SECONDS = 0.5
+    share: float = 0.0
+    usual_share: float = 0.0
+    learned_rps: float = 0.0
+    is_probing: float = 1.0
+    grown_at: float = -1.0
+    cut_at: float = -1e9
+    cuts_in_a_row: float = 0.0
+    held_until: float = -1e9
+    request_line: float = -1e9
+    tokens: float = 0.0
+    tokens_at: float = -1.0
+    sent: float = 0.0
+    sent_since: float = -1.0
+    blind_holds: float = 0.0
+
+
+class Governor:
+    """Admits requests.
+
+    Args:
+        requests_per_minute: The whole quota; `None` when unknown.
+        tokens_per_minute: Likewise, input and output together.
+        expected_workers: Machines that share it. Too many is safer than too few: simulated over an hour at 600
+            requests per minute and 4 machines, a right guess gives 0.5 % 429s, four times too few 1.5 %, four
+            times too many 0.1 %, all at 99.9 % of the quota or more.
+        state: To go on from.
+    """
+
+    #: A wait shorter than a clock can tell is none: added to the time it might change nothing.
+    CLOCK_SECONDS = 1e-6
+    #: Unused requests are kept this long, to make up for a late event loop; more would be a burst.
+    REQUEST_CREDIT_SECONDS = 0.25
+    #: Unused tokens are kept this long. A prompt may leave when that much of it is there, up to this much: a
+    #: server whose own bucket holds 2 s then always has room for it.
+    TOKEN_CREDIT_SECONDS = 1.0
+    #: A cut leaves this much of the share; cuts that follow each other closely cut 2, 4, 8 times as deep.
+    CUT = 0.92
+    DEEPEST_CUT = 3
+    #: 429s within this time of a cut are the same overload.
+    CUT_SECONDS = 2.0
+    CLOSE_CUTS_SECONDS = 15.0
+    #: Growth is such that one 429 is expected per so many requests: 0.4 % of them.
+    SENDS_PER_PROBE = 260.0
+    SHORTEST_PROBE_SECONDS, LONGEST_PROBE_SECONDS = 5.0, 600.0
+    #: After so many probe periods without a 429 the others are gone: the share doubles.
+    RECLAIM_PROBES = 1.5
+    #: Doubling times: beyond the share hoped for before the first 429, and when reclaiming.
+    PROBING_DOUBLES_SECONDS = 120.0
+    RECLAIM_DOUBLES_SECONDS = 60.0
+    RECLAIM_DOUBLES_PROBES = 2.3
+    #: Where no quota is known, requests leave 1 ms apart: fast enough for any latency and window that one event
+    #: loop carries, and slow enough that only those of one round trip are lost when an unknown limit is met.
+    UNKNOWN_RPS = 1000.0
+    #: A rate learned from fewer requests says little: it doubles this fast until it is learned from more.
+    INFORMED_SENDS, INFORMED_AGAIN_SENDS = 20.0, 5.0
+    UNKNOWN_DOUBLES_SECONDS = 3.0
+    #: A 429 without advice: the first hold, doubled with each further one until an answer arrives.
+    FIRST_HOLD_SECONDS = 0.3
     LONGEST_HOLD_SECONDS = 60.0
 
     def __init__(
-        self, *, requests_per_minute: float | None = None, tokens_per_minute: float | None = None
+        self,
+        *,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        expected_workers: int = 1,
+        state: GovernorState | None = None,
     ) -> None:
-        self._seconds_per_request = 60.0 / requests_per_minute if requests_per_minute else 0.0
-        self._seconds_per_token = 60.0 / tokens_per_minute if tokens_per_minute else 0.0
-        self._next_request: float | None = None
-        self._next_token: float | None = None
-        self._paused_seconds = 0.0
-        self._held_until = float("-inf")
-        self._advice_free_holds = 0
+        self._rps = requests_per_minute / 60 if requests_per_minute else None
+        self._tps = tokens_per_minute / 60 if tokens_per_minute else None
+        self._is_known = self._rps is not None or self._tps is not None
+        self._workers = expected_workers
+        self._fair_share = 1.0 / expected_workers if self._is_known else 1.0
+        self.state = state or GovernorState(share=self._fair_share, usual_share=self._fair_share)
 
-    def reserve(self, now: float, tokens: float) -> float:
-        """Takes the next free start for a request of this many tokens.
-
-        Returns:
-            A ticket for `delay`.
-        """
-        clock = self._clock(now)
-        earliest = clock - self.BURST_SECONDS
-        first = clock if self._next_request is None else max(self._next_request, earliest)
-        second = clock if self._next_token is None else max(self._next_token, earliest)
-        self._next_request = first + self._seconds_per_request
-        self._next_token = second + tokens * self._seconds_per_token
-        return max(first, second, clock)
-
-    def delay(self, now: float, ticket: float) -> float:
-        """Seconds until the request behind `ticket` may leave; 0 or less means now.
-
-        Ask again after waiting: a hold may have come in between.
-        """
-        return ticket + self._paused_seconds - now
-
-    def settle(self, reserved_tokens: float, used_tokens: float) -> None:
-        """Corrects a reservation once the usage is known; unused tokens are free again."""
-        if self._next_token is not None:
-            self._next_token += (used_tokens - reserved_tokens) * self._seconds_per_token
-
-    def rejected(self, now: float, retry_after_seconds: float | None) -> float:
-        """Holds every request after a 429.
+    def admit(self, now: float, tokens: float) -> float:
+        """Asks whether a request may leave now, and counts it if so.
 
         Args:
-            now: The clock.
+            now: The clock, seconds.
+            tokens: Input and expected output of the request.
+
+        Returns:
+            0 when the request may leave; else seconds after which to ask again.
+        """
+        state = self.state
+        if state.held_until > now:
+            return state.held_until - now
+        self._grow(now)
+        seconds_per_request = self._seconds_per_request()
+        line = max(state.request_line, now - self.REQUEST_CREDIT_SECONDS)
+        wait = max(line - now, self._token_wait(now, tokens))
+        if wait > self.CLOCK_SECONDS:
+            return wait
+        state.request_line = line + seconds_per_request
+        state.tokens -= tokens
+        if state.sent_since < 0:
+            state.sent_since = now
+        state.sent += 1
+        return 0.0
+
+    def settle(self, reserved_tokens: float, used_tokens: float) -> None:
+        """Corrects a reservation once the usage is known: unused tokens are free again."""
+        self.state.tokens += reserved_tokens - used_tokens
+
+    def answered(self) -> None:
+        """Takes note that the server answers."""
+        self.state.blind_holds = 0.0
+
+    def rejected(self, now: float, retry_after_seconds: float | None, chance: float = 0.0) -> float:
+        """Takes note of a 429: everybody waits, and the share is cut once per overload.
+
+        Args:
+            now: The clock, seconds.
             retry_after_seconds: What the server advised, or `None`.
+            chance: Uniform in [0, 1): spreads machines that were rejected together over one gap.
 
         Returns:
             Seconds of the hold.
         """
-        if retry_after_seconds is None:
-            seconds = min(self.LONGEST_HOLD_SECONDS, self.FIRST_HOLD_SECONDS * 2.0**self._advice_free_holds)
-            if now >= self._held_until:
-                self._advice_free_holds += 1
-        else:
-            seconds = retry_after_seconds
-        until = max(self._held_until, now + seconds)
-        self._paused_seconds += until - max(self._held_until, now)
-        self._held_until = until
+        state = self.state
+        self._grow(now)
+        state.sent = max(0.0, state.sent - 1)
+        advice = self._blind_hold() if retry_after_seconds is None else retry_after_seconds
+        advice = max(advice, self.FIRST_HOLD_SECONDS)
+        if now - state.cut_at > self.CUT_SECONDS or state.is_probing:
+            self._cut(now, advice)
+        seconds = advice + chance * min(self._seconds_per_request(), 1.0)
+        state.held_until = max(state.held_until, now + seconds)
         return seconds
 
-    def answered(self) -> None:
-        """Takes note that the server answers again."""
-        self._advice_free_holds = 0
+    def _blind_hold(self) -> float:
+        state = self.state
+        seconds: float = self.FIRST_HOLD_SECONDS * 2.0 ** min(state.blind_holds, 10.0)
+        if state.held_until <= state.grown_at:
+            state.blind_holds += 1  # those that were under way when the hold began are no further sign
+        return min(self.LONGEST_HOLD_SECONDS, seconds)
 
-    def _clock(self, now: float) -> float:
-        return max(now, self._held_until) - self._paused_seconds
+    def _cut(self, now: float, advice_seconds: float) -> None:
+        state = self.state
+        is_close = not state.is_probing and now - state.cut_at < self.CLOSE_CUTS_SECONDS
+        state.cuts_in_a_row = min(self.DEEPEST_CUT, state.cuts_in_a_row + 1) if is_close else 0
+        state.usual_share = 0.7 * state.usual_share + 0.3 * state.share
+        state.share = max(1e-4, state.share * self.CUT ** (2.0**state.cuts_in_a_row))
+        state.is_probing = 0.0
+        if not self._is_known:
+            self._learn(now, advice_seconds)
+        state.cut_at = now
+
+    def _learn(self, now: float, advice_seconds: float) -> None:
+        """What was let through since the last overload, over the time until the next is let through."""
+        state = self.state
+        is_informed = state.sent >= (self.INFORMED_AGAIN_SENDS if state.learned_rps else self.INFORMED_SENDS)
+        measured = max(1.0, state.sent) / max(1e-3, now + advice_seconds - max(0.0, state.sent_since))
+        if measured < (state.learned_rps or self.UNKNOWN_RPS) * state.share:
+            state.learned_rps, state.share, state.usual_share = measured, 1.0, 1.0
+        state.sent, state.sent_since = 0.0, now
+        state.is_probing = 0.0 if is_informed else 1.0
+
+    def _grow(self, now: float) -> None:
+        state = self.state
+        if state.grown_at < 0:
+            state.grown_at = state.cut_at = now
+        seconds, state.grown_at = max(0.0, now - state.grown_at), max(now, state.grown_at)
+        probe = self._probe_seconds()
+        if state.is_probing:
+            doubles = self.PROBING_DOUBLES_SECONDS if self._is_known else self.UNKNOWN_DOUBLES_SECONDS
+            state.share *= 2 ** (seconds / doubles) if self._is_known or state.learned_rps else 1
+        elif now - state.cut_at > self.RECLAIM_PROBES * probe:
+            doubles = min(self.RECLAIM_DOUBLES_SECONDS, self.RECLAIM_DOUBLES_PROBES * probe)
+            state.share *= 2 ** (seconds / doubles)
+        else:
+            state.share += seconds * (1 - self.CUT) * state.usual_share / probe
+        if self._is_known:
+            state.share = min(1.0, state.share)
+
+    def _probe_seconds(self) -> float:
+        rps = self._rps or self.state.learned_rps or self.SENDS_PER_PROBE / self.SHORTEST_PROBE_SECONDS
+        seconds = self.SENDS_PER_PROBE * self._workers / rps
+        return min(self.LONGEST_PROBE_SECONDS, max(self.SHORTEST_PROBE_SECONDS, seconds))
+
+    def _seconds_per_request(self) -> float:
+        if self._rps is not None:
+            return 1 / (self.state.share * self._rps)
+        if self._is_known or not self.state.learned_rps:
+            return 1 / self.UNKNOWN_RPS
+        return 1 / (self.state.share * self.state.learned_rps)
+
+    def _token_wait(self, now: float, tokens: float) -> float:
+        if self._tps is None:
+            return 0.0
+        state = self.state
+        tps = state.share * self._tps
+        full = tps * self.TOKEN_CREDIT_SECONDS
+        passed = max(0.0, now - state.tokens_at) if state.tokens_at >= 0 else self.TOKEN_CREDIT_SECONDS
+        state.tokens, state.tokens_at = min(full, state.tokens + passed * tps), now
+        return (min(tokens, full) - state.tokens) / tps

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Protocol
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -17,29 +18,85 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 _log = logging.getLogger(__name__)
 
 
-class Journal:
-    """Appends answers to segments below one directory; each process writes segments of its own.
+class Files(Protocol):
+    """The filesystem that holds a journal; `apache_beam`'s `FileSystems` in a pipeline."""
 
-    A local file shows each line at once. An object store shows a segment when it is closed, so segments are
-    short in time, and `close_segment` ends the last one before a batch is handed over.
+    def create(self, uri: str) -> IO[bytes]:
+        """Opens a new file for writing."""
+        ...
+
+    def open(self, uri: str) -> IO[bytes]:
+        """Opens a file for reading."""
+        ...
+
+    def match(self, pattern: str) -> list[str]:
+        """Lists the files of a pattern; none is fine."""
+        ...
+
+
+class Journal:
+    """Answers in segments below one directory. Each batch writes segments of its own, named after its prompts.
 
     Args:
         directory: Ends in `/`.
-        create: Opens a new file for writing; `FileSystems.create` fits.
+        files: Where it is.
         fingerprint: Names a prompt's answer.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        files: Files,
+        fingerprint: Callable[[Prompt], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._fingerprint = fingerprint
+        self._clock = clock
+
+    def batch(self, prompts: Sequence[Prompt]) -> BatchJournal:
+        """Begins, or goes on with, the record of one batch.
+
+        A runner that repeats a bundle brings the same batch again: its segments are found by their name, and what
+        they hold is not asked again.
+        """
+        fingerprints = [self._fingerprint(prompt) for prompt in prompts]
+        name = hashlib.sha256("".join(fingerprints).encode()).hexdigest()[:32]
+        earlier: dict[str, Completion] = {}
+        for uri in self._files.match(f"{self._directory}{name}-*.jsonl"):
+            with self._files.open(uri) as lines:
+                earlier.update(read_entries(iter(lines)))
+        return BatchJournal(
+            create=lambda: self._files.create(f"{self._directory}{name}-{uuid.uuid4().hex}.jsonl"),
+            fingerprint=self._fingerprint,
+            earlier=[earlier.get(fingerprint) for fingerprint in fingerprints],
+            clock=self._clock,
+        )
+
+
+class BatchJournal:
+    """The record of one batch; an engine `Observer`.
+
+    A local file shows each line at once. An object store shows a segment when it is closed, so segments are short
+    in time, and `close` ends the last one before the batch is handed over.
+
+    Attributes:
+        earlier: For each prompt of the batch the answer that an earlier try recorded, or `None`.
     """
 
     SEGMENT_SECONDS = 15.0
 
     def __init__(
         self,
-        directory: str,
         *,
-        create: Callable[[str], IO[bytes]],
+        create: Callable[[], IO[bytes]],
         fingerprint: Callable[[Prompt], str],
-        clock: Callable[[], float] = time.monotonic,
+        earlier: Sequence[Completion | None],
+        clock: Callable[[], float],
     ) -> None:
-        self._directory = directory
+        self.earlier = earlier
         self._create = create
         self._fingerprint = fingerprint
         self._clock = clock
@@ -63,7 +120,7 @@ class Journal:
             segment.write(line)
             segment.flush()
 
-    def close_segment(self) -> None:
+    def close(self) -> None:
         """Makes what was written visible to every reader."""
         with self._lock:
             if self._segment is not None:
@@ -76,7 +133,7 @@ class Journal:
             self._segment.close()
             self._segment = None
         if self._segment is None:
-            self._segment = self._create(f"{self._directory}{uuid.uuid4().hex}.jsonl")
+            self._segment = self._create()
             self._opened_at = now
         return self._segment
 
@@ -88,7 +145,7 @@ def encode_entry(fingerprint: str, completion: Completion) -> bytes:
     return json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def read_entries(lines: Iterator[bytes]) -> Iterator[tuple[str, Completion]]:
+def read_entries(lines: Iterable[bytes]) -> Iterator[tuple[str, Completion]]:
     """Reads a segment; a line torn by a crash is passed over, since its answer was never handed on."""
     for line in lines:
         try:

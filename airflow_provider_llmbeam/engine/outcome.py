@@ -40,9 +40,11 @@ class Completion:
         finish_reason: `stop` or `max_tokens` (cut at `max_output_tokens`), else the server's own word.
         input_tokens: As billed.
         output_tokens: As billed, thoughts included.
-        attempts: Requests sent, 429s not counted.
-        rejections: 429s received on the way.
+        attempts: Requests sent, 429s not counted; 0 when another prompt of the batch carried the request.
+        rejections: 429s received on the way, likewise.
         latency_seconds: Of the attempt that succeeded.
+        first_token_seconds: From that attempt to its first text, when the answer was streamed.
+        padded_tokens: Input tokens that the server computed for this prompt, padding included.
         sent_at: Unix time of the first request.
         answered_at: Unix time of the answer.
     """
@@ -56,6 +58,8 @@ class Completion:
     attempts: int
     rejections: int = 0
     latency_seconds: float
+    first_token_seconds: float | None = None
+    padded_tokens: int = 0
     sent_at: float
     answered_at: float
 

@@ -26,6 +26,7 @@ class Tally:
         words: One failure's own words per kind.
         sums: Requests, 429s, tokens.
         latencies: Answers by latency class.
+        first_tokens: Streamed answers by latency class of their first token.
         buckets: Rows, input and output tokens by length bucket.
         first_sent_at: Unix time, or infinity.
         last_answered_at: Unix time, or minus infinity.
@@ -36,18 +37,24 @@ class Tally:
     words: dict[str, str] = field(default_factory=dict)
     sums: Counter[str] = field(default_factory=Counter)
     latencies: Counter[int] = field(default_factory=Counter)
+    first_tokens: Counter[int] = field(default_factory=Counter)
     buckets: Counter[tuple[int, str]] = field(default_factory=Counter)
     first_sent_at: float = math.inf
     last_answered_at: float = -math.inf
 
-    def latency_seconds(self, share: float) -> float | None:
-        """The latency that this share of the answers did not exceed; `None` without answers."""
-        left = share * self.latencies.total()
-        for latency_class in sorted(self.latencies):
-            left -= self.latencies[latency_class]
-            if left <= 0:
-                return round(float(_LATENCY_RATIO**latency_class), 4)
-        return None
+
+def percentile_seconds(classes: Counter[int], share: float) -> float | None:
+    """The time that this share of the answers did not exceed; `None` without answers."""
+    left = share * classes.total()
+    for latency_class in sorted(classes):
+        left -= classes[latency_class]
+        if left <= 0:
+            return round(float(_LATENCY_RATIO**latency_class), 4)
+    return None
+
+
+def _class_of(seconds: float) -> int:
+    return math.ceil(math.log(max(seconds, 1e-6), _LATENCY_RATIO))
 
 
 class TallyRows(beam.CombineFn):
@@ -83,7 +90,7 @@ class TallyRows(beam.CombineFn):
         """Adds up."""
         merged = Tally()
         for tally in tallies:
-            for name in ("answered", "dead", "sums", "latencies", "buckets"):
+            for name in ("answered", "dead", "sums", "latencies", "first_tokens", "buckets"):
                 getattr(merged, name).update(getattr(tally, name))
             merged.words = {**tally.words, **merged.words}
             merged.first_sent_at = min(merged.first_sent_at, tally.first_sent_at)
@@ -103,9 +110,12 @@ class TallyRows(beam.CombineFn):
             completion.input_tokens,
             completion.output_tokens,
         )
+        tally.sums["padded_tokens"] += max(completion.padded_tokens, completion.input_tokens)
+        tally.sums["real_tokens"] += completion.input_tokens
         tally.sums["truncated"] += completion.finish_reason == "max_tokens"
-        latency = max(completion.latency_seconds, 1e-6)
-        tally.latencies[math.ceil(math.log(latency, _LATENCY_RATIO))] += 1
+        tally.latencies[_class_of(completion.latency_seconds)] += 1
+        if completion.first_token_seconds is not None:
+            tally.first_tokens[_class_of(completion.first_token_seconds)] += 1
         bucket = self._buckets.index(completion.input_tokens)
         tally.buckets[bucket, "rows"] += 1
         tally.buckets[bucket, "input_tokens"] += completion.input_tokens

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
-from airflow_provider_llmbeam.pipeline.account import Tally
+from airflow_provider_llmbeam.pipeline.account import Tally, percentile_seconds
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -42,7 +43,7 @@ class TokenCounts(_Part):
 
 
 class Latency(_Part):
-    """Seconds of the request that succeeded."""
+    """Seconds of the request that succeeded, at most 10 % too high."""
 
     p50: float | None
     p95: float | None
@@ -66,6 +67,8 @@ class Report(_Part):
             `duplicate` of an equal prompt.
         dead_letter_by_kind: Failed rows by kind.
         dead_letter_words: One failure's own words per kind.
+        padding_ratio: Padding over all input tokens that the server computed; 0 where it batches by itself.
+        first_token_seconds: Of streamed answers.
         truncated: Answers cut at `max_output_tokens`.
         sending_seconds: From the first request to the last answer.
     """
@@ -85,6 +88,8 @@ class Report(_Part):
     tokens: TokenCounts
     truncated: int
     latency_seconds: Latency
+    first_token_seconds: Latency | None
+    padding_ratio: float
     length_buckets: list[BucketCounts]
     answers_uris: list[str]
     dead_letter_uri: str
@@ -93,9 +98,8 @@ class Report(_Part):
 
     def manifest(self) -> dict[str, Any]:
         """The part that fits an XCom: counts and addresses, no rows."""
-        return self.model_dump(
-            mode="json", exclude={"spec", "length_buckets", "dead_letter_words", "latency_seconds"}
-        )
+        details = {"spec", "length_buckets", "dead_letter_words", "latency_seconds", "first_token_seconds"}
+        return self.model_dump(mode="json", exclude=details)
 
 
 def build_report(
@@ -139,9 +143,9 @@ def build_report(
             per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
         ),
         truncated=sums["truncated"],
-        latency_seconds=Latency(
-            p50=tally.latency_seconds(0.5), p95=tally.latency_seconds(0.95), p99=tally.latency_seconds(0.99)
-        ),
+        latency_seconds=_latency(tally.latencies),
+        first_token_seconds=_latency(tally.first_tokens) if tally.first_tokens else None,
+        padding_ratio=round(1 - sums["real_tokens"] / sums["padded_tokens"], 4) if sums["padded_tokens"] else 0.0,
         length_buckets=[
             BucketCounts(
                 input_tokens_range=bucket_label(boundaries, index),
@@ -156,6 +160,14 @@ def build_report(
         dead_letter_uri=dead_letter_uri,
         report_uri=report_uri,
         spec=spec.model_dump(mode="json"),
+    )
+
+
+def _latency(classes: Counter[int]) -> Latency:
+    return Latency(
+        p50=percentile_seconds(classes, 0.5),
+        p95=percentile_seconds(classes, 0.95),
+        p99=percentile_seconds(classes, 0.99),
     )
 
 

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import closing
+from typing import IO, Any, TypeVar
 
+from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
 from airflow_provider_llmbeam.engine.backends import open_backend
-from airflow_provider_llmbeam.engine.engine import Engine
+from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
+from airflow_provider_llmbeam.engine.engine import Engine, Observer
+from airflow_provider_llmbeam.engine.gate import Admission
 from airflow_provider_llmbeam.engine.governor import Governor
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
-from airflow_provider_llmbeam.pipeline.metrics import count_outcomes
+from airflow_provider_llmbeam.engine.shared_governor import SharedGovernor, shared_path
+from airflow_provider_llmbeam.pipeline.metrics import NAMESPACE, count_outcomes
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
-from airflow_provider_llmbeam.spec.model import Generation, Model
+from airflow_provider_llmbeam.spec.model import EchoModel, Generation, Model, OpenAIModel
+
+_log = logging.getLogger(__name__)
 
 ExampleT = TypeVar("ExampleT")
 
@@ -66,6 +75,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, "EngineThread"]):
         prompt_of: Callable[[ExampleT], str | Prompt] | None = None,
     ) -> None:
         super().__init__()
+        self._throttled = ThrottlingSignaler(NAMESPACE)
         self._model = model
         self._generation = generation
         self._limits = limits
@@ -76,8 +86,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, "EngineThread"]):
 
     def load_model(self) -> EngineThread:
         """Opens the client, once per process."""
-        journal = self._open_journal()
-        return EngineThread(lambda: self._open_engine(journal), journal)
+        return EngineThread(self._open_engine, self._open_journal())
 
     def run_inference(
         self,
@@ -88,6 +97,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, "EngineThread"]):
         """Answers a batch; a failed prompt is a `Failure` among its neighbours' completions."""
         outcomes = model.answer([self._prompt(example) for example in batch])
         count_outcomes(outcomes)
+        self._throttled.signal_throttled(model.take_throttled_seconds())
         return [
             PredictionResult(example, outcome, self._model.name)
             for example, outcome in zip(batch, outcomes, strict=True)
@@ -126,21 +136,22 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, "EngineThread"]):
         found = self._prompt_of(example) if self._prompt_of else example
         return found if isinstance(found, Prompt) else Prompt(str(found))
 
-    def _open_engine(self, journal: Journal | None) -> Engine:
-        limits, workers = self._limits, self._limits.expected_workers
-        requests, tokens = limits.requests_per_minute, limits.tokens_per_minute
+    def _open_engine(self) -> Engine:
+        limits = self._limits
+        has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
         return Engine(
             open_backend(self._model, self._generation, self._output_schema),
-            governor=Governor(
-                requests_per_minute=requests / workers if requests else None,
-                tokens_per_minute=tokens / workers if tokens else None,
-            ),
+            governor=machine_governor(self._model, limits),
             buckets=LengthBuckets(self._batching.resolved_boundaries, self._generation.max_output_tokens),
             parser=OutputParser(self._output_schema),
             policy=RetryPolicy(limits.max_attempts, limits.max_throttled_seconds),
             max_in_flight=limits.max_in_flight,
             request_timeout_seconds=limits.request_timeout_seconds,
-            observers=(PROGRESS,) if journal is None else (journal, PROGRESS),
+            observers=(PROGRESS,),
+            batching=StaticBatching(max_padded_tokens=self._batching.max_padded_tokens),
+            concurrency=None
+            if has_quota or not isinstance(self._model, OpenAIModel)
+            else ConcurrencyLimit(limits.max_in_flight),
         )
 
     def _open_journal(self) -> Journal | None:
@@ -149,9 +160,27 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, "EngineThread"]):
         fingerprint = Fingerprinter(self._model, self._generation, self._output_schema)
         return Journal(
             self._journal_uri,
-            create=lambda uri: FileSystems.create(uri, compression_type=CompressionTypes.UNCOMPRESSED),
+            files=BeamFiles(),
             fingerprint=lambda prompt: fingerprint(prompt.text, prompt.system, prompt.media),
         )
+
+
+class BeamFiles:
+    """Beam's filesystems, for a journal."""
+
+    def create(self, uri: str) -> IO[bytes]:
+        """Opens a new file for writing."""
+        file: IO[bytes] = FileSystems.create(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+        return file
+
+    def open(self, uri: str) -> IO[bytes]:
+        """Opens a file for reading."""
+        file: IO[bytes] = FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+        return file
+
+    def match(self, pattern: str) -> list[str]:
+        """Lists the files of a pattern."""
+        return [metadata.path for metadata in FileSystems.match([pattern])[0].metadata_list]
 
 
 class EngineThread:
@@ -175,15 +204,50 @@ class EngineThread:
             _stop(loop, thread)
             raise
         self._loop = loop
+        self._signalled_seconds = 0
         weakref.finalize(self, _close, self._engine, loop, thread)
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Outcome]:
-        """Answers a batch and makes its journal entries visible."""
-        try:
-            return asyncio.run_coroutine_threadsafe(self._engine.answer(prompts), self._loop).result()
-        finally:
-            if self._journal is not None:
-                self._journal.close_segment()
+        """Answers a batch; what a former try of the same batch recorded is not asked again."""
+        if self._journal is None:
+            return self._ask(prompts, ())
+        with closing(self._journal.batch(prompts)) as record:
+            missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
+            asked = iter(self._ask(missing, (record,)))
+            return [next(asked) if known is None else known for known in record.earlier]
+
+    def _ask(self, prompts: Sequence[Prompt], observers: Sequence[Observer]) -> list[Outcome]:
+        answer = self._engine.answer(prompts, observers)
+        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
+
+    def take_throttled_seconds(self) -> int:
+        """Whole seconds that the governor has kept requests waiting since the last call."""
+        seconds = int(self._engine.throttled_seconds) - self._signalled_seconds
+        self._signalled_seconds += seconds
+        return seconds
+
+
+def machine_governor(model: Model, limits: Limits) -> Admission:
+    """The governor that all processes of this machine share for a model and its limits.
+
+    One of this process alone where files cannot be shared, and for `echo`, which has no quota.
+    """
+    governor = Governor(
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
+        expected_workers=limits.expected_workers,
+    )
+    if isinstance(model, EchoModel):
+        return governor
+    address = model.model_dump(exclude={"api_key_env"})
+    try:
+        return SharedGovernor(
+            governor,
+            shared_path(address, limits.requests_per_minute, limits.tokens_per_minute, limits.expected_workers),
+        )
+    except OSError as error:
+        _log.warning("Each process paces for itself, since no file can be shared: %s", error)
+        return governor
 
 
 def _close(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

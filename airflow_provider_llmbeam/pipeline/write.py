@@ -7,7 +7,7 @@ import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import apache_beam as beam
@@ -205,7 +205,7 @@ class Publish(beam.DoFn):
         }
         dead = {uri: f"{sink.uri}dead_letter-00000-of-00001.jsonl" for _, uri in dead_files}
         outdated = _existing(sink.uri, ("answers-*", "dead_letter-*")) - {*answers.values(), *dead.values()}
-        FileSystems.rename([*answers, *dead], [*answers.values(), *dead.values()])
+        move_in({**answers, **dead})
         report = build_report(
             self._spec,
             rows_read=rows_read,
@@ -220,10 +220,18 @@ class Publish(beam.DoFn):
         aside = f"{self._staging_uri}report.json"
         with FileSystems.create(aside, compression_type=CompressionTypes.UNCOMPRESSED) as file:
             file.write(text.encode())
-        FileSystems.rename([aside], [report.report_uri])
+        move_in({aside: report.report_uri})
         if leftovers := outdated | _existing(self._staging_uri, ("*",)):
             FileSystems.delete(sorted(leftovers))
         yield text
+
+
+def move_in(files: Mapping[str, str]) -> None:
+    """Renames staged files to their final names; one that a former try of the bundle has moved stays."""
+    staged = [uri for uri in files if FileSystems.exists(uri)]
+    FileSystems.rename(staged, [files[uri] for uri in staged])
+    if missing := [final for final in files.values() if not FileSystems.exists(final)]:
+        raise RowsLostError(f"{missing[0]!r} was written and is not there. A retry asks the model for nothing.")
 
 
 def check_sums(rows_read: int, tally: Tally) -> None:

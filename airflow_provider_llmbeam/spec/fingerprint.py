@@ -9,6 +9,8 @@ from typing import Any
 
 from airflow_provider_llmbeam.spec.model import Generation, Model
 
+_HOW_IT_ARRIVES = {"stream", "stream_idle_timeout_seconds"}
+
 
 class Fingerprinter:
     """Names answers: two prompts with one fingerprint have one answer.
@@ -18,9 +20,8 @@ class Fingerprinter:
     """
 
     def __init__(self, model: Model, generation: Generation, output_schema: Mapping[str, Any] | None) -> None:
-        fixed = json.dumps(
-            [1, model.type, model.name, generation.model_dump(mode="json"), output_schema], sort_keys=True
-        )
+        parameters = generation.model_dump(mode="json", exclude=_HOW_IT_ARRIVES)
+        fixed = json.dumps([1, model.type, model.name, parameters, output_schema], sort_keys=True)
         self._common = hashlib.sha256(fixed.encode())
 
     def __call__(self, text: str, system: str | None, media: Sequence[tuple[str, str | None]] = ()) -> str:

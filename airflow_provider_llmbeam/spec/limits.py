@@ -17,10 +17,12 @@ class Limits(SpecModel):
     """What the job may use.
 
     Attributes:
-        requests_per_minute: Quota of requests. `None`: unknown; only the server's own 429s slow the job.
+        requests_per_minute: Quota of requests. `None`: unknown; the rate is learned from the server's 429s, or,
+            for a server of one's own, the number in flight from its latency.
         tokens_per_minute: Quota of tokens, input and output together. `None`: unknown.
         max_in_flight: Requests under way at once, per worker process.
-        expected_workers: Worker processes that share the quotas above; each takes its part.
+        expected_workers: Machines that share the quotas above (the processes of one machine share a governor).
+            Each starts with its part and finds out by itself when others leave some.
         max_attempts: Tries per row for 5xx, timeouts and broken connections. A 429 costs time, not attempts.
         request_timeout_seconds: Of one try.
         max_throttled_seconds: A row that the server has answered with nothing but 429 for this long ends in
@@ -44,10 +46,13 @@ class Batching(SpecModel):
             [512, ∞). Each length bucket is a cost class with its own forecast of output tokens and its own
             line in the report. `None`: powers of two from 128 to 131,072.
         max_batch_size: Rows that one `run_inference` call plans together.
+        max_padded_tokens: Of one request to a server that takes several prompts per request and pads them:
+            number of prompts × tokens of the longest. Others ignore it.
     """
 
     bucket_boundaries: tuple[int, ...] | None = None
     max_batch_size: Annotated[int, Field(ge=1, le=100_000)] = 2048
+    max_padded_tokens: Annotated[int, Field(ge=1)] = 16_384
 
     @field_validator("bucket_boundaries")
     @classmethod

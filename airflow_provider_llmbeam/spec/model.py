@@ -60,11 +60,14 @@ class EchoModel(SpecModel):
 
     Attributes:
         latency_seconds: How long each answer takes.
+        padded_tokens_per_second: Given, it behaves like a static-batch server: it takes several prompts per
+            request, pads them to the longest, and computes one request after the other at this speed.
     """
 
     type: Literal["echo"]
     name: str = "echo"
     latency_seconds: Annotated[float, Field(ge=0)] = 0.0
+    padded_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
 
 
 Model = Annotated[GeminiModel | OpenAIModel | EchoModel, Field(discriminator="type")]
@@ -79,6 +82,9 @@ class Generation(SpecModel):
         top_p: Nucleus sampling.
         seed: For repeatable sampling, where the server has it.
         stop_sequences: Texts that end the answer.
+        stream: Receive the answer as it is written: the time to its first token is recorded, and an answer
+            that stalls is given up before `limits.request_timeout_seconds`. The text is the same.
+        stream_idle_timeout_seconds: Longest silence within a streamed answer.
         thinking_budget_tokens: Gemini: tokens for thoughts. 0 turns thinking off on Flash models, -1 lets the
             model decide. Other servers ignore it.
     """
@@ -89,3 +95,5 @@ class Generation(SpecModel):
     seed: int | None = None
     stop_sequences: tuple[str, ...] = ()
     thinking_budget_tokens: Annotated[int, Field(ge=-1)] | None = None
+    stream: bool = False
+    stream_idle_timeout_seconds: Annotated[float, Field(gt=0)] = 30.0

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Quota, Sandbox
+from airflow_provider_llmbeam.spec import JobSpec
 
 GEMINI = "gemini.generateContent"
 MAX_IN_FLIGHT = 8
@@ -109,3 +111,11 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_bundle_that_the_runner_repeats_is_not_paid_again(job, sandbox):
+    job.write(rows(60))
+    manifest = run(JobSpec.parse(job.spec), ["--direct_runner_bundle_repeat=2"])
+    assert manifest["rows"] == {"read": 60, "answered": 60, "dead_letter": 0}
+    assert len(sandbox.requests) == 60
+    assert set(sandbox.requests.paid().values()) == {1}

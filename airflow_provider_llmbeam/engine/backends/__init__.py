@@ -25,6 +25,8 @@ def open_backend(model: Model, generation: Generation, output_schema: Mapping[st
 
             return OpenAIBackend(model, generation, output_schema)
         case EchoModel():
-            from airflow_provider_llmbeam.engine.backends.echo import EchoBackend
+            from airflow_provider_llmbeam.engine.backends.echo import EchoBackend, StaticEchoBackend
 
+            if model.padded_tokens_per_second is not None:
+                return StaticEchoBackend(model, model.padded_tokens_per_second)
             return EchoBackend(model)

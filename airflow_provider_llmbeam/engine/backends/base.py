@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -19,6 +20,7 @@ class Reply:
         input_tokens: As billed.
         output_tokens: As billed, thoughts included.
         model: The version that answered.
+        first_token_seconds: From sending to the first text, when the answer was streamed.
     """
 
     text: str
@@ -26,6 +28,7 @@ class Reply:
     input_tokens: int
     output_tokens: int
     model: str
+    first_token_seconds: float | None = None
 
 
 class Backend(Protocol):
@@ -41,6 +44,22 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Closes connections."""
+        ...
+
+
+@runtime_checkable
+class StaticBackend(Backend, Protocol):
+    """A client of a server that takes several prompts per request and pads them to the longest."""
+
+    async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
+        """Sends one request for all prompts, exactly once.
+
+        Returns:
+            One reply per prompt, in order.
+
+        Raises:
+            RequestError: As `complete` does; no prompt has an answer then.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -20,6 +21,12 @@ class EchoBackend:
         """Returns the prompt's own text."""
         if self._model.latency_seconds:
             await asyncio.sleep(self._model.latency_seconds)
+        return self._reply(prompt)
+
+    async def aclose(self) -> None:
+        """Has nothing to close."""
+
+    def _reply(self, prompt: Prompt) -> Reply:
         tokens = estimate_tokens(prompt.text)
         return Reply(
             text=prompt.text,
@@ -29,5 +36,19 @@ class EchoBackend:
             model=self._model.name,
         )
 
-    async def aclose(self) -> None:
-        """Has nothing to close."""
+
+class StaticEchoBackend(EchoBackend):
+    """Answers whole requests, one after the other, in the time that their padded prompts take."""
+
+    def __init__(self, model: EchoModel, padded_tokens_per_second: float) -> None:
+        super().__init__(model)
+        self._padded_tokens_per_second = padded_tokens_per_second
+        self._accelerator = asyncio.Lock()
+
+    async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
+        """Returns the prompts' own texts."""
+        replies = [self._reply(prompt) for prompt in prompts]
+        padded_tokens = len(replies) * max(reply.input_tokens for reply in replies)
+        async with self._accelerator:
+            await asyncio.sleep(self._model.latency_seconds + padded_tokens / self._padded_tokens_per_second)
+        return replies

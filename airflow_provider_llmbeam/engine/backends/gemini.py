@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import mimetypes
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +20,7 @@ from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
 from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.streaming import broken_off, unless_stalled
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 
@@ -36,6 +39,7 @@ class GeminiBackend:
         self, model: GeminiModel, generation: Generation, output_schema: Mapping[str, Any] | None
     ) -> None:
         self._model = model
+        self._generation = generation
         self._client = _client(model)
         self._config = _config(generation, output_schema)
 
@@ -48,10 +52,9 @@ class GeminiBackend:
             contents = _contents(prompt)
         except ValueError as error:
             raise RequestError("bad_request", str(error)) from None
+        send = self._stream if self._generation.stream else self._generate
         try:
-            response = await self._client.aio.models.generate_content(
-                model=self._model.name, contents=contents, config=config
-            )
+            return await send(contents, config)
         except errors.APIError as error:
             raise _from_api_error(error) from None
         except _CONNECTION_ERRORS as error:
@@ -62,7 +65,26 @@ class GeminiBackend:
             # A 200 whose body is not JSON surfaces as a bare JSONDecodeError, one of another shape as a
             # ValidationError; both are ValueErrors.
             raise RequestError("garbage", f"{type(error).__name__}: {error}", http_status=200) from None
+
+    async def _generate(self, contents: types.Content, config: types.GenerateContentConfig) -> Reply:
+        response = await self._client.aio.models.generate_content(
+            model=self._model.name, contents=contents, config=config
+        )
         return _reply(response, self._model.name)
+
+    async def _stream(self, contents: types.Content, config: types.GenerateContentConfig) -> Reply:
+        started, first_token_seconds, texts, last = time.monotonic(), None, [], None
+        pieces = await self._client.aio.models.generate_content_stream(
+            model=self._model.name, contents=contents, config=config
+        )
+        async for last in unless_stalled(pieces, self._generation.stream_idle_timeout_seconds):
+            texts.append(_text(last))
+            if first_token_seconds is None and texts[-1]:
+                first_token_seconds = time.monotonic() - started
+        if last is None or not (_finish_reason(last) or last.prompt_feedback):
+            raise broken_off()
+        reply = _reply(last, self._model.name, "".join(texts))
+        return dataclasses.replace(reply, first_token_seconds=first_token_seconds)
 
     async def aclose(self) -> None:
         """Closes the client's connections."""
@@ -123,7 +145,17 @@ def _contents(prompt: Prompt) -> types.Content:
     return types.Content(role="user", parts=[*media, types.Part.from_text(text=prompt.text)])
 
 
-def _reply(response: types.GenerateContentResponse, model: str) -> Reply:
+def _text(response: types.GenerateContentResponse) -> str:
+    content = response.candidates[0].content if response.candidates else None
+    return "".join(part.text for part in (content and content.parts) or [] if part.text and not part.thought)
+
+
+def _finish_reason(response: types.GenerateContentResponse) -> str | None:
+    reason = response.candidates[0].finish_reason if response.candidates else None
+    return reason.name if reason else None
+
+
+def _reply(response: types.GenerateContentResponse, model: str, text: str | None = None) -> Reply:
     usage = response.usage_metadata
     input_tokens = (usage and usage.prompt_token_count) or 0
     output_tokens = ((usage and usage.candidates_token_count) or 0) + ((usage and usage.thoughts_token_count) or 0)
@@ -139,12 +171,11 @@ def _reply(response: types.GenerateContentResponse, model: str) -> Reply:
             "blocked", f"prompt blocked: {feedback.block_reason.name} {feedback.block_reason_message or ''}"
         )
     candidate = response.candidates[0]
-    reason = candidate.finish_reason.name if candidate.finish_reason else "STOP"
+    reason = _finish_reason(response) or "STOP"
     if reason not in _FINISH_REASONS:
         raise refused("blocked", f"answer withheld: {reason} {candidate.finish_message or ''}")
-    parts = (candidate.content and candidate.content.parts) or []
     return Reply(
-        text="".join(part.text for part in parts if part.text and not part.thought),
+        text=_text(response) if text is None else text,
         finish_reason=_FINISH_REASONS[reason],
         input_tokens=input_tokens,
         output_tokens=output_tokens,

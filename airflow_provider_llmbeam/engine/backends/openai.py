@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +14,7 @@ import aiohttp
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.streaming import broken_off, unless_stalled
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
 
 _FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
@@ -24,20 +27,46 @@ class OpenAIBackend:
         self, model: OpenAIModel, generation: Generation, output_schema: Mapping[str, Any] | None
     ) -> None:
         self._model = model
+        self._generation = generation
         self._parameters = _parameters(model, generation, output_schema)
         self._session: aiohttp.ClientSession | None = None
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one chat completion request."""
         body = {**self._parameters, "messages": _messages(prompt)}
+        started = time.monotonic()
         try:
             async with self._open().post(f"{self._model.base_url}/chat/completions", json=body) as response:
+                if response.status == 200 and self._generation.stream:
+                    return await self._stream(response, started)
                 text = await response.text(errors="replace")
         except (aiohttp.ClientError, OSError) as error:
             raise RequestError("connection", f"{type(error).__name__}: {error}") from None
         if response.status != 200:
             raise _from_error(response.status, response.headers.get("Retry-After"), text)
         return _reply(text, self._model.name)
+
+    async def _stream(self, response: aiohttp.ClientResponse, started: float) -> Reply:
+        """Puts a streamed answer together in the shape of a whole one."""
+        first_token_seconds = None
+        text, choice, usage, model, is_done = "", {"finish_reason": None}, None, None, False
+        async for line in unless_stalled(aiter(response.content), self._generation.stream_idle_timeout_seconds):
+            data = line.decode("utf-8", "replace").strip().removeprefix("data:").strip()
+            if not line.startswith(b"data:") or (is_done := data == "[DONE]"):
+                continue
+            piece = _piece(data)
+            usage, model = piece.get("usage") or usage, piece.get("model") or model
+            for choice_piece in piece.get("choices") or []:
+                delta = choice_piece.get("delta") or {}
+                text += delta.get("content") or ""
+                choice["finish_reason"] = choice_piece.get("finish_reason") or choice["finish_reason"]
+            if first_token_seconds is None and text:
+                first_token_seconds = time.monotonic() - started
+        if not is_done or choice["finish_reason"] is None:
+            raise broken_off()
+        whole = {"choices": [{**choice, "message": {"content": text}}], "usage": usage, "model": model}
+        reply = _reply(json.dumps(whole), self._model.name)
+        return dataclasses.replace(reply, first_token_seconds=first_token_seconds)
 
     async def aclose(self) -> None:
         """Closes the session."""
@@ -53,6 +82,7 @@ class OpenAIBackend:
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={"Authorization": f"Bearer {key}"} if key else {},
                 trust_env=True,
+                read_bufsize=2**20,  # the longest line of a streamed answer
             )
         return self._session
 
@@ -69,6 +99,8 @@ def _parameters(
         "top_p": generation.top_p,
         "seed": generation.seed,
         "stop": list(generation.stop_sequences) or None,
+        "stream": generation.stream or None,
+        "stream_options": {"include_usage": True} if generation.stream else None,
         "response_format": None
         if output_schema is None
         else {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(output_schema)}},
@@ -83,6 +115,18 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
         content = [*images, {"type": "text", "text": prompt.text}]
     user = {"role": "user", "content": content}
     return [{"role": "system", "content": prompt.system}, user] if prompt.system else [user]
+
+
+def _piece(data: str) -> dict[str, Any]:
+    try:
+        piece = json.loads(data)
+    except ValueError:
+        raise RequestError("garbage", f"a streamed piece is not JSON: {data[:500]}", http_status=200) from None
+    if not isinstance(piece, dict):
+        raise RequestError("garbage", f"a streamed piece is no object: {data[:500]}", http_status=200)
+    if "error" in piece:
+        raise _from_error(500, None, data)
+    return piece
 
 
 def _reply(text: str, model: str) -> Reply:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.journal import Journal, encode_entry, read_entries
+from airflow_provider_llmbeam.engine.journal import BatchJournal, Journal, encode_entry, read_entries
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 
@@ -48,8 +49,19 @@ def completion(text: str = "hi") -> Completion:
     )
 
 
-def create(uri: str) -> IO[bytes]:
-    return Path(uri).open("xb")
+class LocalFiles:
+    def create(self, uri: str) -> IO[bytes]:
+        return Path(uri).open("xb")
+
+    def open(self, uri: str) -> IO[bytes]:
+        return Path(uri).open("rb")
+
+    def match(self, pattern: str) -> list[str]:
+        return [str(path) for path in Path(pattern).parent.glob(Path(pattern).name)]
+
+
+def journal_of(directory: Path, **changes: Any) -> Journal:
+    return Journal(f"{directory}/", files=LocalFiles(), fingerprint=lambda prompt: prompt.text, **changes)
 
 
 class Clock:
@@ -67,9 +79,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def journal(tmp_path: Path, clock: Clock):
-    opened = Journal(f"{tmp_path}/", create=create, fingerprint=lambda p: p.text, clock=clock)
+    opened = journal_of(tmp_path, clock=clock).batch([Prompt("a"), Prompt("b")])
     yield opened
-    opened.close_segment()
+    opened.close()
 
 
 def read(directory: Path) -> dict[str, str]:
@@ -109,27 +121,27 @@ def test_an_entry_of_a_newer_version_is_asked_again() -> None:
     assert list(read_entries(iter([line]))) == []
 
 
-def test_an_answer_can_be_read_as_soon_as_it_arrived(journal: Journal, tmp_path: Path) -> None:
+def test_an_answer_can_be_read_as_soon_as_it_arrived(journal: BatchJournal, tmp_path: Path) -> None:
     for number in range(3):
         journal.finished(Prompt(f"prompt {number}"), completion(f"answer {number}"))
         assert len(read(tmp_path)) == number + 1
     assert read(tmp_path)["prompt 2"] == "answer 2"
 
 
-def test_a_failure_is_not_written_so_that_it_is_tried_again(journal: Journal, tmp_path: Path) -> None:
+def test_a_failure_is_not_written_so_that_it_is_tried_again(journal: BatchJournal, tmp_path: Path) -> None:
     journal.finished(Prompt("a"), Failure(kind="blocked", message="no"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_requests_and_429s_are_not_written(journal: Journal, tmp_path: Path) -> None:
+def test_requests_and_429s_are_not_written(journal: BatchJournal, tmp_path: Path) -> None:
     journal.sent()
     journal.rejected(1.0)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_segment_ends_after_its_time(journal: Journal, tmp_path: Path, clock: Clock) -> None:
+def test_a_segment_ends_after_its_time(journal: BatchJournal, tmp_path: Path, clock: Clock) -> None:
     journal.finished(Prompt("a"), completion())
-    clock.now += Journal.SEGMENT_SECONDS
+    clock.now += BatchJournal.SEGMENT_SECONDS
     journal.finished(Prompt("b"), completion())
     assert len(list(tmp_path.iterdir())) == 1
     clock.now += 0.01
@@ -138,28 +150,28 @@ def test_a_segment_ends_after_its_time(journal: Journal, tmp_path: Path, clock: 
     assert read(tmp_path).keys() == {"a", "b", "c"}
 
 
-def test_a_closed_segment_is_not_written_to_again(journal: Journal, tmp_path: Path) -> None:
+def test_a_closed_segment_is_not_written_to_again(journal: BatchJournal, tmp_path: Path) -> None:
     journal.finished(Prompt("a"), completion())
-    journal.close_segment()
+    journal.close()
     journal.finished(Prompt("b"), completion())
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_closing_twice_or_before_the_first_answer_does_nothing(journal: Journal, tmp_path: Path) -> None:
-    journal.close_segment()
-    journal.close_segment()
+def test_closing_twice_or_before_the_first_answer_does_nothing(journal: BatchJournal, tmp_path: Path) -> None:
+    journal.close()
+    journal.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_processes_never_write_to_one_segment(tmp_path: Path) -> None:
-    both = [Journal(f"{tmp_path}/", create=create, fingerprint=lambda p: p.text) for _ in "ab"]
+    both = [journal_of(tmp_path).batch([Prompt("a")]) for _ in "ab"]
     for number, journal in enumerate(both):
         journal.finished(Prompt(str(number)), completion())
-        journal.close_segment()
+        journal.close()
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_threads_share_a_segment_and_no_line_is_torn(journal: Journal, tmp_path: Path) -> None:
+def test_threads_share_a_segment_and_no_line_is_torn(journal: BatchJournal, tmp_path: Path) -> None:
     def write(thread: int) -> None:
         for number in range(50):
             journal.finished(Prompt(f"{thread}-{number}"), completion("x" * 500))
@@ -171,3 +183,18 @@ def test_threads_share_a_segment_and_no_line_is_torn(journal: Journal, tmp_path:
         thread.join()
     assert len(read(tmp_path)) == 200
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_same_batch_finds_what_a_former_try_of_it_recorded(tmp_path: Path) -> None:
+    prompts = [Prompt("a"), Prompt("b"), Prompt("c")]
+    with closing(journal_of(tmp_path).batch(prompts)) as first:
+        assert first.earlier == [None, None, None]
+        first.finished(Prompt("b"), completion("answer to b"))
+    with closing(journal_of(tmp_path).batch(prompts)) as second:
+        assert second.earlier == [None, completion("answer to b"), None]
+        second.finished(Prompt("a"), completion("answer to a"))
+    assert journal_of(tmp_path).batch(prompts).earlier[:2] == [
+        completion("answer to a"),
+        completion("answer to b"),
+    ]
+    assert journal_of(tmp_path).batch(prompts[:2]).earlier == [None, None], "another batch"

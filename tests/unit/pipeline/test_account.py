@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure
-from airflow_provider_llmbeam.pipeline.account import Tally, TallyRows
+from airflow_provider_llmbeam.pipeline.account import Tally, TallyRows, percentile_seconds
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
 
 BOUNDARIES = (128, 512)
@@ -115,7 +115,14 @@ def test_a_fresh_answer_counts_with_all_its_cost(completion) -> None:
     answer = completion(attempts=3, rejections=2, input_tokens=200, output_tokens=7, finish_reason="max_tokens")
     tally = tally_of([AnsweredRow({}, "f", answer, "fresh")])
     assert tally.sums == Counter(
-        requests=5, rejections=2, retries=2, input_tokens=200, output_tokens=7, truncated=1
+        requests=5,
+        rejections=2,
+        retries=2,
+        input_tokens=200,
+        output_tokens=7,
+        truncated=1,
+        padded_tokens=200,
+        real_tokens=200,
     )
     assert tally.buckets == {(1, "rows"): 1, (1, "input_tokens"): 200, (1, "output_tokens"): 7}
     assert (tally.first_sent_at, tally.last_answered_at) == (100.0, 101.0)
@@ -159,14 +166,15 @@ def test_a_percentile_is_at_most_a_tenth_too_high(latencies: list[float], share:
         )
         step.add_input(tally, AnsweredRow({}, "f", answer, "fresh"))
     exact = sorted(latencies)[math.ceil(Fraction(share) * len(latencies)) - 1]
-    found = tally.latency_seconds(float(share))
+    found = percentile_seconds(tally.latencies, float(share))
     assert found is not None
     assert exact - 1e-4 <= found <= exact * 1.1 + 1e-4
 
 
 def test_without_answers_there_is_no_latency() -> None:
-    assert Tally().latency_seconds(0.5) is None
+    assert percentile_seconds(Tally().latencies, 0.5) is None
 
 
 def test_an_answer_in_no_time_has_a_latency(completion) -> None:
-    assert tally_of([AnsweredRow({}, "f", completion(latency_seconds=0.0), "fresh")]).latency_seconds(0.5) == 0.0
+    tally = tally_of([AnsweredRow({}, "f", completion(latency_seconds=0.0), "fresh")])
+    assert percentile_seconds(tally.latencies, 0.5) == 0.0

@@ -21,8 +21,9 @@ ECHO = EchoModel(type="echo", name="parrot")
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
     yield
-    assert "llmbeam-engine" not in {thread.name for thread in threading.enumerate()}
+    assert "llmbeam-engine" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 def answers(handler: LLMModelHandler[Any], batch: list[Any]) -> list[Any]:

@@ -1,0 +1,70 @@
+"""Streamed answers: whole or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.sandbox import Fault, Latency, Sandbox
+
+STREAMS = {"gemini": "gemini.streamGenerateContent", "openai": "openai.chatCompletions"}
+STREAMED = {"stream": True, "stream_idle_timeout_seconds": 0.5}
+
+
+def rows(count: int) -> list[dict]:
+    return [{"id": number, "text": f"row number {number} with some words to stream"} for number in range(count)]
+
+
+@pytest.fixture(params=["gemini", "openai"])
+def api(request):
+    return request.param
+
+
+@pytest.fixture
+def either(api, job, openai_job):
+    """A job against either API."""
+    return job if api == "gemini" else openai_job
+
+
+def test_a_streamed_answer_is_the_same_text_and_has_a_time_to_its_first_token(either, api, sandbox):
+    whole = {answer["id"]: answer["answer"] for answer in either.run(rows(20)).answers}
+    assert either.run().manifest["origins"]["resumed"] == 20
+    streamed = either.run(generation=STREAMED, name="streamed")
+    assert {answer["id"]: answer["answer"] for answer in streamed.answers} == whole
+    assert streamed.report["first_token_seconds"]["p50"] > 0
+    assert {request.method for request in sandbox.requests} == {"gemini.generateContent", STREAMS[api]} - (
+        {"gemini.generateContent"} if api == "openai" else set()
+    )
+
+
+def test_how_an_answer_arrives_does_not_change_the_question(either, sandbox):
+    either.run(rows(5))
+    assert either.run(generation=STREAMED).manifest["origins"]["resumed"] == 5
+    assert len(sandbox.requests) == 5
+
+
+@pytest.mark.parametrize("kind", ["drop", "stream-error", "disconnect"])
+def test_what_came_of_a_broken_stream_is_never_an_answer(either, api, sandbox, kind):
+    whole = {answer["id"]: answer["answer"] for answer in either.run(rows(10)).answers}
+    sandbox.faults.queue(STREAMS[api], *[Fault(kind=kind)] * 3)
+    ended = either.run(generation=STREAMED, name="streamed")
+    assert {answer["id"]: answer["answer"] for answer in ended.answers} == whole
+    assert ended.manifest["requests"]["retried"] == 3
+
+
+def test_a_stream_that_stalls_is_given_up_after_its_idle_time(either, api, sandbox):
+    sandbox.faults.when(STREAMS[api], "row number 3", Fault(kind="hang"))
+    ended = either.run(rows(5), generation=STREAMED, limits={"max_attempts": 1, "request_timeout_seconds": 2})
+    (dead,) = ended.dead
+    assert dead["llmbeam_error"]["kind"] == "timeout"
+
+
+def test_a_stream_counts_its_tokens(either):
+    ended = either.run(rows(5), generation=STREAMED)
+    assert ended.manifest["tokens"]["output"] > 0
+    assert ended.manifest["tokens"]["input"] > 0
+
+
+def test_the_first_token_comes_before_the_last(tmp_path, make_job):
+    with Sandbox(latency=Latency(mean_seconds=0.05, per_output_token_seconds=0.02)) as sandbox:
+        ended = make_job(tmp_path, sandbox).run(rows(10), generation=STREAMED)
+    assert ended.report["first_token_seconds"]["p50"] < 0.8 * ended.report["latency_seconds"]["p50"]
