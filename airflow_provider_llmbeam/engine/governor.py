@@ -82,15 +82,19 @@ class Governor:
     PROBING_DOUBLES_SECONDS = 120.0
     RECLAIM_DOUBLES_SECONDS = 60.0
     RECLAIM_DOUBLES_PROBES = 2.3
-    #: Where no quota is known, requests leave 1 ms apart: fast enough for any latency and window that one event
-    #: loop carries, and slow enough that only those of one round trip are lost when an unknown limit is met.
-    UNKNOWN_RPS = 1000.0
-    #: A rate learned from fewer requests says little: it doubles this fast until it is learned from more.
+    #: Where no quota is known, the rate begins here and doubles until a 429: slow enough that few are under way
+    #: when an unknown limit is met (30 of the first 130 requests were rejected at 1,000 a second), and a second
+    #: or two short of all that one event loop carries.
+    UNKNOWN_RPS = 250.0
+    UNKNOWN_DOUBLES_SECONDS = 2.0
+    LARGEST_SHARE = 1e4
+    #: A rate learned from fewer requests says little: it goes on doubling until it is learned from more.
     INFORMED_SENDS, INFORMED_AGAIN_SENDS = 20.0, 5.0
-    UNKNOWN_DOUBLES_SECONDS = 3.0
     #: A 429 without advice: the first hold, doubled with each further one until an answer arrives.
     FIRST_HOLD_SECONDS = 0.3
-    LONGEST_HOLD_SECONDS = 60.0
+    LONGEST_BLIND_HOLD_SECONDS = 60.0
+    #: However long the server says; a quota of the day is recognised elsewhere.
+    LONGEST_HOLD_SECONDS = 600.0
 
     def __init__(
         self,
@@ -156,7 +160,7 @@ class Governor:
         self._grow(now)
         state.sent = max(0.0, state.sent - 1)
         advice = self._blind_hold() if retry_after_seconds is None else retry_after_seconds
-        advice = max(advice, self.FIRST_HOLD_SECONDS)
+        advice = min(self.LONGEST_HOLD_SECONDS, max(advice, self.FIRST_HOLD_SECONDS))
         if now - state.cut_at > self.CUT_SECONDS or state.is_probing:
             self._cut(now, advice)
         seconds = advice + chance * min(self._seconds_per_request(), 1.0)
@@ -168,7 +172,7 @@ class Governor:
         seconds: float = self.FIRST_HOLD_SECONDS * 2.0 ** min(state.blind_holds, 10.0)
         if state.held_until <= state.grown_at:
             state.blind_holds += 1  # those that were under way when the hold began are no further sign
-        return min(self.LONGEST_HOLD_SECONDS, seconds)
+        return min(self.LONGEST_BLIND_HOLD_SECONDS, seconds)
 
     def _cut(self, now: float, advice_seconds: float) -> None:
         state = self.state
@@ -199,7 +203,7 @@ class Governor:
         probe = self._probe_seconds()
         if state.is_probing:
             doubles = self.PROBING_DOUBLES_SECONDS if self._is_known else self.UNKNOWN_DOUBLES_SECONDS
-            state.share *= 2 ** (seconds / doubles) if self._is_known or state.learned_rps else 1
+            state.share = min(self.LARGEST_SHARE, state.share * 2 ** (seconds / doubles))
         elif now - state.cut_at > self.RECLAIM_PROBES * probe:
             doubles = min(self.RECLAIM_DOUBLES_SECONDS, self.RECLAIM_DOUBLES_PROBES * probe)
             state.share *= 2 ** (seconds / doubles)
@@ -216,9 +220,9 @@ class Governor:
     def _seconds_per_request(self) -> float:
         if self._rps is not None:
             return 1 / (self.state.share * self._rps)
-        if self._is_known or not self.state.learned_rps:
-            return 1 / self.UNKNOWN_RPS
-        return 1 / (self.state.share * self.state.learned_rps)
+        if self._is_known:
+            return 0.0
+        return 1 / (self.state.share * (self.state.learned_rps or self.UNKNOWN_RPS))
 
     def _token_wait(self, now: float, tokens: float) -> float:
         if self._tps is None:

@@ -127,6 +127,10 @@ def test_an_advice_of_no_time_is_not_taken():
     assert Governor(requests_per_minute=600).rejected(0.0, 0.0) == Governor.FIRST_HOLD_SECONDS
 
 
+def test_an_advice_of_days_is_not_taken_either():
+    assert Governor(requests_per_minute=600).rejected(0.0, 86_400.0) == Governor.LONGEST_HOLD_SECONDS
+
+
 def test_a_429_without_advice_doubles_the_hold_until_an_answer_comes():
     governor = Governor(requests_per_minute=600)
     holds, now = [], 0.0
@@ -180,9 +184,15 @@ def test_without_a_quota_the_rate_is_learned_from_the_first_429():
     for _ in range(100):
         while (wait := governor.admit(now, 1)) > 0:
             now += wait
-    assert now == pytest.approx(0.0, abs=0.2), "until then, only 1 ms apart"
+    assert now == pytest.approx(0.2, abs=0.15), "until then, nothing slows it but the start"
     governor.rejected(now, 20.0 - now)
     assert governor.state.learned_rps == pytest.approx(99 / 20, rel=0.02)
+
+
+def test_without_a_quota_and_without_a_429_the_rate_doubles():
+    left = send_all(Governor(), [0.0] * 20_000, [1.0] * 20_000)
+    assert 1000 < sum(2 <= time < 4 for time in left) < 2000, "from 500 to 1,000 a second"
+    assert left[-1] < 12
 
 
 def test_a_429_before_there_was_anything_to_learn_from_does_not_crawl_for_long():
