@@ -78,7 +78,7 @@ def simulate(
         def go(now: float) -> None:
             free[machine] += 1
             if retry_after_seconds is None:
-                governors[machine].answered()
+                governors[machine].settle(0, 0, is_answered=True)
             else:
                 governors[machine].rejected(now, retry_after_seconds, chances.random())
             pump(machine)(now)

@@ -189,9 +189,10 @@ class Engine:
             self._on_error(request, error, reserved)
             raise
         used = sum(reply.input_tokens + reply.output_tokens for reply in replies)
-        self._gate.governor.settle(reserved, used)
-        self._gate.governor.answered()
-        return self._judged(request, replies, self._clock() - started)
+        self._gate.governor.settle(reserved, used, is_answered=True)
+        latency_seconds = self._clock() - started
+        self._gate.answered(latency_seconds, self._max_in_flight)
+        return self._judged(request, replies, latency_seconds)
 
     async def _complete(self, prompts: Sequence[Prompt]) -> list[Reply]:
         if self._batching is not None and isinstance(self._backend, StaticBackend):

@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -17,53 +18,86 @@ class Admission(Protocol):
         """See `Governor.admit`."""
         ...
 
-    def settle(self, reserved_tokens: float, used_tokens: float) -> None:
+    def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
         """See `Governor.settle`."""
-
-    def answered(self) -> None:
-        """See `Governor.answered`."""
 
     def rejected(self, now: float, retry_after_seconds: float | None, chance: float = 0.0) -> float:
         """See `Governor.rejected`."""
         ...
 
 
+@dataclass(slots=True)
+class _Waiter:
+    tokens: float
+    turn: asyncio.Future[None]
+
+
 class Gate:
-    """Lets requests out one by one, in the order of their coming, retries before fresh ones.
+    """Lets requests out in the order of their coming, retries before fresh ones.
 
     Args:
         governor: Decides when.
         clock: Seconds, the same for all processes of the machine.
     """
 
+    #: Other processes share the governor, and a 429 of theirs changes it: ask again after this at the latest.
+    LONGEST_WAIT_SECONDS = 1.0
+    #: With this much of unused spacing a late event loop makes up for its lateness.
+    SPACING_CREDIT_SECONDS = 0.02
+
     def __init__(self, governor: Admission, clock: Callable[[], float]) -> None:
         self.governor = governor
         self._clock = clock
-        self._head = asyncio.Lock()
-        self._fresh = asyncio.Lock()
-        #: Seconds that the head of the queue has waited for the governor so far.
+        self._retries: deque[_Waiter] = deque()
+        self._fresh: deque[_Waiter] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._quickest_seconds = float("inf")
+        self._spacing_seconds = 0.0
+        self._line = float("-inf")
+        self._blocked_since: float | None = None
+        #: Seconds that somebody has waited for the governor so far.
         self.waited_seconds = 0.0
 
     async def pass_through(self, tokens: float, *, is_retry: bool) -> None:
         """Waits until the request may leave."""
-        if is_retry:
-            await self._admission(tokens)
-        else:
-            # Of the fresh ones a single one stands in the queue proper, so a retry passes all the others.
-            async with self._fresh:
-                await self._admission(tokens)
+        waiter = _Waiter(tokens, asyncio.get_running_loop().create_future())
+        (self._retries if is_retry else self._fresh).append(waiter)
+        if self._timer is None:
+            self._let_out()
+        await waiter.turn
+
+    def answered(self, latency_seconds: float, places: int) -> None:
+        """Learns how far apart requests have to be so that answers do not come all at once.
+
+        Requests sent in one burst come back in one, wait for each other's processing, and leave in a burst again:
+        128 in flight at 200 ms made 430 requests/s of the possible 640 that way, and 550 when spread over the
+        quickest latency seen (on two busy cores).
+        """
+        self._quickest_seconds = min(self._quickest_seconds * 1.01, latency_seconds)
+        self._spacing_seconds = self._quickest_seconds / places / 1.05
 
     def rejected(self, retry_after_seconds: float | None) -> float:
         """Passes a 429 on; returns the seconds of the hold."""
         return self.governor.rejected(self._clock(), retry_after_seconds, random.random())
 
-    async def _admission(self, tokens: float) -> None:
-        async with self._head:
-            came = self._clock()
-            # In steps, as other processes share the governor and a 429 of theirs changes it.
-            while (wait := self.governor.admit(self._clock(), tokens)) > 0:  # noqa: ASYNC110 - a clock, no event
-                await asyncio.sleep(min(wait, 1.0))
-            self.waited_seconds += self._clock() - came
+    def _let_out(self) -> None:
+        """Lets out everybody whose time has come, then sleeps until the next one's."""
+        now, self._timer = self._clock(), None
+        if self._blocked_since is not None:
+            self.waited_seconds += now - self._blocked_since
+            self._blocked_since = None
+        while queue := self._retries or self._fresh:
+            if not queue[0].turn.done():
+                line = max(self._line, now - self.SPACING_CREDIT_SECONDS)
+                wait = line - now if line > now else self.governor.admit(now, queue[0].tokens)
+                if wait > 0:
+                    self._blocked_since = now
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(min(wait, self.LONGEST_WAIT_SECONDS), self._let_out)
+                    return
+                self._line = line + self._spacing_seconds
+                queue[0].turn.set_result(None)
+            queue.popleft()
 
 
 class Slots:

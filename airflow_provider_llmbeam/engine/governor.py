@@ -126,7 +126,7 @@ class Governor:
             return state.held_until - now
         self._grow(now)
         seconds_per_request = self._seconds_per_request()
-        line = max(state.request_line, now - self.REQUEST_CREDIT_SECONDS)
+        line = max(state.request_line, now - self.REQUEST_CREDIT_SECONDS) if state.sent_since >= 0 else now
         wait = max(line - now, self._token_wait(now, tokens))
         if wait > self.CLOCK_SECONDS:
             return wait
@@ -137,13 +137,17 @@ class Governor:
         state.sent += 1
         return 0.0
 
-    def settle(self, reserved_tokens: float, used_tokens: float) -> None:
-        """Corrects a reservation once the usage is known: unused tokens are free again."""
-        self.state.tokens += reserved_tokens - used_tokens
+    def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
+        """Corrects a reservation once the usage is known: unused tokens are free again.
 
-    def answered(self) -> None:
-        """Takes note that the server answers."""
-        self.state.blind_holds = 0.0
+        Args:
+            reserved_tokens: As given to `admit`.
+            used_tokens: As billed.
+            is_answered: The server answered, so a 429 to come is a new overload.
+        """
+        self.state.tokens += reserved_tokens - used_tokens
+        if is_answered:
+            self.state.blind_holds = 0.0
 
     def rejected(self, now: float, retry_after_seconds: float | None, chance: float = 0.0) -> float:
         """Takes note of a 429: everybody waits, and the share is cut once per overload.

@@ -40,8 +40,7 @@ def test_tokens_that_one_gives_back_are_free_for_the_other(path):
     first, second = shared(path, tokens_per_minute=60_000), shared(path, tokens_per_minute=60_000)
     first.admit(100.0, 1000)
     assert second.admit(100.0, 500) == pytest.approx(0.5)
-    first.settle(1000, 500)
-    first.answered()
+    first.settle(1000, 500, is_answered=True)
     assert second.admit(100.0, 500) == 0
 
 
