@@ -1,0 +1,1 @@
+"""The contenders, one file each; a process imports its own alone. See `bench.lineup`."""

@@ -1,0 +1,145 @@
+"""Figures of one run, from the server's log of requests and the answers handed back.
+
+How they are defined:
+
+- `requests` counts every call of a generate method, 429s included.
+- `lost` are rows without an answer, or with the answer of another row.
+- `paid_twice` is answers computed beyond one per distinct prompt; `paid_again_ratio` is that over the answers that
+  were paid for when the job was killed.
+- `utilisation` is what was admitted (requests, or tokens in and out) over what the quota refilled between the
+  arrival of the first request and that of the last one, at most 1: the two seconds' worth that the server's
+  bucket holds at first is no merit of whoever takes it in one go. Nothing else is excluded.
+- `rows_per_second` is over the time from the start of the process to its end, `rows_per_second_sending` from the
+  arrival of the first request to the last answer, `latency_limit_ratio` the latter over `max_in_flight / latency`.
+- `makespan_ratio` is the time the static-batch server was in use over that of one that pads nothing.
+- `client_cpu_seconds` and `server_cpu_seconds` are processor time, to judge a figure from a busy machine by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_provider_llmbeam.sandbox.records import RequestRecord
+from bench.jobs import Job
+from bench.rows import Row, input_tokens
+
+TOO_MANY_REQUESTS = 429
+OK = 200
+
+
+@dataclass(kw_only=True)
+class Measurement:
+    """One contender on one job, once.
+
+    Attributes:
+        job: Its letter.
+        contender: Its name.
+        processes: Worker processes.
+        repeat: From 0.
+        rows: How many it was given.
+        figures: By name; see the module.
+        admitted_per_second: Requests let through in each second after the first arrival.
+        rejected_per_second: Likewise, 429s.
+        failure: Why there are no figures; "" when there are.
+    """
+
+    job: str
+    contender: str
+    processes: int
+    repeat: int
+    rows: int
+    figures: dict[str, float] = field(default_factory=dict)
+    admitted_per_second: list[int] = field(default_factory=list)
+    rejected_per_second: list[int] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def case(self) -> tuple[str, int]:
+        """The job and its number of processes."""
+        return self.job, self.processes
+
+
+def answer_figures(
+    rows: Sequence[Row], answers: Mapping[str, str | None], *, words_are_checked: bool
+) -> dict[str, float]:
+    """Counts the rows that are lost."""
+    lost = sum(
+        not (answer := answers.get(str(row["id"]))) or (words_are_checked and not is_answer_to(row, answer))
+        for row in rows
+    )
+    return {"lost": lost}
+
+
+def is_answer_to(row: Row, answer: str) -> bool:
+    """Whether the sandbox, or an echo, said this to that row: both begin with the row's first word."""
+    return answer.split(maxsplit=1)[:1] == row["text"].split(maxsplit=1)[:1]
+
+
+def request_figures(job: Job, rows: Sequence[Row], records: Sequence[RequestRecord]) -> dict[str, float]:
+    """Computes what the server's log says."""
+    if not records:
+        return {"requests": 0}
+    billed = [record for record in records if record.is_billed]
+    rejected = sum(record.http_status == TOO_MANY_REQUESTS for record in records)
+    figures: dict[str, float] = {
+        "requests": len(records),
+        "answered": len(billed),
+        "rejected": rejected,
+        "other_errors": sum(record.http_status not in (OK, TOO_MANY_REQUESTS) for record in records),
+        "rejected_ratio": rejected / len(records),
+        "requests_per_row": len(records) / len(rows),
+        "requests_per_prompt": len(records) / len({row["text"] for row in rows}),
+        "paid_twice": paid_twice(records),
+    }
+    return figures | _pace(job, records, billed)
+
+
+def paid_twice(records: Sequence[RequestRecord]) -> int:
+    """Counts answers beyond one per distinct prompt."""
+    prompts = Counter(record.prompt_sha256 for record in records if record.is_billed)
+    return prompts.total() - len(prompts)
+
+
+def _pace(job: Job, records: Sequence[RequestRecord], billed: Sequence[RequestRecord]) -> dict[str, float]:
+    first = min(record.received_at for record in records)
+    arriving = max(record.received_at for record in records) - first
+    sending = max(record.answered_at or record.received_at for record in records) - first
+    figures = {"sending_seconds": sending}
+    if sending > 0 and not job.is_killed:
+        figures["rows_per_second_sending"] = len(billed) / sending
+    server = job.server
+    if server is None or arriving <= 0:
+        return figures
+    if server.latency_seconds and "rows_per_second_sending" in figures:
+        limit = job.told.max_in_flight / server.latency_seconds
+        figures["latency_limit_ratio"] = figures["rows_per_second_sending"] / limit
+    if server.requests_per_minute is not None:
+        figures["utilisation"] = min(1.0, len(billed) / server.available_requests(arriving))
+    if server.tokens_per_minute is not None:
+        tokens = sum(record.input_tokens + record.output_tokens for record in billed)
+        figures["utilisation"] = min(1.0, tokens / (server.tokens_per_minute / 60 * arriving))
+    return figures
+
+
+def padding_figures(job: Job, rows: Sequence[Row], own: Mapping[str, float]) -> dict[str, float]:
+    """Completes what a contender measured on its static-batch server; ideal is a server without padding."""
+    figures = dict(own)
+    if job.padded_tokens_per_second and "sending_seconds" in own:
+        ideal = input_tokens(list(rows)) / job.padded_tokens_per_second
+        figures["makespan_ratio"] = own["sending_seconds"] / ideal
+    return figures
+
+
+def per_second(records: Sequence[RequestRecord], *, rejected: bool) -> list[int]:
+    """Counts arrivals in each second after the first one."""
+    if not records:
+        return []
+    first = min(record.received_at for record in records)
+    counts = Counter(
+        int(record.received_at - first)
+        for record in records
+        if (record.http_status == TOO_MANY_REQUESTS) is rejected
+    )
+    return [counts[second] for second in range(max(counts, default=-1) + 1)]

@@ -1,0 +1,85 @@
+"""The rows of a job: the same for every contender and every repeat."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Literal, TypedDict, get_args
+
+RowKind = Literal["short", "duplicates", "heavy-tailed", "sharegpt"]
+ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
+
+#: Of the sandbox and of our engine alike.
+BYTES_PER_TOKEN = 4
+#: The sandbox answers with the first eight words of the prompt's first 2,000 characters, and a mark of about
+#: 36 characters: long words make long answers.
+ANSWERED_WORDS = 8
+LONGEST_ANSWER_TOKENS = 450
+#: Mean and sigma of the log-normal lengths of ShareGPT prompts, in tokens.
+SHAREGPT_MEAN_TOKENS, SHAREGPT_SIGMA = 161.0, 1.3
+
+
+class Row(TypedDict):
+    """One input record."""
+
+    id: int
+    text: str
+
+
+def make_rows(kind: RowKind, count: int, seed: int = 7) -> list[Row]:
+    """Makes the rows of a job; each text names its row, so that a swapped answer is seen.
+
+    Raises:
+        ValueError: `kind` is unknown.
+    """
+    if kind not in ROW_KINDS:
+        raise ValueError(f"`kind` must be one of {', '.join(ROW_KINDS)}; got {kind!r}.")
+    source = random.Random(seed)
+    texts = {
+        "short": _short,
+        "duplicates": _duplicates,
+        "heavy-tailed": _heavy_tailed,
+        "sharegpt": _sharegpt,
+    }[kind](count, source)
+    return [Row(id=number, text=text) for number, text in enumerate(texts)]
+
+
+def input_tokens(rows: list[Row]) -> int:
+    """Counts the tokens of all rows, each rounded up as the servers do."""
+    return sum(-(-len(row["text"].encode()) // BYTES_PER_TOKEN) for row in rows)
+
+
+def _short(count: int, source: random.Random) -> Iterator[str]:
+    for number in range(count):
+        yield f"row{number} is one of {count} rows, {source.randrange(10**6)} its number"
+
+
+def _duplicates(count: int, source: random.Random) -> list[str]:
+    """A quarter of the rows repeat an earlier one, anywhere among them."""
+    distinct = list(_short(count - count // 4, source))
+    texts = [*distinct, *source.sample(distinct, count // 4)]
+    source.shuffle(texts)
+    return texts
+
+
+def _heavy_tailed(count: int, source: random.Random) -> Iterator[str]:
+    """About 400 tokens in and 100 out on average, either up to ten times as long, and not correlated."""
+    for number in range(count):
+        in_tokens = _log_normal(source, mean=400, sigma=1.2, low=32, high=8000)
+        out_tokens = _log_normal(source, mean=100, sigma=1.0, low=24, high=LONGEST_ANSWER_TOKENS)
+        answered = out_tokens * BYTES_PER_TOKEN - 40
+        word = "x" * max(1, answered // (ANSWERED_WORDS - 1))
+        head = " ".join([f"row{number}", *[word] * (ANSWERED_WORDS - 1)])
+        yield head + " tail" * max(0, (in_tokens * BYTES_PER_TOKEN - len(head)) // len(" tail"))
+
+
+def _sharegpt(count: int, source: random.Random) -> Iterator[str]:
+    for number in range(count):
+        tokens = _log_normal(source, mean=SHAREGPT_MEAN_TOKENS, sigma=SHAREGPT_SIGMA, low=2, high=8192)
+        yield f"row{number} ".ljust(tokens * BYTES_PER_TOKEN, "x")[: max(8, tokens * BYTES_PER_TOKEN)]
+
+
+def _log_normal(source: random.Random, *, mean: float, sigma: float, low: int, high: int) -> int:
+    drawn = source.lognormvariate(math.log(mean) - sigma**2 / 2, sigma)
+    return int(min(high, max(low, round(drawn))))

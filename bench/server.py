@@ -1,0 +1,138 @@
+"""The sandbox in a process of its own, so that it shares no interpreter with whoever is measured."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from airflow_provider_llmbeam.sandbox import FixedWindow, Latency, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox.records import RequestRecord
+from bench.jobs import ServerSettings
+from bench.steps import SteppedLedger
+
+
+class ServerProcess:
+    """A running server; a context manager. It ends with its parent.
+
+    Args:
+        settings: How it behaves.
+        directory: For its log of requests.
+        environment: Of the process.
+    """
+
+    def __init__(self, settings: ServerSettings, directory: Path, environment: dict[str, str]) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._environment = environment
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.server", json.dumps(asdict(self._settings))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self._directory,
+            env=self._environment,
+        )
+        self.url = self._read()["url"]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.communicate(timeout=30)
+
+    def answered(self) -> int:
+        """Counts the answers computed so far."""
+        return int(self._ask("answered")["answered"])
+
+    def max_in_flight(self) -> int:
+        """Returns the most requests that were under way at once."""
+        return int(self._ask("max_in_flight")["max_in_flight"])
+
+    def cpu_seconds(self) -> float:
+        """Returns the processor time the server has used, start-up included."""
+        return float(self._ask("cpu_seconds")["cpu_seconds"])
+
+    def requests(self) -> list[RequestRecord]:
+        """Returns the log of requests; calls that are not metered are left out."""
+        path = self._directory / "requests.json"
+        self._ask(f"requests {path}")
+        records = [RequestRecord(**fields) for fields in json.loads(path.read_text())]
+        path.unlink()
+        return [record for record in records if record.method not in ("gemini.countTokens", "openai.models")]
+
+    def _ask(self, command: str) -> dict[str, Any]:
+        if self._process is None or self._process.stdin is None:
+            raise RuntimeError("The server is not running; use it as a context manager.")
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        line = self._process.stdout.readline() if self._process and self._process.stdout else ""
+        if not line:
+            raise RuntimeError("The server ended unexpectedly; see its message above.")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def sandbox_of(settings: ServerSettings) -> Sandbox:
+    """Builds the sandbox that behaves as asked."""
+    window = None
+    if settings.window_requests is not None:
+        window = FixedWindow(requests=settings.window_requests, seconds=settings.window_seconds)
+    quota = Quota(
+        requests_per_minute=settings.requests_per_minute,
+        tokens_per_minute=settings.tokens_per_minute,
+        window=window,
+    )
+    latency = Latency(mean_seconds=settings.latency_seconds, sigma=settings.latency_sigma)
+    sandbox = Sandbox(quota=quota, latency=latency)
+    if settings.step_shares:
+        # The sandbox has no way to change a quota while it runs; this is the one place where it is entered.
+        sandbox._backend._ledger = SteppedLedger(quota, settings.step_shares, settings.step_seconds)
+    return sandbox
+
+
+def serve(settings: ServerSettings) -> None:
+    """Serves, and answers questions from standard input, until that ends."""
+    # A client that is killed leaves requests half-read; aiohttp would print each.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    with sandbox_of(settings) as sandbox:
+        _say({"url": sandbox.url})
+        for line in sys.stdin:
+            command, _, path = line.strip().partition(" ")
+            _say(_obey(sandbox, command, path))
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(f"{json.dumps(answer)}\n")
+    sys.stdout.flush()
+
+
+def _obey(sandbox: Sandbox, command: str, path: str) -> dict[str, Any]:
+    if command == "answered":
+        return {"answered": sum(record.is_billed for record in sandbox.requests)}
+    if command == "max_in_flight":
+        return {"max_in_flight": sandbox.stats()["max_in_flight"]}
+    if command == "cpu_seconds":
+        return {"cpu_seconds": time.process_time()}
+    if command == "requests":
+        Path(path).write_text(json.dumps([asdict(record) for record in sandbox.requests]))
+        return {}
+    raise ValueError(f"unknown command {command!r}")
+
+
+if __name__ == "__main__":
+    serve(ServerSettings(**json.loads(sys.argv[1])))

@@ -1,0 +1,106 @@
+"""The interpreters: the project's own, and one virtual environment per peer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench.contenders.contender import Contender
+
+ROOT = Path(__file__).parent.parent
+#: Another place for the environments, e.g. when the checkout is read-only.
+HOME_VARIABLE = "LLMBEAM_BENCH_HOME"
+PLOT_NAME = "plot"
+PLOT_REQUIREMENTS = ("matplotlib==3.10.7",)
+
+
+class NotInstalledError(Exception):
+    """A peer's environment is missing or could not be made."""
+
+
+def home() -> Path:
+    """Returns the directory of the environments."""
+    return Path(os.environ.get(HOME_VARIABLE) or ROOT / ".bench")
+
+
+def python_of(contender: Contender) -> Path:
+    """Returns the interpreter of a contender.
+
+    Raises:
+        NotInstalledError: Its environment has not been made.
+    """
+    if not contender.is_peer:
+        return Path(sys.executable)
+    if not _is_made(contender.environment_name, contender.requirements):
+        raise NotInstalledError("not installed; `scripts/bench --peers` does it")
+    return _python(contender.environment_name)
+
+
+def plot_python() -> Path:
+    """Returns an interpreter that has matplotlib, making its environment if need be.
+
+    Raises:
+        NotInstalledError: It could not be made.
+    """
+    return _made(PLOT_NAME, PLOT_REQUIREMENTS)
+
+
+def make(contenders: Iterable[Contender]) -> dict[str, str]:
+    """Makes the environments that are missing.
+
+    Returns:
+        Why one could not be made, per name of a contender.
+    """
+    failures = {}
+    for contender in contenders:
+        if contender.is_peer:
+            try:
+                _made(contender.environment_name, contender.requirements)
+            except NotInstalledError as error:
+                failures[contender.name] = str(error)
+    return failures
+
+
+def version_of(contender: Contender) -> str:
+    """Returns the version that a contender runs with; "" when it is not installed."""
+    code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    try:
+        command = [str(python_of(contender)), "-c", code, contender.distribution]
+    except NotInstalledError:
+        return ""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _python(name: str) -> Path:
+    return home() / name / "bin" / "python"
+
+
+def _is_made(name: str, requirements: tuple[str, ...]) -> bool:
+    marker = home() / name / ".made-from"
+    return marker.exists() and marker.read_text() == json.dumps(requirements)
+
+
+def _made(name: str, requirements: tuple[str, ...]) -> Path:
+    if not _is_made(name, requirements):
+        sys.stderr.write(f"Making the environment of {name} ...\n")
+        home().mkdir(parents=True, exist_ok=True)
+        uv = Path(sys.executable).with_name("uv")
+        python = _python(name)
+        _call([str(uv), "venv", "--quiet", "--clear", "--python", sys.executable, str(home() / name)])
+        _call([str(uv), "pip", "install", "--quiet", "--python", str(python), *requirements])
+        (home() / name / ".made-from").write_text(json.dumps(requirements))
+    return _python(name)
+
+
+def _call(command: list[str]) -> None:
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NotInstalledError(f"could not be installed: {error}") from error
+    if ended.returncode:
+        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+        raise NotInstalledError(f"could not be installed: {last.strip()[:200]}")
