@@ -32,12 +32,17 @@ class SharedGovernor:
     Args:
         governor: Decides; its own state is replaced by the shared one at each call.
         path: The file; made where it does not exist.
+
+    Raises:
+        OSError: It cannot be made here, or its directory is another user's.
     """
 
     def __init__(self, governor: Governor, path: Path) -> None:
         self._governor = governor
         self._fresh = dataclasses.replace(governor.state)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.parent.stat().st_uid != os.getuid():
+            raise PermissionError(f"{path.parent} is another user's")
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def admit(self, now: float, tokens: float) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 
+import psutil
 import pytest
 from airflow.sdk import DAG, task
 
@@ -172,6 +174,22 @@ def test_a_connection_names_project_and_location_for_vertex_ai(run_dag, monkeypa
     assert states == {"answer": "success"}
     model = json.loads((table.parent / "out" / "report.json").read_text())["spec"]["model"]
     assert (model["project"], model["location"]) == ("billed", "europe-west4")
+
+
+def test_an_execution_timeout_ends_the_job_with_the_task(run_dag, table):
+    with DAG("timeout", schedule=None) as dag:
+        operator(
+            table,
+            model={"type": "echo", "latency_seconds": 60},
+            execution_timeout=timedelta(seconds=5),
+            llmbeam_conn_id="llmbeam_default",
+        )
+    started = time.monotonic()
+    _, states = run_dag(dag)
+    assert states == {"answer": "failed"}
+    assert time.monotonic() - started < 30
+    children = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    assert not [command for command in children if "airflow_provider_llmbeam.pipeline" in command]
 
 
 def test_a_cleared_run_pays_nothing_again(run_dag, connection, table, sandbox):
