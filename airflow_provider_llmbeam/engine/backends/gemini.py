@@ -17,6 +17,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.genai import errors, types
 
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
+from airflow_provider_llmbeam.engine.backends.http import open_session
 from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
@@ -24,6 +25,8 @@ from airflow_provider_llmbeam.engine.streaming import broken_off, unless_stalled
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 
+#: Where a proxy must lead to when no `base_url` is given.
+_GOOGLE = "https://aiplatform.googleapis.com"
 _FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "max_tokens"}
 _CONNECTION_ERRORS = (aiohttp.ClientError, httpx.HTTPError, TransportError, OSError)
 
@@ -40,7 +43,9 @@ class GeminiBackend:
     ) -> None:
         self._model = model
         self._generation = generation
-        self._client = _client(model)
+        self._access = _access(model)
+        self._client: genai.Client | None = None
+        self._session: aiohttp.ClientSession | None = None
         self._config = _config(generation, output_schema)
 
     async def complete(self, prompt: Prompt) -> Reply:
@@ -67,14 +72,14 @@ class GeminiBackend:
             raise RequestError("garbage", f"{type(error).__name__}: {error}", http_status=200) from None
 
     async def _generate(self, contents: types.Content, config: types.GenerateContentConfig) -> Reply:
-        response = await self._client.aio.models.generate_content(
+        response = await self._open().aio.models.generate_content(
             model=self._model.name, contents=contents, config=config
         )
         return _reply(response, self._model.name)
 
     async def _stream(self, contents: types.Content, config: types.GenerateContentConfig) -> Reply:
         started, first_token_seconds, texts, last = time.monotonic(), None, [], None
-        pieces = await self._client.aio.models.generate_content_stream(
+        pieces = await self._open().aio.models.generate_content_stream(
             model=self._model.name, contents=contents, config=config
         )
         async for last in unless_stalled(pieces, self._generation.stream_idle_timeout_seconds):
@@ -88,15 +93,29 @@ class GeminiBackend:
 
     async def aclose(self) -> None:
         """Closes the client's connections."""
-        await self._client.aio.aclose()
+        if self._client is not None and self._session is not None:
+            await self._client.aio.aclose()
+            await self._session.close()
+
+    def _open(self) -> genai.Client:
+        """Opens the client on first use: its session belongs to the loop that runs it."""
+        if self._client is None:
+            self._session = open_session(self._model.base_url or _GOOGLE)
+            http_options = types.HttpOptions(
+                base_url=self._model.base_url,
+                # Without any retry_options the async client re-sends once, silently, after a dropped connection;
+                # with its own retries it would ignore Retry-After and RetryInfo.
+                retry_options=types.HttpRetryOptions(attempts=1),
+                aiohttp_client=self._session,
+            )
+            self._client = genai.Client(**self._access, http_options=http_options)
+        return self._client
 
 
-def _client(model: GeminiModel) -> genai.Client:
-    # attempts=1: without any retry_options the async client re-sends once, silently, after a dropped
-    # connection; with its own retries it would ignore Retry-After and RetryInfo.
-    http_options = types.HttpOptions(base_url=model.base_url, retry_options=types.HttpRetryOptions(attempts=1))
+def _access(model: GeminiModel) -> dict[str, Any]:
+    """What the client needs to be let in: a key, or a project and credentials."""
     if not model.project:
-        return genai.Client(vertexai=False, api_key=_api_key(), http_options=http_options)
+        return {"vertexai": False, "api_key": _api_key()}
     try:
         credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
     except GoogleAuthError as error:
@@ -104,13 +123,7 @@ def _client(model: GeminiModel) -> genai.Client:
             f"Vertex AI (`model.project` {model.project!r}) needs Google credentials: {error} Nothing was sent or "
             "billed."
         ) from error
-    return genai.Client(
-        vertexai=True,
-        project=model.project,
-        location=model.location,
-        credentials=credentials,
-        http_options=http_options,
-    )
+    return {"vertexai": True, "project": model.project, "location": model.location, "credentials": credentials}
 
 
 def _api_key() -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
+from airflow_provider_llmbeam.engine.backends.http import open_session
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.streaming import broken_off, unless_stalled
@@ -77,13 +78,8 @@ class OpenAIBackend:
         """Opens the session on first use: it belongs to the loop that runs it."""
         if self._session is None:
             key = os.environ.get(self._model.api_key_env)
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=None),
-                headers={"Authorization": f"Bearer {key}"} if key else {},
-                trust_env=True,
-                read_bufsize=2**20,  # the longest line of a streamed answer
-            )
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            self._session = open_session(self._model.base_url, headers)
         return self._session
 
 

@@ -365,7 +365,7 @@ def test_a_request_can_be_left_alone(sandbox: Sandbox, model: GeminiModel) -> No
     async def main() -> None:
         backend = GeminiBackend(model, Generation(), None)
         try:
-            async with asyncio.timeout(0.1):
+            async with asyncio.timeout(0.5):
                 await backend.complete(Prompt("a"))
         finally:
             await backend.aclose()
