@@ -89,15 +89,18 @@ class Gate:
         while queue := self._retries or self._fresh:
             if not queue[0].turn.done():
                 line = max(self._line, now - self.SPACING_CREDIT_SECONDS)
-                wait = line - now if line > now else self.governor.admit(now, queue[0].tokens)
-                if wait > 0:
+                if line > now:
+                    return self._come_back(line - now)
+                if (wait := self.governor.admit(now, queue[0].tokens)) > 0:
                     self._blocked_since = now
-                    loop = asyncio.get_running_loop()
-                    self._timer = loop.call_later(min(wait, self.LONGEST_WAIT_SECONDS), self._let_out)
-                    return
+                    return self._come_back(min(wait, self.LONGEST_WAIT_SECONDS))
                 self._line = line + self._spacing_seconds
                 queue[0].turn.set_result(None)
             queue.popleft()
+        return None
+
+    def _come_back(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._let_out)
 
 
 class Slots:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-import weakref
+import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from typing import IO, Any, TypeVar
 
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
@@ -17,17 +14,17 @@ from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
 from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
-from airflow_provider_llmbeam.engine.engine import Engine, Observer
+from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.gate import Admission
 from airflow_provider_llmbeam.engine.governor import Governor
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.engine.shared_governor import SharedGovernor, shared_path
+from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.metrics import NAMESPACE, count_outcomes
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
@@ -43,7 +40,7 @@ ExampleT = TypeVar("ExampleT")
 BYTES_PER_BATCH_UNIT = 32 * 2**10
 
 
-class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, "EngineThread"]):
+class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     """One `PredictionResult` per example, in every case: its `inference` is a `Completion` or a `Failure`.
 
         RunInference(LLMModelHandler(GeminiModel(name="gemini-2.5-flash")))
@@ -183,52 +180,8 @@ class BeamFiles:
         return [metadata.path for metadata in FileSystems.match([pattern])[0].metadata_list]
 
 
-class EngineThread:
-    """Runs an engine on an event loop of its own, for callers that wait.
-
-    Beam calls from bundle threads; client and governor live on one loop per process, whichever thread asks.
-    """
-
-    def __init__(self, open_engine: Callable[[], Engine], journal: Journal | None) -> None:
-        self._journal = journal
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, name="llmbeam-engine", daemon=True)
-        thread.start()
-
-        async def open_on_loop() -> Engine:
-            return open_engine()
-
-        try:
-            self._engine = asyncio.run_coroutine_threadsafe(open_on_loop(), loop).result()
-        except BaseException:
-            _stop(loop, thread)
-            raise
-        self._loop = loop
-        self._signalled_seconds = 0
-        weakref.finalize(self, _close, self._engine, loop, thread)
-
-    def answer(self, prompts: Sequence[Prompt]) -> list[Outcome]:
-        """Answers a batch; what a former try of the same batch recorded is not asked again."""
-        if self._journal is None:
-            return self._ask(prompts, ())
-        with closing(self._journal.batch(prompts)) as record:
-            missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
-            asked = iter(self._ask(missing, (record,)))
-            return [next(asked) if known is None else known for known in record.earlier]
-
-    def _ask(self, prompts: Sequence[Prompt], observers: Sequence[Observer]) -> list[Outcome]:
-        answer = self._engine.answer(prompts, observers)
-        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
-
-    def take_throttled_seconds(self) -> int:
-        """Whole seconds that the governor has kept requests waiting since the last call."""
-        seconds = int(self._engine.throttled_seconds) - self._signalled_seconds
-        self._signalled_seconds += seconds
-        return seconds
-
-
 def machine_governor(model: Model, limits: Limits) -> Admission:
-    """The governor that all processes of this machine share for a model and its limits.
+    """The governor that all processes of this machine share for a model, a key to it, and its limits.
 
     One of this process alone where files cannot be shared, and for `echo`, which has no quota.
     """
@@ -239,27 +192,10 @@ def machine_governor(model: Model, limits: Limits) -> Admission:
     )
     if isinstance(model, EchoModel):
         return governor
-    address = model.model_dump(exclude={"api_key_env"})
+    key = os.environ.get(model.api_key_env if isinstance(model, OpenAIModel) else "GOOGLE_API_KEY")
+    quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.expected_workers)
     try:
-        return SharedGovernor(
-            governor,
-            shared_path(address, limits.requests_per_minute, limits.tokens_per_minute, limits.expected_workers),
-        )
+        return SharedGovernor(governor, shared_path(model.model_dump(), key, quota))
     except OSError as error:
         _log.warning("Each process paces for itself, since no file can be shared: %s", error)
         return governor
-
-
-def _close(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    async def close() -> None:
-        await engine.aclose()
-        await asyncio.sleep(0)  # a closed connection leaves its socket in the loop's next round
-
-    asyncio.run_coroutine_threadsafe(close(), loop).result(timeout=10)
-    _stop(loop, thread)
-
-
-def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(timeout=10)
-    loop.close()

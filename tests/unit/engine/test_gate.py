@@ -72,3 +72,17 @@ def test_a_cancelled_waiter_takes_nobodys_place(run):
         return done
 
     assert run(scenario()) == 3
+
+
+def test_spreading_over_the_latency_is_no_throttling(run):
+    async def scenario() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        gate = Gate(Governor(requests_per_minute=60_000), loop.time)
+        gate.answered(latency_seconds=2.1, places=2)
+        started = loop.time()
+        await asyncio.gather(*(gate.pass_through(1, is_retry=False) for _ in range(11)))
+        return loop.time() - started, gate.waited_seconds
+
+    seconds, throttled_seconds = run(scenario())
+    assert seconds == pytest.approx(10, abs=0.2)
+    assert throttled_seconds < 0.2

@@ -1,0 +1,73 @@
+"""The engine's event loop, for callers that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from airflow_provider_llmbeam.engine.engine import Engine, Observer
+from airflow_provider_llmbeam.engine.journal import Journal
+from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.engine.prompt import Prompt
+
+
+class EngineThread:
+    """Runs an engine on an event loop of its own, for callers that wait.
+
+    Beam calls from bundle threads; client and governor live on one loop per process, whichever thread asks.
+    """
+
+    def __init__(self, open_engine: Callable[[], Engine], journal: Journal | None) -> None:
+        self._journal = journal
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="llmbeam-engine", daemon=True)
+        thread.start()
+
+        async def open_on_loop() -> Engine:
+            return open_engine()
+
+        try:
+            self._engine = asyncio.run_coroutine_threadsafe(open_on_loop(), loop).result()
+        except BaseException:
+            _stop(loop, thread)
+            raise
+        self._loop = loop
+        self._signalled_seconds = 0
+        weakref.finalize(self, _close, self._engine, loop, thread)
+
+    def answer(self, prompts: Sequence[Prompt]) -> list[Outcome]:
+        """Answers a batch; what a former try of the same batch recorded is not asked again."""
+        if self._journal is None:
+            return self._ask(prompts, ())
+        with closing(self._journal.batch(prompts)) as record:
+            missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
+            asked = iter(self._ask(missing, (record,)))
+            return [next(asked) if known is None else known for known in record.earlier]
+
+    def _ask(self, prompts: Sequence[Prompt], observers: Sequence[Observer]) -> list[Outcome]:
+        answer = self._engine.answer(prompts, observers)
+        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
+
+    def take_throttled_seconds(self) -> int:
+        """Whole seconds that the governor has kept requests waiting since the last call."""
+        seconds = int(self._engine.throttled_seconds) - self._signalled_seconds
+        self._signalled_seconds += seconds
+        return seconds
+
+
+def _close(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    async def close() -> None:
+        await engine.aclose()
+        await asyncio.sleep(0)  # a closed connection leaves its socket in the loop's next round
+
+    asyncio.run_coroutine_threadsafe(close(), loop).result(timeout=10)
+    _stop(loop, thread)
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(timeout=10)
+    loop.close()
