@@ -48,8 +48,7 @@ class ConcurrencyLimit:
             self._long = self._short = sample
             return
         self._short += (sample - self._short) / self.SHORT
-        # The long-term mean falls at once with the present one: a queue must not become the new normal slowly,
-        # and its end should show.
+        # At most twice the present mean, so that the end of a queue shows at once.
         self._long = min(self._long + (sample - self._long) / self.LONG, max(self._short, 1e-9) * 2)
         gradient = min(1.0, max(0.5, self.TOLERANCE * self._long / max(self._short, 1e-9)))
         wanted = self._limit * gradient + math.sqrt(self._limit)

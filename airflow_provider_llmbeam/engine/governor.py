@@ -108,8 +108,8 @@ class Governor:
         self._tps = tokens_per_minute / 60 if tokens_per_minute else None
         self._is_known = self._rps is not None or self._tps is not None
         self._workers = expected_workers
-        self._fair_share = 1.0 / expected_workers if self._is_known else 1.0
-        self.state = state or GovernorState(share=self._fair_share, usual_share=self._fair_share)
+        share = 1.0 / expected_workers if self._is_known else 1.0
+        self.state = state or GovernorState(share=share, usual_share=share)
 
     def admit(self, now: float, tokens: float) -> float:
         """Asks whether a request may leave now, and counts it if so.

@@ -105,9 +105,10 @@ class RunInferenceOperator(BaseOperator):
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 
         data = self._spec_data(self.job_name or job_name(context["ti"]))
+        environment: dict[str, str] = {}
         try:
-            if isinstance(data["model"], Mapping):
-                data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
+            if isinstance(self.model, Mapping):
+                data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
             spec = JobSpec.parse(data)
             self._process = JobProcess(spec, environment, self.log)
             return self._process.run()

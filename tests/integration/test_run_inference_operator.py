@@ -192,6 +192,21 @@ def test_an_execution_timeout_ends_the_job_with_the_task(run_dag, table):
     assert not [command for command in children if "airflow_provider_llmbeam.pipeline" in command]
 
 
+@pytest.mark.parametrize("nothing", [None, "gemini-2.5-flash"])
+def test_a_model_from_xcom_that_is_no_model_fails_with_one_sentence(run_dag, connection, table, sandbox, nothing):
+    with DAG("no_model", schedule=None) as dag:
+
+        @task
+        def choose():
+            return nothing
+
+        operator(table, model=choose(), retries=1, retry_delay=timedelta(0))
+    dag_run, states = run_dag(dag)
+    assert states["answer"] == "failed"
+    assert dag_run.get_task_instance("answer").try_number == 1, "a retry would repeat it"
+    assert len(sandbox.requests) == 0
+
+
 def test_a_cleared_run_pays_nothing_again(run_dag, connection, table, sandbox):
     with DAG("cleared", schedule=None) as dag:
         operator(table, job_name="same-job")
