@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +59,15 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
         JobError: The job did not reach its end, or not one row was answered.
     """
     # Beam takes a second to import; a bad spec should not wait for it.
-    import apache_beam as beam
+    with _no_garbage():
+        import apache_beam as beam
 
-    from airflow_provider_llmbeam.pipeline.build import build
-    from airflow_provider_llmbeam.pipeline.progress import shown_progress
-    from airflow_provider_llmbeam.pipeline.report import Report
-    from airflow_provider_llmbeam.pipeline.runner import pinned_runner
+        from airflow_provider_llmbeam.pipeline.build import build
+        from airflow_provider_llmbeam.pipeline.progress import shown_progress
+        from airflow_provider_llmbeam.pipeline.report import Report
+        from airflow_provider_llmbeam.pipeline.runner import pinned_runner
 
-    check_model(spec)
+        check_model(spec)
     runner, options = pinned_runner(beam_options)
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline, spec)
@@ -87,6 +90,21 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
         )
     _log.info("Report: %s", report.report_uri)
     return report.manifest()
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Keeps the garbage collector away from what is imported meanwhile, now and later: none of it is garbage.
+
+    It looked through Beam's and Gemini's 400,000 objects again and again: 0.4 s of 1.9 s for the imports, 0.4 s
+    at the interpreter's end, and a pause of the event loop now and then.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def check_model(spec: JobSpec) -> None:

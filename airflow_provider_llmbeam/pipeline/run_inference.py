@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, TypeVar
@@ -183,15 +184,15 @@ class BeamFiles:
 def machine_governor(model: Model, limits: Limits) -> Admission:
     """The governor that all processes of this machine share for a model, a key to it, and its limits.
 
-    One of this process alone where files cannot be shared, and for `echo`, which has no quota.
+    One of this process alone where files cannot be shared, and for `echo`, which has the quota that it is told.
     """
+    if isinstance(model, EchoModel):
+        return Governor(requests_per_minute=limits.requests_per_minute or math.inf)
     governor = Governor(
         requests_per_minute=limits.requests_per_minute,
         tokens_per_minute=limits.tokens_per_minute,
         expected_workers=limits.expected_workers,
     )
-    if isinstance(model, EchoModel):
-        return governor
     key = os.environ.get(model.api_key_env if isinstance(model, OpenAIModel) else "GOOGLE_API_KEY")
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.expected_workers)
     try:

@@ -6,21 +6,26 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google import genai
 from google.genai import errors, types
+from google.oauth2 import credentials as google_credentials
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.gemini import (
     GeminiBackend,
+    _address,
     _config,
     _contents,
     _details,
     _from_api_error,
     _is_per_day,
     _reply,
+    _response,
     _retry_after_seconds,
 )
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -259,8 +264,7 @@ def test_any_other_400_is_a_bad_request() -> None:
 
 def test_only_parameters_that_are_set_are_sent() -> None:
     config = _config(Generation(temperature=None), None).model_dump(exclude_none=True)
-    assert config.keys() == {"max_output_tokens", "automatic_function_calling"}
-    assert config["automatic_function_calling"]["disable"] is True
+    assert config.keys() == {"max_output_tokens"}
 
 
 def test_every_parameter_that_is_set_is_sent() -> None:
@@ -289,6 +293,67 @@ def test_media_comes_before_the_text_and_its_ending_says_what_it_is() -> None:
     assert content.parts is not None
     assert [part.file_data.mime_type for part in content.parts[:2] if part.file_data] == ["image/png", "audio/wav"]
     assert content.parts[2].text == "What?"
+
+
+VERTEX = "aiplatform.googleapis.com/v1beta1/projects/p/locations"
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ({}, "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash"),
+        ({"name": "models/x"}, "https://generativelanguage.googleapis.com/v1beta/models/x"),
+        ({"name": "tunedModels/x"}, "https://generativelanguage.googleapis.com/v1beta/tunedModels/x"),
+        ({"base_url": "http://127.0.0.1:9/"}, "http://127.0.0.1:9/v1beta/models/gemini-2.5-flash"),
+        ({"project": "p"}, f"https://{VERTEX}/global/publishers/google/models/gemini-2.5-flash"),
+        (
+            {"project": "p", "location": "europe-west4"},
+            f"https://europe-west4-{VERTEX}/europe-west4/publishers/google/models/gemini-2.5-flash",
+        ),
+        (
+            {"project": "p", "location": "eu", "name": "x"},
+            "https://aiplatform.eu.rep.googleapis.com/v1beta1/projects/p/locations/eu/publishers/google/models/x",
+        ),
+        ({"project": "p", "name": "meta/llama"}, f"https://{VERTEX}/global/publishers/meta/models/llama"),
+        (
+            {"project": "p", "name": "projects/1/locations/us-central1/endpoints/2"},
+            "https://aiplatform.googleapis.com/v1beta1/projects/1/locations/us-central1/endpoints/2",
+        ),
+    ],
+)
+def test_a_model_is_asked_where_it_lives(given: dict[str, Any], address: str) -> None:
+    assert _address(GeminiModel(**given)) == address
+
+
+@pytest.mark.parametrize("project", [None, "p"])
+@pytest.mark.parametrize("location", ["global", "us", "eu", "us-central1"])
+@pytest.mark.parametrize("name", ["x", "models/x"])
+def test_the_address_is_the_one_that_google_genai_asks(
+    project: str | None, location: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a change there is noticed here."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(200, json={"candidates": []})
+
+    options = types.HttpOptions(httpx_client=httpx.Client(transport=httpx.MockTransport(answer)))
+    token = google_credentials.Credentials(token="t")
+    access: dict[str, Any] = (
+        {"vertexai": True, "project": project, "location": location, "credentials": token}
+        if project
+        else {"api_key": "k"}
+    )
+    with genai.Client(**access, http_options=options) as client:
+        client.models.generate_content(model=name, contents="a")
+    assert asked == [f"{_address(GeminiModel(project=project, location=location, name=name))}:generateContent"]
+
+
+def test_fields_that_the_installed_client_does_not_know_are_left_out() -> None:
+    part = {"text": "Hi.", "brandNew": {"a": 1}}
+    body = {"candidates": [{**candidate(content={"parts": [part]}), "alsoNew": []}], "evenThis": 1}
+    assert _reply(_response(json.dumps(body).encode()), "m").text == "Hi."
 
 
 # Against the sandbox
@@ -471,6 +536,29 @@ def test_a_token_service_that_cannot_be_reached_is_a_broken_connection(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
     (error,) = ask(GeminiModel(project="p", base_url=sandbox.gemini_url), Prompt("a"))
     assert error.kind == "connection"
+
+
+def test_a_token_is_renewed_once_for_everybody_and_not_for_each_request(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    renewals = []
+
+    def refresh(credentials: Any, _: Any) -> None:
+        renewals.append(credentials)
+        credentials.token, credentials.expiry = "t", datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)
+
+    monkeypatch.setattr("google.oauth2.service_account.Credentials.refresh", refresh)
+    key = service_account(tmp_path / "key.json", "http://127.0.0.1:9/token")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+
+    async def main() -> None:
+        backend = GeminiBackend(GeminiModel(project="p", base_url=sandbox.gemini_url), Generation(), None)
+        await asyncio.gather(*(backend.complete(Prompt(f"{number}")) for number in range(8)))
+        await backend.complete(Prompt("later"))
+        await backend.aclose()
+
+    asyncio.run(main())
+    assert (len(renewals), len(sandbox.requests)) == (1, 9)
 
 
 def private_key() -> str:
