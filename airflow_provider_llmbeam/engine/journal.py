@@ -9,13 +9,17 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Protocol
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 
 _log = logging.getLogger(__name__)
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Completion))
+#: `json.dumps` with options makes an encoder for each call, which is half of its time.
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Files(Protocol):
@@ -40,7 +44,6 @@ class Journal:
     Args:
         directory: Ends in `/`.
         files: Where it is.
-        fingerprint: Names a prompt's answer.
     """
 
     def __init__(
@@ -48,21 +51,18 @@ class Journal:
         directory: str,
         *,
         files: Files,
-        fingerprint: Callable[[Prompt], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._files = files
-        self._fingerprint = fingerprint
         self._clock = clock
 
-    def batch(self, prompts: Sequence[Prompt]) -> BatchJournal:
-        """Begins, or goes on with, the record of one batch.
+    def batch(self, prompts: Sequence[Prompt], fingerprints: Sequence[str]) -> BatchJournal:
+        """Begins, or goes on with, the record of one batch; a fingerprint names a prompt's answer.
 
         A runner that repeats a bundle brings the same batch again: its segments are found by their name, and what
         they hold is not asked again.
         """
-        fingerprints = [self._fingerprint(prompt) for prompt in prompts]
         name = hashlib.sha256("".join(fingerprints).encode()).hexdigest()[:32]
         earlier: dict[str, Completion] = {}
         for uri in self._files.match(f"{self._directory}{name}-*.jsonl"):
@@ -70,7 +70,7 @@ class Journal:
                 earlier.update(read_entries(iter(lines)))
         return BatchJournal(
             create=lambda: self._files.create(f"{self._directory}{name}-{uuid.uuid4().hex}.jsonl"),
-            fingerprint=self._fingerprint,
+            fingerprints=dict(zip(prompts, fingerprints, strict=True)),
             earlier=[earlier.get(fingerprint) for fingerprint in fingerprints],
             clock=self._clock,
         )
@@ -92,13 +92,13 @@ class BatchJournal:
         self,
         *,
         create: Callable[[], IO[bytes]],
-        fingerprint: Callable[[Prompt], str],
+        fingerprints: Mapping[Prompt, str],
         earlier: Sequence[Completion | None],
         clock: Callable[[], float],
     ) -> None:
         self.earlier = earlier
         self._create = create
-        self._fingerprint = fingerprint
+        self._fingerprints = fingerprints
         self._clock = clock
         self._lock = threading.Lock()
         self._segment: IO[bytes] | None = None
@@ -114,7 +114,7 @@ class BatchJournal:
         """Writes an answer down. Failures are left out, so that a re-run tries them again."""
         if not isinstance(outcome, Completion):
             return
-        line = encode_entry(self._fingerprint(prompt), outcome)
+        line = encode_entry(self._fingerprints[prompt], outcome)
         with self._lock:
             segment = self._current_segment()
             segment.write(line)
@@ -140,9 +140,8 @@ class BatchJournal:
 
 def encode_entry(fingerprint: str, completion: Completion) -> bytes:
     """One journal line."""
-    values = {field.name: getattr(completion, field.name) for field in dataclasses.fields(completion)}
-    entry = {"fingerprint": fingerprint, **values}
-    return json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    entry = {"fingerprint": fingerprint, **{name: getattr(completion, name) for name in _FIELDS}}
+    return _to_json(entry).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def read_entries(lines: Iterable[bytes]) -> Iterator[tuple[str, Completion]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
@@ -21,6 +23,7 @@ class Tally:
     """Sums over rows. Requests and tokens count for this run only, and once for rows that share a request.
 
     Attributes:
+        read: Rows that came in.
         answered: Rows by how they came by their answer.
         dead: Rows by kind of failure.
         words: One failure's own words per kind.
@@ -32,6 +35,7 @@ class Tally:
         last_answered_at: Unix time, or minus infinity.
     """
 
+    read: int = 0
     answered: Counter[str] = field(default_factory=Counter)
     dead: Counter[str] = field(default_factory=Counter)
     words: dict[str, str] = field(default_factory=dict)
@@ -57,8 +61,8 @@ def _class_of(seconds: float) -> int:
     return math.ceil(math.log(max(seconds, 1e-6), _LATENCY_RATIO))
 
 
-class TallyRows(beam.CombineFn):
-    """Combines `AnsweredRow`s and `DeadRow`s into a `Tally`.
+class TallyRows(beam.DoFn):
+    """Adds up the `AnsweredRow`s and `DeadRow`s of a bundle; only the `Tally` moves, no row has to.
 
     Args:
         boundaries: Of the length buckets, in input tokens.
@@ -67,39 +71,29 @@ class TallyRows(beam.CombineFn):
     def __init__(self, boundaries: tuple[int, ...]) -> None:
         super().__init__()
         self._buckets = LengthBuckets(boundaries, max_output_tokens=1)
+        self.tally = Tally()
 
-    def create_accumulator(self) -> Tally:
+    def start_bundle(self) -> None:
         """Starts empty."""
-        return Tally()
+        self.tally = Tally()
 
-    def add_input(self, tally: Tally, element: AnsweredRow | DeadRow) -> Tally:
+    def process(self, element: AnsweredRow | DeadRow) -> None:
         """Adds one row."""
+        tally = self.tally
         if isinstance(element, AnsweredRow):
             tally.answered[element.origin] += 1
             if element.origin == "fresh":
                 self._add_answer(tally, element)
-            return tally
+            return
         failure = element.failure
         tally.dead[failure.kind] += 1
         tally.words.setdefault(failure.kind, failure.message)
         if not element.is_duplicate:
             _add_cost(tally, failure.attempts, failure.rejections, failure.input_tokens, failure.output_tokens)
-        return tally
 
-    def merge_accumulators(self, tallies: Iterable[Tally]) -> Tally:
-        """Adds up."""
-        merged = Tally()
-        for tally in tallies:
-            for name in ("answered", "dead", "sums", "latencies", "first_tokens", "buckets"):
-                getattr(merged, name).update(getattr(tally, name))
-            merged.words = {**tally.words, **merged.words}
-            merged.first_sent_at = min(merged.first_sent_at, tally.first_sent_at)
-            merged.last_answered_at = max(merged.last_answered_at, tally.last_answered_at)
-        return merged
-
-    def extract_output(self, tally: Tally) -> Tally:
-        """Is the tally itself."""
-        return tally
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Hands the sums on."""
+        yield GlobalWindows.windowed_value(self.tally)
 
     def _add_answer(self, tally: Tally, element: AnsweredRow) -> None:
         completion = element.completion
@@ -130,3 +124,32 @@ def _add_cost(tally: Tally, attempts: int, rejections: int, input_tokens: int, o
     tally.sums["retries"] += max(0, attempts - 1)
     tally.sums["input_tokens"] += input_tokens
     tally.sums["output_tokens"] += output_tokens
+
+
+class CountRows(beam.DoFn):
+    """Counts the rows of a bundle as read, whatever becomes of them."""
+
+    def start_bundle(self) -> None:
+        """Starts at none."""
+        self._rows = 0
+
+    def process(self, _: object) -> None:
+        """Counts one."""
+        self._rows += 1
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Hands the count on."""
+        yield GlobalWindows.windowed_value(Tally(read=self._rows))
+
+
+def add_up(tallies: Iterable[Tally]) -> Tally:
+    """Adds the tallies of all bundles up."""
+    total = Tally()
+    for tally in tallies:
+        for name in ("answered", "dead", "sums", "latencies", "first_tokens", "buckets"):
+            getattr(total, name).update(getattr(tally, name))
+        total.read += tally.read
+        total.words = {**tally.words, **total.words}
+        total.first_sent_at = min(total.first_sent_at, tally.first_sent_at)
+        total.last_answered_at = max(total.last_answered_at, tally.last_answered_at)
+    return total

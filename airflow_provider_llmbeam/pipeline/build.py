@@ -9,13 +9,14 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion
-from airflow_provider_llmbeam.pipeline.account import TallyRows
+from airflow_provider_llmbeam.pipeline.account import CountRows, TallyRows
 from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Origin, Request
+from airflow_provider_llmbeam.pipeline.publish import Publish
 from airflow_provider_llmbeam.pipeline.read import ReadRows
 from airflow_provider_llmbeam.pipeline.render import Render
-from airflow_provider_llmbeam.pipeline.reuse import RESUMED, ReadJournal, Reuse
+from airflow_provider_llmbeam.pipeline.reuse import reuse
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
-from airflow_provider_llmbeam.pipeline.write import Publish, WriteAside, answer_record, dead_record
+from airflow_provider_llmbeam.pipeline.write import WriteAside
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -30,45 +31,38 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
     """
     source = root | "Read" >> ReadRows(spec.source)
     rendered = source["rows"] | "Render" >> beam.ParDo(Render(spec)).with_outputs(DEAD, main="rows")
-    journal = root | "Journal" >> ReadJournal(spec.journal_uri)
-    reused = (
-        {"rows": rendered["rows"], "journal": journal}
-        | "ByFingerprint" >> beam.CoGroupByKey()
-        | "Reuse" >> beam.ParDo(Reuse()).with_outputs(RESUMED, main="requests")
-    )
+    requests, resumed = reuse(root, rendered["rows"], spec.journal_uri)
     inferred = (
-        reused["requests"]
+        requests
         | "RunInference" >> RunInference(_handler(spec))
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(DEAD, main="answered")
     )
-    answered = (inferred["answered"], reused[RESUMED]) | "Answered" >> beam.Flatten()
-    dead = (source[DEAD], rendered[DEAD], inferred[DEAD]) | "Dead" >> beam.Flatten()
+    answered = (inferred["answered"], *resumed)
+    dead = (source[DEAD], rendered[DEAD], inferred[DEAD])
 
     staging_uri = f"{spec.sink.uri}.llmbeam/{spec.name}/staging/"
     key, sink = spec.source.key, spec.sink
-    answer_files = (
-        answered
-        | "AnswerRecord" >> beam.Map(answer_record, key)
-        | "WriteAnswers"
-        >> WriteAside(staging_uri, "answers", file_format=sink.format, shards=sink.shards, key=key)
+    answer_files = answered | "WriteAnswers" >> WriteAside(
+        staging_uri, "answers", file_format=sink.format, shards=sink.shards, key=key
     )
-    dead_files = (
-        dead
-        | "DeadRecord" >> beam.Map(dead_record)
-        | "WriteDeadLetter" >> WriteAside(staging_uri, "dead_letter", file_format="jsonl")
-    )
-    rows_read = (source["rows"], source[DEAD]) | "RowsIn" >> beam.Flatten()
-    tally = (answered, dead) | "RowsOut" >> beam.Flatten()
+    dead_files = dead | "WriteDeadLetter" >> WriteAside(staging_uri, "dead_letter", file_format="jsonl")
+    tallies = [
+        *(
+            rows | f"Count{number}" >> beam.ParDo(CountRows())
+            for number, rows in enumerate((source["rows"], source[DEAD]))
+        ),
+        *(
+            rows | f"Tally{number}" >> beam.ParDo(TallyRows(spec.batching.resolved_boundaries))
+            for number, rows in enumerate((*answered, *dead))
+        ),
+    ] | "Tallies" >> beam.Flatten()
     return (
         root
         | "Once" >> beam.Create([None])
         | "Publish"
         >> beam.ParDo(
             Publish(spec, staging_uri, time.time()),
-            rows_read=beam.pvalue.AsSingleton(rows_read | "CountIn" >> beam.combiners.Count.Globally()),
-            tally=beam.pvalue.AsSingleton(
-                tally | "Account" >> beam.CombineGlobally(TallyRows(spec.batching.resolved_boundaries))
-            ),
+            tallies=beam.pvalue.AsIter(tallies),
             answer_files=beam.pvalue.AsList(answer_files),
             dead_files=beam.pvalue.AsList(dead_files),
         )
@@ -98,4 +92,5 @@ def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
         output_schema=spec.prompt.output_schema,
         journal_uri=spec.journal_uri,
         prompt_of=lambda request: request.prompt,
+        fingerprint_of=lambda request: request.fingerprint,
     )

@@ -17,12 +17,9 @@ Origin = Literal["fresh", "resumed", "duplicate"]
 DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedRow:
-    """A row and the prompt that it became."""
-
-    row: Row
-    prompt: Prompt
+#: A row and the text, system text and media of its prompt. A plain tuple: it crosses a shuffle, and Beam's own
+#: coder takes 0.9 µs for one, 6 µs for a class of ours, which it pickles.
+RenderedRow = tuple[Row, str, str | None, tuple[tuple[str, str | None], ...]]
 
 
 @dataclass(frozen=True, slots=True)

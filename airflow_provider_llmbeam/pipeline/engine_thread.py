@@ -6,12 +6,16 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from contextlib import closing
 
 from airflow_provider_llmbeam.engine.engine import Engine, Observer
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
+
+#: How often a caller that waits looks up. Dataflow reads counters about every 10 s.
+SIGNAL_SECONDS = 5.0
 
 
 class EngineThread:
@@ -38,21 +42,37 @@ class EngineThread:
         self._signalled_seconds = 0
         weakref.finalize(self, _close, self._engine, loop, thread)
 
-    def answer(self, prompts: Sequence[Prompt]) -> list[Outcome]:
-        """Answers a batch; what a former try of the same batch recorded is not asked again."""
+    def answer(
+        self, prompts: Sequence[Prompt], fingerprints: Sequence[str], on_throttled: Callable[[int], None]
+    ) -> list[Outcome]:
+        """Answers a batch; what a former try of the same batch recorded is not asked again.
+
+        Args:
+            prompts: The batch.
+            fingerprints: Of the prompts, for the journal.
+            on_throttled: Told now and then, on the caller's thread, of whole seconds that the governor has kept
+                requests waiting: a batch may take hours, and a runner that hears of it at the end has long
+                since added workers.
+        """
         if self._journal is None:
-            return self._ask(prompts, ())
-        with closing(self._journal.batch(prompts)) as record:
+            return self._ask(prompts, (), on_throttled)
+        with closing(self._journal.batch(prompts, fingerprints)) as record:
             missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
-            asked = iter(self._ask(missing, (record,)))
+            asked = iter(self._ask(missing, (record,), on_throttled))
             return [next(asked) if known is None else known for known in record.earlier]
 
-    def _ask(self, prompts: Sequence[Prompt], observers: Sequence[Observer]) -> list[Outcome]:
-        answer = self._engine.answer(prompts, observers)
-        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
+    def _ask(
+        self, prompts: Sequence[Prompt], observers: Sequence[Observer], on_throttled: Callable[[int], None]
+    ) -> list[Outcome]:
+        answer = asyncio.run_coroutine_threadsafe(self._engine.answer(prompts, observers), self._loop)
+        while True:
+            is_over = bool(wait([answer], timeout=SIGNAL_SECONDS).done)
+            if seconds := self._take_throttled_seconds():
+                on_throttled(seconds)
+            if is_over:
+                return answer.result()
 
-    def take_throttled_seconds(self) -> int:
-        """Whole seconds that the governor has kept requests waiting since the last call."""
+    def _take_throttled_seconds(self) -> int:
         seconds = int(self._engine.throttled_seconds) - self._signalled_seconds
         self._signalled_seconds += seconds
         return seconds

@@ -99,4 +99,5 @@ class Render(beam.DoFn):
             PROGRESS.add("died")
             yield beam.pvalue.TaggedOutput(DEAD, dead(row, "template_error", f"{type(error).__name__}: {error}"))
             return
-        yield self._fingerprint(prompt.text, prompt.system, prompt.media), RenderedRow(row, prompt)
+        rendered = (row, prompt.text, prompt.system, prompt.media)
+        yield self._fingerprint(*rendered[1:]), rendered

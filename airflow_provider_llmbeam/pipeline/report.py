@@ -105,7 +105,6 @@ class Report(_Part):
 def build_report(
     spec: JobSpec,
     *,
-    rows_read: int,
     tally: Tally,
     answers_uris: list[str],
     dead_letter_uri: str,
@@ -126,7 +125,7 @@ def build_report(
         finished_at=finished_at,
         duration_seconds=round(finished_at - started_at, 3),
         sending_seconds=round(seconds, 3) if minutes else None,
-        rows=RowCounts(read=rows_read, answered=tally.answered.total(), dead_letter=tally.dead.total()),
+        rows=RowCounts(read=tally.read, answered=tally.answered.total(), dead_letter=tally.dead.total()),
         origins={origin: tally.answered[origin] for origin in ("fresh", "resumed", "duplicate")},
         dead_letter_by_kind=dict(sorted(tally.dead.items())),
         dead_letter_words={kind: words[:500] for kind, words in sorted(tally.words.items())},

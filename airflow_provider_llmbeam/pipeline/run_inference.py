@@ -38,7 +38,7 @@ ExampleT = TypeVar("ExampleT")
 
 #: A prompt of this many bytes counts as one more row of a batch, so that a batch of the default size holds
 #: about 64 MiB at most, whatever the lengths.
-BYTES_PER_BATCH_UNIT = 32 * 2**10
+BYTES_PER_BATCH_UNIT = 8 * 2**10
 
 
 class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
@@ -59,6 +59,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         output_schema: JSON Schema of the answer.
         journal_uri: Directory for answers as they arrive; `None` keeps no journal.
         prompt_of: Finds the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
+        fingerprint_of: Finds the name of its answer in the journal; by default it is computed from the prompt.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         output_schema: Mapping[str, Any] | None = None,
         journal_uri: str | None = None,
         prompt_of: Callable[[ExampleT], str | Prompt] | None = None,
+        fingerprint_of: Callable[[ExampleT], str] | None = None,
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
@@ -81,10 +83,12 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._output_schema = output_schema
         self._journal_uri = journal_uri
         self._prompt_of = prompt_of
+        self._fingerprint_of = fingerprint_of
 
     def load_model(self) -> EngineThread:
         """Opens the client, once per process."""
-        return EngineThread(self._open_engine, self._open_journal())
+        journal = None if self._journal_uri is None else Journal(self._journal_uri, files=BeamFiles())
+        return EngineThread(self._open_engine, journal)
 
     def run_inference(
         self,
@@ -93,9 +97,9 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         inference_args: dict[str, Any] | None = None,
     ) -> list[PredictionResult]:
         """Answers a batch; a failed prompt is a `Failure` among its neighbours' completions."""
-        outcomes = model.answer([self._prompt(example) for example in batch])
+        prompts = [self._prompt(example) for example in batch]
+        outcomes = model.answer(prompts, self._fingerprints(batch, prompts), self._throttled.signal_throttled)
         count_outcomes(outcomes)
-        self._throttled.signal_throttled(model.take_throttled_seconds())
         return [
             PredictionResult(example, outcome, self._model.name)
             for example, outcome in zip(batch, outcomes, strict=True)
@@ -134,6 +138,14 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         found = self._prompt_of(example) if self._prompt_of else example
         return found if isinstance(found, Prompt) else Prompt(str(found))
 
+    def _fingerprints(self, batch: Sequence[ExampleT], prompts: Sequence[Prompt]) -> list[str]:
+        if self._journal_uri is None:
+            return []
+        if self._fingerprint_of is not None:
+            return [self._fingerprint_of(example) for example in batch]
+        fingerprint = Fingerprinter(self._model, self._generation, self._output_schema)
+        return [fingerprint(prompt.text, prompt.system, prompt.media) for prompt in prompts]
+
     def _open_engine(self) -> Engine:
         limits = self._limits
         has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
@@ -150,16 +162,6 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             concurrency=None
             if has_quota or not isinstance(self._model, OpenAIModel)
             else ConcurrencyLimit(limits.max_in_flight),
-        )
-
-    def _open_journal(self) -> Journal | None:
-        if self._journal_uri is None:
-            return None
-        fingerprint = Fingerprinter(self._model, self._generation, self._output_schema)
-        return Journal(
-            self._journal_uri,
-            files=BeamFiles(),
-            fingerprint=lambda prompt: fingerprint(prompt.text, prompt.system, prompt.media),
         )
 
 

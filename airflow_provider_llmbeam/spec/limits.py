@@ -45,13 +45,14 @@ class Batching(SpecModel):
         bucket_boundaries: Input tokens, ascending, lower-inclusive: `(128, 512)` gives [0, 128), [128, 512),
             [512, ∞). Each length bucket is a cost class with its own forecast of output tokens and its own
             line in the report. `None`: powers of two from 128 to 131,072.
-        max_batch_size: Rows that one `run_inference` call plans together.
+        max_batch_size: Rows that one `run_inference` call plans together. Between two batches the requests under
+            way run dry: once per 8,192 rows costs 0.2 s of 13 s at 200 ms and 128 in flight.
         max_padded_tokens: Of one request to a server that takes several prompts per request and pads them:
             number of prompts × tokens of the longest. Others ignore it.
     """
 
     bucket_boundaries: tuple[int, ...] | None = None
-    max_batch_size: Annotated[int, Field(ge=1, le=100_000)] = 2048
+    max_batch_size: Annotated[int, Field(ge=1, le=100_000)] = 8192
     max_padded_tokens: Annotated[int, Field(ge=1)] = 16_384
 
     @field_validator("bucket_boundaries")

@@ -435,8 +435,9 @@ def test_closing_the_engine_closes_the_backend(run: Run) -> None:
 
 def test_an_absurdly_nested_answer_is_that_rows_alone(run: Run, tmp_path: Path) -> None:
     """It is JSON and fits the schema, but `dataclasses.asdict` in the journal gives up on it."""
-    journals = Journal(f"{tmp_path}/", files=LocalFiles(), fingerprint=lambda prompt: prompt.text)
-    journal = journals.batch(prompts("deep", "flat"))
+    journals = Journal(f"{tmp_path}/", files=LocalFiles())
+    batch = prompts("deep", "flat")
+    journal = journals.batch(batch, ["deep", "flat"])
     backend = FakeBackend({"deep": ["[" * 600 + "]" * 600]}, always="{}")
     engine = engine_of(backend, parser=OutputParser({}), observers=[journal])
     try:

@@ -60,8 +60,19 @@ class LocalFiles:
         return [str(path) for path in Path(pattern).parent.glob(Path(pattern).name)]
 
 
-def journal_of(directory: Path, **changes: Any) -> Journal:
-    return Journal(f"{directory}/", files=LocalFiles(), fingerprint=lambda prompt: prompt.text, **changes)
+def batch_of(directory: Path, *texts: str, **changes: Any) -> BatchJournal:
+    """A text is its own fingerprint."""
+    return Journal(f"{directory}/", files=LocalFiles(), **changes).batch([Prompt(text) for text in texts], texts)
+
+
+#: Of the batch that `journal` records.
+TEXTS = (
+    "a",
+    "b",
+    "c",
+    *(f"prompt {number}" for number in range(9)),
+    *(f"{thread}-{number}" for thread in range(4) for number in range(50)),
+)
 
 
 class Clock:
@@ -79,7 +90,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def journal(tmp_path: Path, clock: Clock):
-    opened = journal_of(tmp_path, clock=clock).batch([Prompt("a"), Prompt("b")])
+    opened = batch_of(tmp_path, *TEXTS, clock=clock)
     yield opened
     opened.close()
 
@@ -164,7 +175,7 @@ def test_closing_twice_or_before_the_first_answer_does_nothing(journal: BatchJou
 
 
 def test_two_processes_never_write_to_one_segment(tmp_path: Path) -> None:
-    both = [journal_of(tmp_path).batch([Prompt("a")]) for _ in "ab"]
+    both = [batch_of(tmp_path, "0", "1") for _ in "ab"]
     for number, journal in enumerate(both):
         journal.finished(Prompt(str(number)), completion())
         journal.close()
@@ -186,15 +197,14 @@ def test_threads_share_a_segment_and_no_line_is_torn(journal: BatchJournal, tmp_
 
 
 def test_the_same_batch_finds_what_a_former_try_of_it_recorded(tmp_path: Path) -> None:
-    prompts = [Prompt("a"), Prompt("b"), Prompt("c")]
-    with closing(journal_of(tmp_path).batch(prompts)) as first:
+    with closing(batch_of(tmp_path, "a", "b", "c")) as first:
         assert first.earlier == [None, None, None]
         first.finished(Prompt("b"), completion("answer to b"))
-    with closing(journal_of(tmp_path).batch(prompts)) as second:
+    with closing(batch_of(tmp_path, "a", "b", "c")) as second:
         assert second.earlier == [None, completion("answer to b"), None]
         second.finished(Prompt("a"), completion("answer to a"))
-    assert journal_of(tmp_path).batch(prompts).earlier[:2] == [
+    assert batch_of(tmp_path, "a", "b", "c").earlier[:2] == [
         completion("answer to a"),
         completion("answer to b"),
     ]
-    assert journal_of(tmp_path).batch(prompts[:2]).earlier == [None, None], "another batch"
+    assert batch_of(tmp_path, "a", "b").earlier == [None, None], "another batch"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure
-from airflow_provider_llmbeam.pipeline.account import Tally, TallyRows, percentile_seconds
+from airflow_provider_llmbeam.pipeline.account import CountRows, Tally, TallyRows, add_up, percentile_seconds
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
 
 BOUNDARIES = (128, 512)
@@ -50,14 +50,15 @@ elements = st.lists(answered_rows | st.builds(DeadRow, st.just({}), failures, st
 
 def tally_of(rows: list[Any]) -> Tally:
     step = TallyRows(BOUNDARIES)
-    tally = step.create_accumulator()
+    step.start_bundle()
     for row in rows:
-        tally = step.add_input(tally, row)
-    return tally
+        step.process(row)
+    (handed_on,) = step.finish_bundle()
+    return handed_on.value
 
 
 def merged(*tallies: Tally) -> Tally:
-    return TallyRows(BOUNDARIES).merge_accumulators(tallies)
+    return add_up(tallies)
 
 
 def sums(tally: Tally) -> tuple[Any, ...]:
@@ -151,7 +152,6 @@ def test_a_row_that_was_never_sent_was_not_retried() -> None:
 @settings(deadline=None)
 def test_a_percentile_is_at_most_a_tenth_too_high(latencies: list[float], share: str) -> None:
     step = TallyRows(BOUNDARIES)
-    tally = step.create_accumulator()
     for latency in latencies:
         answer = Completion(
             text="a",
@@ -164,9 +164,9 @@ def test_a_percentile_is_at_most_a_tenth_too_high(latencies: list[float], share:
             sent_at=1.0,
             answered_at=2.0,
         )
-        step.add_input(tally, AnsweredRow({}, "f", answer, "fresh"))
+        step.process(AnsweredRow({}, "f", answer, "fresh"))
     exact = sorted(latencies)[math.ceil(Fraction(share) * len(latencies)) - 1]
-    found = percentile_seconds(tally.latencies, float(share))
+    found = percentile_seconds(step.tally.latencies, float(share))
     assert found is not None
     assert exact - 1e-4 <= found <= exact * 1.1 + 1e-4
 
@@ -178,3 +178,16 @@ def test_without_answers_there_is_no_latency() -> None:
 def test_an_answer_in_no_time_has_a_latency(completion) -> None:
     tally = tally_of([AnsweredRow({}, "f", completion(latency_seconds=0.0), "fresh")])
     assert percentile_seconds(tally.latencies, 0.5) == 0.0
+
+
+def test_each_bundle_counts_for_itself() -> None:
+    step = CountRows()
+    counts = []
+    for rows in (3, 0, 2):
+        step.start_bundle()
+        for row in range(rows):
+            step.process(row)
+        (handed_on,) = step.finish_bundle()
+        counts.append(handed_on.value)
+    assert [tally.read for tally in counts] == [3, 0, 2]
+    assert add_up(counts).read == 5

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import DEAD, RenderedRow
+from airflow_provider_llmbeam.pipeline.elements import DEAD
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.render import PromptRenderer, Render
 from airflow_provider_llmbeam.spec import Media, PromptTemplate
@@ -135,7 +135,7 @@ def test_the_step_names_a_row_by_its_fingerprint(job) -> None:
     step = Render(spec)
     step.setup()
     ((fingerprint, rendered),) = step.process({"id": 1, "text": "hi"})
-    assert rendered == RenderedRow({"id": 1, "text": "hi"}, Prompt("Say hi"))
+    assert rendered == ({"id": 1, "text": "hi"}, "Say hi", None, ())
     assert fingerprint == Fingerprinter(spec.model, spec.generation, None)("Say hi", None)
 
 

@@ -12,10 +12,9 @@ from airflow_provider_llmbeam.pipeline.report import Report, build_report
 from airflow_provider_llmbeam.spec import JobSpec
 
 
-def report(spec: JobSpec, tally: Tally, rows_read: int = 0) -> Report:
+def report(spec: JobSpec, tally: Tally) -> Report:
     return build_report(
         spec,
-        rows_read=rows_read,
         tally=tally,
         answers_uris=["out/answers-00000-of-00001.jsonl"],
         dead_letter_uri="out/dead_letter-00000-of-00001.jsonl",
@@ -27,10 +26,10 @@ def report(spec: JobSpec, tally: Tally, rows_read: int = 0) -> Report:
 
 def tally_of(spec: JobSpec, *rows: Any) -> Tally:
     step = TallyRows(spec.batching.resolved_boundaries)
-    tally = step.create_accumulator()
     for row in rows:
-        step.add_input(tally, row)
-    return tally
+        step.process(row)
+    step.tally.read = len(rows)
+    return step.tally
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def full(spec: JobSpec, completion) -> Report:
         DeadRow({}, Failure(kind="blocked", message="x" * 900, attempts=1, input_tokens=4)),
         DeadRow({}, Failure(kind="bad_request", message="no", attempts=1)),
     ]
-    return report(spec, tally_of(spec, *rows), rows_read=6)
+    return report(spec, tally_of(spec, *rows))
 
 
 def test_rows_in_are_rows_out(full: Report) -> None:
@@ -121,11 +120,11 @@ def test_a_run_that_sent_nothing_has_no_rates(spec: JobSpec) -> None:
 
 def test_without_a_quota_there_is_no_ratio(job, completion) -> None:
     spec = job()
-    found = report(spec, tally_of(spec, AnsweredRow({}, "a", completion(), "fresh")), rows_read=1)
+    found = report(spec, tally_of(spec, AnsweredRow({}, "a", completion(), "fresh")))
     assert found.requests.per_minute == 60.0
     assert found.requests.quota_ratio is None
 
 
 def test_answers_in_no_time_have_no_rate(spec: JobSpec, completion) -> None:
     row = AnsweredRow({}, "a", completion(sent_at=100.0, answered_at=100.0), "fresh")
-    assert report(spec, tally_of(spec, row), rows_read=1).requests.per_minute is None
+    assert report(spec, tally_of(spec, row)).requests.per_minute is None

@@ -5,9 +5,9 @@ import apache_beam as beam
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, RenderedRow, Request
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
-from airflow_provider_llmbeam.pipeline.reuse import RESUMED, Reuse
+from airflow_provider_llmbeam.pipeline.reuse import RESUMED, AskOnce, Reuse
 
-ROWS = [RenderedRow({"id": number}, Prompt("Hi")) for number in range(3)]
+ROWS: list[RenderedRow] = [({"id": number}, "Hi", None, ()) for number in range(3)]
 
 
 def reuse(rows, journal):
@@ -33,3 +33,9 @@ def test_an_answer_that_was_written_down_twice_is_used_once(completion) -> None:
 
 def test_an_answer_that_nobody_asks_for_any_more_is_left_alone(completion) -> None:
     assert reuse([], [completion()]) == reuse([], []) == []
+
+
+def test_without_a_journal_equal_prompts_are_one_request() -> None:
+    assert list(AskOnce().process(("f", iter(ROWS)))) == [
+        Request("f", ({"id": 0}, {"id": 1}, {"id": 2}), Prompt("Hi"))
+    ]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import datetime
 import io
 import json
-from collections import Counter
 from decimal import Decimal
 from typing import Any
 
@@ -14,18 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.exceptions import RowsLostError
-from airflow_provider_llmbeam.pipeline.account import Tally
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
+from airflow_provider_llmbeam.pipeline.parquet import _ROW_GROUP, write_parquet
 from airflow_provider_llmbeam.pipeline.read import parse_json_line
-from airflow_provider_llmbeam.pipeline.write import (
-    _ROW_GROUP,
-    answer_record,
-    check_sums,
-    dead_record,
-    encode_record,
-    write_parquet,
-)
+from airflow_provider_llmbeam.pipeline.records import answer_record, dead_record, encode_record
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 
@@ -175,16 +166,3 @@ def test_more_rows_than_a_row_group_are_all_written() -> None:
 def test_any_text_is_written_as_it_is(rows: list[tuple[str, str]]) -> None:
     table = parquet(*(record(id=key, answer=answer) for key, answer in rows))
     assert list(zip(table["id"].to_pylist(), table["answer"].to_pylist(), strict=True)) == rows
-
-
-def test_sums_that_fit_pass() -> None:
-    check_sums(3, Tally(answered=Counter(fresh=1, duplicate=1), dead=Counter(blocked=1)))
-    check_sums(0, Tally())
-
-
-@pytest.mark.parametrize("rows_read", [2, 4])
-def test_a_row_too_few_or_too_many_stops_the_publication(rows_read: int) -> None:
-    with pytest.raises(
-        RowsLostError, match=rf"^{rows_read} rows read, but 2 answered \+ 1 in the dead letter = 3\."
-    ):
-        check_sums(rows_read, Tally(answered=Counter(fresh=2), dead=Counter(blocked=1)))
