@@ -5,7 +5,8 @@
     +-- JobError (RuntimeError)       after the job started
         +-- JobFailedError            the job ended without a complete result; a retry resumes it
         +-- RowsLostError             rows in is not answered + dead letter; the old output was kept
-        +-- NothingAnsweredError      every row failed, for the reason that the message quotes
+        +-- TooManyDeadError          more rows failed than `max_dead_letter_ratio` allows; the old output was kept
+            +-- NothingAnsweredError  every row failed, for the reason that the message quotes
 
 The tree knows nothing of Airflow: `operators/` turns `retryable = False` into a task that fails at once.
 """
@@ -39,5 +40,9 @@ class RowsLostError(JobError):
     """Rows in differ from rows answered plus rows in the dead letter."""
 
 
-class NothingAnsweredError(JobError):
+class TooManyDeadError(JobError):
+    """More rows are in the dead letter than `max_dead_letter_ratio` allows."""
+
+
+class NothingAnsweredError(TooManyDeadError):
     """Every row of a job that had rows is in the dead letter."""

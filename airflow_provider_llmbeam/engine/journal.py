@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Protocol
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
@@ -43,6 +44,7 @@ class Journal:
 
     Args:
         directory: Ends in `/`.
+        job: Whose answers these are, where several jobs share the directory.
         files: Where it is.
     """
 
@@ -50,10 +52,12 @@ class Journal:
         self,
         directory: str,
         *,
+        job: str = "",
         files: Files,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
+        self._job = job
         self._files = files
         self._clock = clock
 
@@ -67,9 +71,10 @@ class Journal:
         earlier: dict[str, Completion] = {}
         for uri in self._files.match(f"{self._directory}{name}-*.jsonl"):
             with self._files.open(uri) as lines:
-                earlier.update(read_entries(iter(lines)))
+                earlier.update((entry.fingerprint, entry.completion) for entry in read_entries(iter(lines)))
         return BatchJournal(
             create=lambda: self._files.create(f"{self._directory}{name}-{uuid.uuid4().hex}.jsonl"),
+            job=self._job,
             fingerprints=dict(zip(prompts, fingerprints, strict=True)),
             earlier=[earlier.get(fingerprint) for fingerprint in fingerprints],
             clock=self._clock,
@@ -92,12 +97,14 @@ class BatchJournal:
         self,
         *,
         create: Callable[[], IO[bytes]],
+        job: str,
         fingerprints: Mapping[Prompt, str],
         earlier: Sequence[Completion | None],
         clock: Callable[[], float],
     ) -> None:
         self.earlier = earlier
         self._create = create
+        self._job = job
         self._fingerprints = fingerprints
         self._clock = clock
         self._lock = threading.Lock()
@@ -114,7 +121,7 @@ class BatchJournal:
         """Writes an answer down. Failures are left out, so that a re-run tries them again."""
         if not isinstance(outcome, Completion):
             return
-        line = encode_entry(self._fingerprints[prompt], outcome)
+        line = encode_entry(self._fingerprints[prompt], self._job, outcome)
         with self._lock:
             segment = self._current_segment()
             segment.write(line)
@@ -138,17 +145,32 @@ class BatchJournal:
         return self._segment
 
 
-def encode_entry(fingerprint: str, completion: Completion) -> bytes:
-    """One journal line."""
-    entry = {"fingerprint": fingerprint, **{name: getattr(completion, name) for name in _FIELDS}}
+@dataclass(frozen=True)
+class Entry:
+    """One journal line.
+
+    Attributes:
+        fingerprint: Of the prompt.
+        job: That asked.
+        completion: The answer.
+    """
+
+    fingerprint: str
+    job: str
+    completion: Completion
+
+
+def encode_entry(fingerprint: str, job: str, completion: Completion) -> bytes:
+    """Puts an answer into one line."""
+    entry = {"fingerprint": fingerprint, "job": job, **{name: getattr(completion, name) for name in _FIELDS}}
     return _to_json(entry).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def read_entries(lines: Iterable[bytes]) -> Iterator[tuple[str, Completion]]:
+def read_entries(lines: Iterable[bytes]) -> Iterator[Entry]:
     """Reads a segment; a line torn by a crash is passed over, since its answer was never handed on."""
     for line in lines:
         try:
             entry = json.loads(line)
-            yield entry.pop("fingerprint"), Completion(**entry)
+            yield Entry(entry.pop("fingerprint"), entry.pop("job", ""), Completion(**entry))
         except (ValueError, TypeError, KeyError, AttributeError):
             _log.warning("Passed over a torn journal line of %d bytes; its row is asked again.", len(line))

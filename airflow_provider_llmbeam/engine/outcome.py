@@ -9,6 +9,7 @@ FailureKind = Literal[
     # before any request
     "unreadable_row",  # the source's line is not a row
     "missing_key",  # the row lacks a key column
+    "duplicate_key",  # another row has the same key, and `on_duplicate_key` lets one of them pass
     "template_error",  # the prompt could not be rendered
     # answered by the server, final
     "bad_request",  # 4xx: the server's words say why

@@ -19,7 +19,6 @@ from airflow_provider_llmbeam.exceptions import (
     JobFailedError,
     JobSpecError,
     LLMBeamError,
-    NothingAnsweredError,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -77,17 +76,15 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
             pipeline.run().wait_until_finish()
         except Exception as error:
             cause = _root(error)
+            if isinstance(cause, LLMBeamError):
+                raise cause from None
             # Beam re-raises through some thirty frames of its own; the last few say where it was.
             traceback.print_exception(cause, limit=-4, chain=False)
             raise JobFailedError(
                 f"Job {spec.name!r} failed: {type(cause).__name__}: {cause} What was answered is kept in "
                 f"{spec.journal_uri!r}; a retry asks only for the rest."
             ) from error
-    report = Report.model_validate_json(_read(f"{spec.sink.uri}report.json"))
-    if report.rows.read and not report.rows.answered:
-        raise NothingAnsweredError(
-            _why_nothing(report.dead_letter_words, report.rows.read, report.dead_letter_uri)
-        )
+    report = Report.model_validate_json(_read(f"{spec.output_uri}report.json"))
     _log.info("Report: %s", report.report_uri)
     return report.manifest()
 
@@ -123,14 +120,6 @@ def _spec(path: Path) -> JobSpec:
         return JobSpec.from_json(path.read_bytes())
     except OSError as error:
         raise JobSpecError(f"The job spec cannot be read: {error}. Nothing was sent or billed.") from error
-
-
-def _why_nothing(words: dict[str, str], rows: int, dead_letter_uri: str) -> str:
-    kind, message = next(iter(words.items()))
-    return (
-        f"None of {rows} rows was answered. {kind}: {message} Every row is in the dead letter, "
-        f"{dead_letter_uri!r}."
-    )
 
 
 def _root(error: BaseException) -> BaseException:

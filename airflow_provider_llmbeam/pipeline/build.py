@@ -11,11 +11,13 @@ from apache_beam.ml.inference.base import PredictionResult, RunInference
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.account import CountRows, TallyRows
 from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Origin, Request
+from airflow_provider_llmbeam.pipeline.keys import unique
 from airflow_provider_llmbeam.pipeline.publish import Publish
 from airflow_provider_llmbeam.pipeline.read import ReadRows
 from airflow_provider_llmbeam.pipeline.render import Render
 from airflow_provider_llmbeam.pipeline.reuse import reuse
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.pipeline.sinks import staged_as
 from airflow_provider_llmbeam.pipeline.write import WriteAside
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -29,39 +31,38 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
     Raises:
         JobSpecError: The source has nothing to read.
     """
-    source = root | "Read" >> ReadRows(spec.source)
-    rendered = source["rows"] | "Render" >> beam.ParDo(Render(spec)).with_outputs(DEAD, main="rows")
-    requests, resumed = reuse(root, rendered["rows"], spec.journal_uri)
+    source = root | "Read" >> ReadRows(spec)
+    rows, duplicate_keys, extra = unique(source["rows"], spec.source)
+    rendered = rows | "Render" >> beam.ParDo(Render(spec)).with_outputs(DEAD, main="rows")
+    requests, reused = reuse(root, rendered["rows"], spec, duplicate_keys)
     inferred = (
         requests
         | "RunInference" >> RunInference(_handler(spec))
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(DEAD, main="answered")
     )
-    answered = (inferred["answered"], *resumed)
-    dead = (source[DEAD], rendered[DEAD], inferred[DEAD])
+    answered = (inferred["answered"], *reused)
+    dead = (source[DEAD], *extra, rendered[DEAD], inferred[DEAD])
 
-    staging_uri = f"{spec.sink.uri}.llmbeam/{spec.name}/staging/"
-    key, sink = spec.source.key, spec.sink
+    file_format, shards = staged_as(spec.sink)
     answer_files = answered | "WriteAnswers" >> WriteAside(
-        staging_uri, "answers", file_format=sink.format, shards=sink.shards, key=key
+        spec.staging_uri, "answers", file_format=file_format, shards=shards, key=spec.source.key
     )
-    dead_files = dead | "WriteDeadLetter" >> WriteAside(staging_uri, "dead_letter", file_format="jsonl")
-    tallies = [
-        *(
-            rows | f"Count{number}" >> beam.ParDo(CountRows())
-            for number, rows in enumerate((source["rows"], source[DEAD]))
-        ),
-        *(
-            rows | f"Tally{number}" >> beam.ParDo(TallyRows(spec.batching.resolved_boundaries))
-            for number, rows in enumerate((*answered, *dead))
-        ),
-    ] | "Tallies" >> beam.Flatten()
+    dead_files = dead | "WriteDeadLetter" >> WriteAside(spec.staging_uri, "dead_letter", file_format="jsonl")
+    counted = [
+        rows | f"CountIn{number}" >> beam.ParDo(CountRows())
+        for number, rows in enumerate((source["rows"], source[DEAD]))
+    ]
+    tallied = [
+        rows | f"CountOut{number}" >> beam.ParDo(TallyRows(spec.batching.resolved_boundaries))
+        for number, rows in enumerate((*answered, *dead))
+    ]
+    tallies = (*counted, *tallied) | "Tallies" >> beam.Flatten()
     return (
         root
         | "Once" >> beam.Create([None])
         | "Publish"
         >> beam.ParDo(
-            Publish(spec, staging_uri, time.time()),
+            Publish(spec, time.time()),
             tallies=beam.pvalue.AsIter(tallies),
             answer_files=beam.pvalue.AsList(answer_files),
             dead_files=beam.pvalue.AsList(dead_files),
@@ -93,4 +94,5 @@ def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
         journal_uri=spec.journal_uri,
         prompt_of=lambda request: request.prompt,
         fingerprint_of=lambda request: request.fingerprint,
+        job=spec.name,
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure, FailureKind
 from airflow_provider_llmbeam.engine.prompt import Prompt
 
 Row = dict[str, Any]
 
-#: How an answered row came by its answer: asked now, found in the journal, or shared with an equal prompt.
-Origin = Literal["fresh", "resumed", "duplicate"]
+#: How an answered row came by its answer: asked now, asked again as the first answer was not valid, found in the
+#: journal of this job or of another one, or shared with an equal prompt.
+Origin = Literal["fresh", "repaired", "resumed", "cached", "duplicate"]
 
 #: Name of the output that carries `DeadRow`s.
 DEAD = "dead"
@@ -54,3 +55,8 @@ class DeadRow:
     row: Row
     failure: Failure
     is_duplicate: bool = False
+
+
+def dead(row: Row, kind: FailureKind, message: str) -> DeadRow:
+    """A row that never became a request."""
+    return DeadRow(row, Failure(kind=kind, message=message))

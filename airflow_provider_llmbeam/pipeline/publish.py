@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from airflow_provider_llmbeam.exceptions import RowsLostError
+from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyDeadError
+from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.account import Tally, add_up
 from airflow_provider_llmbeam.pipeline.report import build_report
+from airflow_provider_llmbeam.pipeline.sinks.files import existing, move_in
 from airflow_provider_llmbeam.pipeline.write import write_file
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 class Publish(beam.DoFn):
-    """Checks the sums, then moves everything in; the report last.
+    """Checks the sums, then publishes: the dead letter, the answers, and the report last.
 
     Raises:
-        RowsLostError: Rows in is not answered + dead letter. Nothing was moved.
+        RowsLostError: Rows in is not answered + dead letter. Nothing was published.
+        TooManyDeadError: More rows died than `max_dead_letter_ratio` allows. The dead letter was published, and
+            the previous answers stayed.
     """
 
-    def __init__(self, spec: JobSpec, staging_uri: str, started_at: float) -> None:
+    def __init__(self, spec: JobSpec, started_at: float) -> None:
         self._spec = spec
-        self._staging_uri = staging_uri
         self._started_at = started_at
 
     def process(
@@ -36,54 +39,42 @@ class Publish(beam.DoFn):
         dead_files: Iterable[tuple[int, str]],
     ) -> Iterator[str]:
         """Publishes the one result of the job."""
+        spec, staging_uri, output_uri = self._spec, self._spec.staging_uri, self._spec.output_uri
         tally = add_up(tallies)
         check_sums(tally)
-        sink = self._spec.sink
-        answers = {
-            uri: f"{sink.uri}answers-{shard:05}-of-{sink.shards:05}.{sink.format}"
-            for shard, uri in self._every_shard(answer_files, "answers", sink.shards, sink.format)
-        }
-        dead = {
-            uri: f"{sink.uri}dead_letter-00000-of-00001.jsonl"
-            for _, uri in self._every_shard(dead_files, "dead_letter", 1, "jsonl")
-        }
-        outdated = _existing(sink.uri, ("answers-*", "dead_letter-*")) - {*answers.values(), *dead.values()}
-        move_in({**answers, **dead})
+        dead_letter_uri = f"{output_uri}dead_letter-00000-of-00001.jsonl"
+        (dead,) = self._every_shard(dead_files, "dead_letter", 1, "jsonl").values()
+        move_in({dead: dead_letter_uri})
+        check_ratio(tally, spec.max_dead_letter_ratio, dead_letter_uri)
+        file_format, shards = sinks.staged_as(spec.sink)
+        answers_uris = sinks.publish(spec, self._every_shard(answer_files, "answers", shards, file_format))
         report = build_report(
-            self._spec,
+            spec,
             tally=tally,
-            answers_uris=list(answers.values()),
-            dead_letter_uri=next(iter(dead.values())),
-            report_uri=f"{sink.uri}report.json",
+            answers_uris=answers_uris,
+            dead_letter_uri=dead_letter_uri,
+            report_uri=f"{output_uri}report.json",
             started_at=self._started_at,
             finished_at=time.time(),
         )
         text = report.model_dump_json(indent=2)
-        aside = f"{self._staging_uri}report.json"
+        aside = f"{staging_uri}report.json"
         with FileSystems.create(aside, compression_type=CompressionTypes.UNCOMPRESSED) as file:
             file.write(text.encode())
         move_in({aside: report.report_uri})
-        if leftovers := outdated | _existing(self._staging_uri, ("*",)):
+        if leftovers := existing(staging_uri, ("*",)):
             FileSystems.delete(sorted(leftovers))
         yield text
 
     def _every_shard(
         self, written: Iterable[tuple[int, str]], prefix: str, shards: int, file_format: str
-    ) -> list[tuple[int, str]]:
+    ) -> dict[int, str]:
         """Adds empty files: a run without rows has an empty answer file, not none."""
         files = dict(written)
         for shard in set(range(shards)) - files.keys():
-            files[shard] = f"{self._staging_uri}{prefix}-{shard}-empty.{file_format}"
+            files[shard] = f"{self._spec.staging_uri}{prefix}-{shard}-empty.{file_format}"
             write_file(files[shard], (), file_format, self._spec.source.key)
-        return sorted(files.items())
-
-
-def move_in(files: Mapping[str, str]) -> None:
-    """Renames staged files to their final names; one that a former try of the bundle has moved stays."""
-    staged = [uri for uri in files if FileSystems.exists(uri)]
-    FileSystems.rename(staged, [files[uri] for uri in staged])
-    if missing := [final for final in files.values() if not FileSystems.exists(final)]:
-        raise RowsLostError(f"{missing[0]!r} was written and is not there. A retry asks the model for nothing.")
+        return files
 
 
 def check_sums(tally: Tally) -> None:
@@ -100,6 +91,25 @@ def check_sums(tally: Tally) -> None:
         )
 
 
-def _existing(directory: str, patterns: Iterable[str]) -> set[str]:
-    matches = FileSystems.match([f"{directory}{pattern}" for pattern in patterns])
-    return {metadata.path for match in matches for metadata in match.metadata_list}
+def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
+    """Makes sure that enough of the rows are answered to replace the previous output.
+
+    Raises:
+        NothingAnsweredError: None is, whatever the ratio.
+        TooManyDeadError: Says how many are not, and why.
+    """
+    dead = tally.dead.total()
+    if dead and not tally.answered.total():
+        kind, words = next(iter(tally.words.items()))
+        raise NothingAnsweredError(
+            f"None of {tally.read} rows was answered. {kind}: {words} Every row is in the dead letter, "
+            f"{dead_letter_uri!r}; the previous output was kept."
+        )
+    if dead <= max_ratio * tally.read:
+        return
+    kinds = ", ".join(f"{count} × {kind} ({tally.words[kind]})" for kind, count in tally.dead.most_common(3))
+    raise TooManyDeadError(
+        f"{dead} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
+        f"`max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in the "
+        "journal: another try asks for the failed rows alone."
+    )

@@ -1,117 +1,38 @@
-"""Rows in: one reader per format, each row or line accounted for."""
+"""Rows in, each with a key of its own."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import re
-from collections import Counter
 from collections.abc import Iterator
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder
-from apache_beam.io import fileio
-from apache_beam.io.filesystems import FileSystems
 
-from airflow_provider_llmbeam.engine.outcome import Failure, FailureKind
-from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import DEAD, DeadRow, Row
+from airflow_provider_llmbeam.pipeline.elements import DEAD, DeadRow, Row, dead
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
-from airflow_provider_llmbeam.spec.source import FilesSource
-
-#: Longest CSV cell; the module's own limit of 131,072 characters would reject long documents.
-csv.field_size_limit(64 * 2**20)
-
-#: Half a character, as texts have that were cut between the two escapes of an emoji. JSON can write it, UTF-8
-#: cannot: neither Beam nor a model server takes it.
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+from airflow_provider_llmbeam.pipeline.sources import files
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.source import FilesSource, RowsSource
 
 
 class ReadRows(beam.PTransform):
     """Reads the source. Outputs `rows` and `dead`: what is no row, or has no key.
 
     Raises:
-        JobSpecError: No file matches.
+        JobSpecError: There is nothing to read.
     """
 
-    def __init__(self, source: FilesSource) -> None:
+    def __init__(self, spec: JobSpec) -> None:
         super().__init__()
-        self._source = source
+        self._spec = spec
 
     def expand(self, root: beam.Pipeline) -> beam.pvalue.DoOutputsTuple:
-        """Puts the reader of the source's format at the start of the graph."""
-        uri = self._source.uri
-        check_source(uri)
-        match self._source.resolved_format:
-            case "jsonl":
-                lines = root | beam.io.ReadFromText(uri, coder=BytesCoder(), validate=False)
-                found = lines | beam.FlatMap(parse_json_line)
-            case "csv":
-                files = root | fileio.MatchFiles(uri) | fileio.ReadMatches()
-                found = files | beam.FlatMap(_read_csv_file)
-            case "parquet":
-                found = root | beam.io.ReadFromParquet(uri)
-        return found | beam.ParDo(_CheckKey(self._source.key)).with_outputs(DEAD, main="rows")
-
-
-def check_source(uri: str) -> None:
-    """Makes sure that there is something to read.
-
-    Raises:
-        JobSpecError: No file matches, or the filesystem refuses.
-    """
-    try:
-        matched = FileSystems.match([uri])[0].metadata_list
-    except Exception as error:
-        raise JobSpecError(
-            f"`source.uri` {uri!r} cannot be listed: {error} Nothing was sent or billed."
-        ) from error
-    if not matched:
-        raise JobSpecError(f"`source.uri` {uri!r} matches no file. Nothing was sent or billed.")
-
-
-def parse_json_line(line: bytes) -> Iterator[Row | DeadRow]:
-    """Reads one line; a blank one is no row."""
-    text = line.removeprefix(b"\xef\xbb\xbf").strip()
-    if not text:
-        return
-    try:
-        row = json.loads(text.decode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        yield _unreadable(line, f"not JSON: {error}")
-        return
-    if rb"\ud" in text.lower():
-        row = json.loads(_LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(row, ensure_ascii=False)))
-    yield row if isinstance(row, dict) else _unreadable(line, f"a JSON {type(row).__name__}, not an object")
-
-
-def parse_csv(text: io.TextIOBase) -> Iterator[Row | DeadRow]:
-    """Reads a file with a header; every value is text, as a CSV has no types."""
-    reader = csv.DictReader(text, strict=True)
-    if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
-        raise ValueError(f"the header names column {twice[0]!r} twice; one would hide the other")
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield _unreadable(b"", f"not CSV near line {reader.line_num}: {error}")
-            continue
-        if None in row or None in row.values():
-            expected = len(reader.fieldnames or ())
-            yield _unreadable(
-                json.dumps(row, ensure_ascii=False).encode(),
-                f"line {reader.line_num} does not have the {expected} cells of the header",
-            )
-        else:
-            yield row
-
-
-def _read_csv_file(file: fileio.ReadableFile) -> Iterator[Row | DeadRow]:
-    with io.TextIOWrapper(file.open(), encoding="utf-8-sig", errors="replace", newline="") as text:
-        yield from parse_csv(text)
+        """Puts the reader of the source at the start of the graph."""
+        source = self._spec.source
+        match source:
+            case FilesSource():
+                found = files.read(root, source)
+            case RowsSource():
+                found = root | beam.Create([dict(row) for row in source.rows])
+        return found | "CheckKey" >> beam.ParDo(_CheckKey(source.key)).with_outputs(DEAD, main="rows")
 
 
 class _CheckKey(beam.DoFn):
@@ -128,12 +49,3 @@ class _CheckKey(beam.DoFn):
             row = dead(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")
         PROGRESS.add("died")
         yield beam.pvalue.TaggedOutput(DEAD, row)
-
-
-def dead(row: Row, kind: FailureKind, message: str) -> DeadRow:
-    """A row that never became a request."""
-    return DeadRow(row, Failure(kind=kind, message=message))
-
-
-def _unreadable(line: bytes, message: str) -> DeadRow:
-    return dead({"llmbeam_raw": line.decode("utf-8", "backslashreplace")}, "unreadable_row", message)

@@ -11,9 +11,8 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import DEAD, RenderedRow, Row
+from airflow_provider_llmbeam.pipeline.elements import DEAD, RenderedRow, Row, dead
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
-from airflow_provider_llmbeam.pipeline.read import dead
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.pipeline.account import Tally, percentile_seconds
+from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -63,8 +64,9 @@ class Report(_Part):
     """What a job did. Times are Unix seconds; every sum is of this run alone.
 
     Attributes:
-        origins: Answered rows by how they came by their answer: `fresh`, `resumed` from the journal, or
-            `duplicate` of an equal prompt.
+        origins: Answered rows by how they came by their answer: `fresh`, `repaired` (asked again as the first
+            answer was not valid), `resumed` from the journal, `cached` from another job, or `duplicate` of an equal
+            prompt.
         dead_letter_by_kind: Failed rows by kind.
         dead_letter_words: One failure's own words per kind.
         padding_ratio: Padding over all input tokens that the server computed; 0 where it batches by itself.
@@ -126,7 +128,7 @@ def build_report(
         duration_seconds=round(finished_at - started_at, 3),
         sending_seconds=round(seconds, 3) if minutes else None,
         rows=RowCounts(read=tally.read, answered=tally.answered.total(), dead_letter=tally.dead.total()),
-        origins={origin: tally.answered[origin] for origin in ("fresh", "resumed", "duplicate")},
+        origins={origin: tally.answered[origin] for origin in get_args(Origin)},
         dead_letter_by_kind=dict(sorted(tally.dead.items())),
         dead_letter_words={kind: words[:500] for kind, words in sorted(tally.words.items())},
         requests=RequestCounts(

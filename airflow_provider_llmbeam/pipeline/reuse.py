@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,14 +14,17 @@ from apache_beam.io.filesystems import FileSystems
 from airflow_provider_llmbeam.engine.journal import read_entries
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, RenderedRow, Request, Row
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Origin, RenderedRow, Request, Row
+from airflow_provider_llmbeam.pipeline.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
+from airflow_provider_llmbeam.spec.job import JobSpec
 
-RESUMED = "resumed"
+REUSED = "reused"
+_DAY_SECONDS = 86_400.0
 
 
 def reuse(
-    root: beam.Pipeline, rendered: beam.PCollection, journal_uri: str
+    root: beam.Pipeline, rendered: beam.PCollection, spec: JobSpec, duplicate_keys: beam.pvalue.AsList | None
 ) -> tuple[beam.PCollection, list[beam.PCollection]]:
     """Sorts rows by whether their answer is there already.
 
@@ -29,40 +33,53 @@ def reuse(
     Args:
         root: The pipeline.
         rendered: `(fingerprint, RenderedRow)`.
-        journal_uri: Directory of the job's earlier answers.
+        spec: The job, which knows its journal.
+        duplicate_keys: Keys that make the job end here, before anything is sent.
 
     Returns:
-        `Request`s, one per fingerprint, for all of its rows; and the `AnsweredRow`s that need none, in so many
-        collections as there are kinds of earlier answers.
+        `Request`s, one per fingerprint, for all of its rows; and the `AnsweredRow`s that need none, in no or one
+        collection.
     """
-    pattern = f"{journal_uri}*.jsonl"
+    pattern = f"{spec.journal_uri}*.jsonl"
+    guard = () if duplicate_keys is None else (duplicate_keys,)
     if not FileSystems.match([pattern], limits=[1])[0].metadata_list:
         groups = rendered | "ByFingerprint" >> beam.GroupByKey()
-        return groups | "Ask" >> beam.ParDo(AskOnce()), []
+        return groups | "Ask" >> beam.ParDo(AskOnce(), *guard), []
+    max_age_days = spec.cache.max_age_days if spec.cache else None
+    oldest_at = 0.0 if max_age_days is None else time.time() - max_age_days * _DAY_SECONDS
     journal = (
         root
         | "MatchJournal" >> fileio.MatchFiles(pattern, empty_match_treatment=fileio.EmptyMatchTreatment.ALLOW)
-        | "ReadJournal" >> fileio.ReadMatches(compression=CompressionTypes.UNCOMPRESSED)
-        | "JournalEntries" >> beam.FlatMap(_read_segment)
+        # What was answered later was written later: a segment that is too old holds nothing that is not.
+        | "Recent" >> beam.Filter(lambda metadata: metadata.last_updated_in_seconds >= oldest_at)
+        | "OpenJournal" >> fileio.ReadMatches(compression=CompressionTypes.UNCOMPRESSED)
+        | "JournalEntries" >> beam.FlatMap(_read_segment, oldest_at)
     )
-    sorted_rows = (
+    decided = (
         {"rows": rendered, "journal": journal}
         | "ByFingerprint" >> beam.CoGroupByKey()
-        | "Reuse" >> beam.ParDo(Reuse()).with_outputs(RESUMED, main="requests")
+        | "Reuse" >> beam.ParDo(Reuse(spec.name), *guard).with_outputs(REUSED, main="requests")
     )
-    return sorted_rows["requests"], [sorted_rows[RESUMED]]
+    return decided["requests"], [decided[REUSED]]
 
 
-def _read_segment(file: fileio.ReadableFile) -> Iterator[tuple[str, Completion]]:
+def _read_segment(file: fileio.ReadableFile, oldest_at: float) -> Iterator[tuple[str, tuple[str, Completion]]]:
     with file.open() as lines:
-        yield from read_entries(iter(lines))
+        for entry in read_entries(iter(lines)):
+            if entry.completion.answered_at >= oldest_at:
+                yield entry.fingerprint, (entry.job, entry.completion)
 
 
 class AskOnce(beam.DoFn):
     """Makes one `Request` of all rows of a fingerprint."""
 
-    def process(self, group: tuple[str, Iterable[RenderedRow]]) -> Iterator[Request]:
+    def process(
+        self,
+        group: tuple[str, Iterable[RenderedRow]],
+        duplicate_keys: list[bytes] = [],  # noqa: B006 - never changed
+    ) -> Iterator[Request]:
         """Joins the rows of one fingerprint."""
+        refuse_duplicates(duplicate_keys)
         fingerprint, found = group
         rows: list[Row] = []
         prompt: Prompt | None = None
@@ -75,19 +92,34 @@ class AskOnce(beam.DoFn):
 
 
 class Reuse(AskOnce):
-    """Takes one fingerprint with its rows and its journal entries.
+    """Takes one fingerprint with its rows and its earlier answers.
 
-    Outputs one `Request` for all rows of a fingerprint; and `resumed`, the rows that the journal answers.
+    Outputs one `Request` for all rows of a fingerprint; and `reused`, the rows that have an answer: `resumed` from
+    this job, else `cached` from another.
     """
 
-    def process(self, group: tuple[str, Any]) -> Iterator[Any]:
+    def __init__(self, job: str) -> None:
+        super().__init__()
+        self._job = job
+
+    def process(
+        self,
+        group: tuple[str, Any],
+        duplicate_keys: list[bytes] = [],  # noqa: B006 - never changed
+    ) -> Iterator[Any]:
         """Decides for one fingerprint."""
         fingerprint, found = group
-        completion = next(iter(found["journal"]), None)
-        if completion is None:
-            yield from super().process((fingerprint, found["rows"]))
+        earlier = dict(found["journal"])
+        if not earlier:
+            yield from super().process((fingerprint, found["rows"]), duplicate_keys)
             return
+        refuse_duplicates(duplicate_keys)
+        origin: Origin = "resumed" if self._job in earlier else "cached"
+        completion = earlier[self._job] if origin == "resumed" else max(earlier.values(), key=_answered_at)
         for row, *_ in found["rows"]:
             PROGRESS.add("resumed")
-            answered = AnsweredRow(row, fingerprint, completion, "resumed")
-            yield beam.pvalue.TaggedOutput(RESUMED, answered)
+            yield beam.pvalue.TaggedOutput(REUSED, AnsweredRow(row, fingerprint, completion, origin))
+
+
+def _answered_at(completion: Completion) -> float:
+    return completion.answered_at

@@ -60,6 +60,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         journal_uri: Directory for answers as they arrive; `None` keeps no journal.
         prompt_of: Finds the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
         fingerprint_of: Finds the name of its answer in the journal; by default it is computed from the prompt.
+        job: Whose answers the journal keeps, where several jobs share one.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         journal_uri: str | None = None,
         prompt_of: Callable[[ExampleT], str | Prompt] | None = None,
         fingerprint_of: Callable[[ExampleT], str] | None = None,
+        job: str = "",
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
@@ -84,10 +86,13 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._journal_uri = journal_uri
         self._prompt_of = prompt_of
         self._fingerprint_of = fingerprint_of
+        self._job = job
 
     def load_model(self) -> EngineThread:
         """Opens the client, once per process."""
-        journal = None if self._journal_uri is None else Journal(self._journal_uri, files=BeamFiles())
+        journal = (
+            None if self._journal_uri is None else Journal(self._journal_uri, job=self._job, files=BeamFiles())
+        )
         return EngineThread(self._open_engine, journal)
 
     def run_inference(
@@ -191,14 +196,18 @@ def machine_governor(model: Model, limits: Limits) -> Admission:
     if isinstance(model, EchoModel):
         return Governor(requests_per_minute=limits.requests_per_minute or math.inf)
     governor = Governor(
-        requests_per_minute=limits.requests_per_minute,
-        tokens_per_minute=limits.tokens_per_minute,
+        requests_per_minute=_share(limits.requests_per_minute, limits.share_ratio),
+        tokens_per_minute=_share(limits.tokens_per_minute, limits.share_ratio),
         expected_workers=limits.expected_workers,
     )
     key = os.environ.get(model.api_key_env if isinstance(model, OpenAIModel) else "GOOGLE_API_KEY")
-    quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.expected_workers)
+    quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
     try:
         return SharedGovernor(governor, shared_path(model.model_dump(), key, quota))
     except OSError as error:
         _log.warning("Each process paces for itself, since no file can be shared: %s", error)
         return governor
+
+
+def _share(per_minute: float | None, ratio: float) -> float | None:
+    return None if per_minute is None else per_minute * ratio

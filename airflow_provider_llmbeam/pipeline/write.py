@@ -11,6 +11,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow, Row
+from airflow_provider_llmbeam.pipeline.keys import encode_key
 from airflow_provider_llmbeam.pipeline.parquet import write_parquet
 from airflow_provider_llmbeam.pipeline.records import answer_record, dead_record, encode_record
 
@@ -54,7 +55,7 @@ def _line(found: AnsweredRow | DeadRow, key: tuple[str, ...], shards: int) -> tu
 def _shard(row: Row, key: tuple[str, ...], shards: int) -> int:
     if shards == 1:
         return 0
-    return zlib.crc32(encode_record({column: row[column] for column in key})) % shards
+    return zlib.crc32(encode_key(row, key)) % shards
 
 
 class _WriteShard(beam.DoFn):

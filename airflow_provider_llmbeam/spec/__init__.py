@@ -1,14 +1,18 @@
 """What is asked: frozen values. No I/O, no clock, no Airflow, no Beam."""
 
+from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Generation, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
-from airflow_provider_llmbeam.spec.sink import FilesSink
-from airflow_provider_llmbeam.spec.source import FilesSource
+from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
 
 __all__ = [
     "Batching",
+    "BigQuerySink",
+    "BigQuerySource",
+    "Cache",
     "EchoModel",
     "FilesSink",
     "FilesSource",
@@ -19,5 +23,9 @@ __all__ = [
     "Media",
     "Model",
     "OpenAIModel",
+    "PostgresSink",
     "PromptTemplate",
+    "RowsSource",
+    "Sink",
+    "Source",
 ]

@@ -64,8 +64,20 @@ def problems_of(error: ValidationError) -> tuple[SpecProblem, ...]:
     return tuple(_problem(dict(item)) for item in error.errors(include_url=False))
 
 
+def files_unless_told(data: Any) -> Any:
+    """Takes a source or sink without a `type` for files."""
+    return {"type": "files", **data} if isinstance(data, Mapping) else data
+
+
+#: Fields that hold one of several types; pydantic puts the type's name behind them.
+_UNIONS = ("source", "model", "sink")
+
+
 def _problem(item: dict[str, Any]) -> SpecProblem:
-    field = ".".join(str(part) for part in item["loc"])
+    path = [str(part) for part in item["loc"]]
+    if len(path) > 1 and path[0] in _UNIONS:
+        del path[1]
+    field = ".".join(path)
     got, context = item.get("input"), item.get("ctx", {})
     match item["type"]:
         case "extra_forbidden":

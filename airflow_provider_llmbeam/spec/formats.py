@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Literal
 
-FileFormat = Literal["jsonl", "csv", "parquet"]
+FileFormat = Literal["jsonl", "csv", "parquet", "avro"]
 
 _ENDINGS: dict[str, FileFormat] = {
     ".jsonl": "jsonl",
@@ -13,6 +13,7 @@ _ENDINGS: dict[str, FileFormat] = {
     ".json": "jsonl",
     ".csv": "csv",
     ".parquet": "parquet",
+    ".avro": "avro",
 }
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
 
@@ -21,6 +21,8 @@ class Limits(SpecModel):
             for a server of one's own, the number in flight from its latency.
         tokens_per_minute: Quota of tokens, input and output together. `None`: unknown.
         max_in_flight: Requests under way at once, per worker process.
+        share_ratio: The part of these quotas that this job may take, so that a backfill leaves the nightly run its
+            own. All jobs of one machine that name the same quotas and share pace together.
         expected_workers: Machines that share the quotas above (the processes of one machine share a governor).
             Each starts with its part and finds out by itself when others leave some.
         max_attempts: Tries per row for 5xx, timeouts and broken connections. A 429 costs time, not attempts.
@@ -32,10 +34,17 @@ class Limits(SpecModel):
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     max_in_flight: Annotated[int, Field(ge=1, le=10_000)] = 64
+    share_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
     expected_workers: Annotated[int, Field(ge=1)] = 1
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 5
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
     max_throttled_seconds: Annotated[float, Field(gt=0)] = 1800.0
+
+    @model_validator(mode="after")
+    def _share_of_something(self) -> Self:
+        if self.share_ratio < 1 and self.requests_per_minute is None and self.tokens_per_minute is None:
+            raise ValueError("`share_ratio` needs `requests_per_minute` or `tokens_per_minute`: a share of what?")
+        return self
 
 
 class Batching(SpecModel):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.base import SpecModel, files_unless_told
+from airflow_provider_llmbeam.spec.source import full_table_name
 
 
 class FilesSink(SpecModel):
@@ -35,3 +36,47 @@ class FilesSink(SpecModel):
         if any(sign in uri for sign in "*?["):
             raise ValueError("must be one directory, not a glob")
         return uri if uri.endswith("/") else f"{uri}/"
+
+
+class BigQuerySink(SpecModel):
+    """A BigQuery table with one row per key.
+
+    The answers are loaded into a staging table, then merged by the source's key in one statement: a reader sees
+    the old rows or the new ones, and a second run changes nothing. The table is created where it does not exist;
+    columns of it that the job does not know stay as they are.
+
+    Attributes:
+        table: `project.dataset.table`.
+        project: Google Cloud project that runs the load and the merge; left out, that of the table.
+        location: Of the dataset, where BigQuery cannot tell by itself.
+    """
+
+    type: Literal["bigquery"]
+    table: str
+    project: str | None = None
+    location: str | None = None
+
+    _full_name = field_validator("table")(full_table_name)
+
+
+class PostgresSink(SpecModel):
+    """A PostgreSQL table with one row per key.
+
+    The answers are copied into a temporary table, then upserted by the source's key in one transaction. The table
+    is created where it does not exist; columns of it that the job does not know stay as they are.
+
+    Attributes:
+        table: `table` or `schema.table`.
+        conn_id: Airflow connection, when an operator runs the job.
+        dsn_env: Environment variable that holds the connection string, `postgresql://…`, when none does.
+    """
+
+    type: Literal["postgres"]
+    table: Annotated[str, Field(pattern=r"^[A-Za-z_][\w$]*(\.[A-Za-z_][\w$]*)?$")]
+    conn_id: str | None = None
+    dsn_env: str = "LLMBEAM_POSTGRES_DSN"
+
+
+Sink = Annotated[
+    FilesSink | BigQuerySink | PostgresSink, Field(discriminator="type"), BeforeValidator(files_unless_told)
+]

@@ -1,0 +1,31 @@
+"""Where answers go: a module for each type of sink. Each gets complete files and publishes them at one stroke."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_provider_llmbeam.pipeline.sinks import files
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.sink import FilesSink, Sink
+
+
+def staged_as(sink: Sink) -> tuple[str, int]:
+    """Returns the format and the number of the files that a sink wants."""
+    match sink:
+        case FilesSink():
+            return sink.format, sink.shards
+
+
+def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
+    """Publishes the staged answers; doing it again changes nothing.
+
+    Args:
+        spec: The job.
+        staged: Address of the file of each shard.
+
+    Returns:
+        The addresses of the answers, for the report.
+    """
+    match spec.sink:
+        case FilesSink():
+            return files.publish(spec.sink, staged)

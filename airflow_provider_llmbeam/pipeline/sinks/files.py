@@ -1,0 +1,41 @@
+"""Answers into a directory, by renames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from apache_beam.io.filesystems import FileSystems
+
+from airflow_provider_llmbeam.exceptions import RowsLostError
+from airflow_provider_llmbeam.spec.sink import FilesSink
+
+
+def publish(sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
+    """Moves the staged files of all shards in, over those of a former run.
+
+    Returns:
+        The addresses of the answers.
+    """
+    answers = {
+        uri: f"{sink.uri}answers-{shard:05}-of-{sink.shards:05}.{sink.format}"
+        for shard, uri in sorted(staged.items())
+    }
+    outdated = existing(sink.uri, ("answers-*",)) - {*answers.values()}
+    move_in(answers)
+    if outdated:
+        FileSystems.delete(sorted(outdated))
+    return list(answers.values())
+
+
+def move_in(files: Mapping[str, str]) -> None:
+    """Renames staged files to their final names; one that a former try of the bundle has moved stays."""
+    staged = [uri for uri in files if FileSystems.exists(uri)]
+    FileSystems.rename(staged, [files[uri] for uri in staged])
+    if missing := [final for final in files.values() if not FileSystems.exists(final)]:
+        raise RowsLostError(f"{missing[0]!r} was written and is not there. A retry asks the model for nothing.")
+
+
+def existing(directory: str, patterns: Iterable[str]) -> set[str]:
+    """Lists the files of a directory that match."""
+    matches = FileSystems.match([f"{directory}{pattern}" for pattern in patterns])
+    return {metadata.path for match in matches for metadata in match.metadata_list}
