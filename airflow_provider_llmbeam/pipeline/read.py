@@ -8,9 +8,9 @@ import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.elements import DEAD, DeadRow, Row, dead
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
-from airflow_provider_llmbeam.pipeline.sources import files
+from airflow_provider_llmbeam.pipeline.sources import bigquery, files
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import FilesSource, RowsSource
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
 
 
 class ReadRows(beam.PTransform):
@@ -30,6 +30,8 @@ class ReadRows(beam.PTransform):
         match source:
             case FilesSource():
                 found = files.read(root, source)
+            case BigQuerySource():
+                found = bigquery.read(root, source, self._spec.export_uri)
             case RowsSource():
                 found = root | beam.Create([dict(row) for row in source.rows])
         return found | "CheckKey" >> beam.ParDo(_CheckKey(source.key)).with_outputs(DEAD, main="rows")

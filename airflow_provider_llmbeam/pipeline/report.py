@@ -65,8 +65,8 @@ class Report(_Part):
 
     Attributes:
         origins: Answered rows by how they came by their answer: `fresh`, `repaired` (asked again as the first
-            answer was not valid), `resumed` from the journal, `cached` from another job, or `duplicate` of an equal
-            prompt.
+            answer was not valid), `resumed` from the journal, `cached` from another job, or `duplicate` of an
+            equal prompt.
         dead_letter_by_kind: Failed rows by kind.
         dead_letter_words: One failure's own words per kind.
         padding_ratio: Padding over all input tokens that the server computed; 0 where it batches by itself.

@@ -90,10 +90,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
 
     def load_model(self) -> EngineThread:
         """Opens the client, once per process."""
-        journal = (
-            None if self._journal_uri is None else Journal(self._journal_uri, job=self._job, files=BeamFiles())
-        )
-        return EngineThread(self._open_engine, journal)
+        uri = self._journal_uri
+        return EngineThread(self._open_engine, Journal(uri, job=self._job, files=BeamFiles()) if uri else None)
 
     def run_inference(
         self,

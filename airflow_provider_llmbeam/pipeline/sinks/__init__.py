@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_provider_llmbeam.pipeline.sinks import files
+from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, postgres
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.sink import FilesSink, Sink
+from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, PostgresSink, Sink
 
 
 def staged_as(sink: Sink) -> tuple[str, int]:
@@ -14,6 +14,10 @@ def staged_as(sink: Sink) -> tuple[str, int]:
     match sink:
         case FilesSink():
             return sink.format, sink.shards
+        case BigQuerySink():
+            return "parquet", 1
+        case PostgresSink():
+            return "jsonl", 1
 
 
 def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
@@ -29,3 +33,7 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
     match spec.sink:
         case FilesSink():
             return files.publish(spec.sink, staged)
+        case BigQuerySink():
+            return bigquery.publish(spec.sink, spec.source.key, spec.name, staged)
+        case PostgresSink():
+            return postgres.publish(spec.sink, spec.source.key, staged)
