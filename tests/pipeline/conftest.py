@@ -23,6 +23,10 @@ class Ended:
     report: dict[str, Any]
 
     @property
+    def origins(self) -> Counter[str]:
+        return Counter(self.manifest["origins"])
+
+    @property
     def kinds(self) -> Counter[str]:
         return Counter(row["llmbeam_error"]["kind"] for row in self.dead)
 
@@ -41,6 +45,7 @@ class Job:
             "model": model,
             "limits": {"request_timeout_seconds": 5},
             "sink": {"uri": str(self.out)},
+            "max_dead_letter_ratio": 1.0,
         }
 
     def write(self, rows: list[Any]) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_a_second_run_sends_nothing_and_writes_the_same(job, sandbox):
     first = job.run(rows(40))
     second = job.run()
     assert len(sandbox.requests) == 40
-    assert second.manifest["origins"] == {"fresh": 0, "resumed": 40, "duplicate": 0}
+    assert second.origins == Counter(fresh=0, resumed=40, duplicate=0)
     same = [{**answer, "origin": None} for answer in first.answers]
     assert sorted(map(str, same)) == sorted(str({**answer, "origin": None}) for answer in second.answers)
 
@@ -51,7 +52,7 @@ def test_a_torn_journal_line_costs_one_request(job, sandbox):
     job.run(rows(10))
     (segment,) = (job.out / ".llmbeam" / "job" / "journal").glob("*.jsonl")
     segment.write_bytes(segment.read_bytes()[:-20])
-    assert job.run().manifest["origins"] == {"fresh": 1, "resumed": 9, "duplicate": 0}
+    assert job.run().origins == Counter(fresh=1, resumed=9, duplicate=0)
     assert len(sandbox.requests) == 11
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_llmbeam.exceptions import NothingAnsweredError
+from airflow_provider_llmbeam.exceptions import JobSpecError, NothingAnsweredError, TooManyDeadError
+from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox
+from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import read_lines
 
 GEMINI = "gemini.generateContent"
 OPENAI = "openai.chatCompletions"
@@ -27,16 +32,37 @@ def test_each_row_is_answered_once(job, sandbox):
     assert set(sandbox.requests.paid().values()) == {1}
 
 
-def test_rows_with_the_same_key_are_all_answered(job):
-    ended = job.run([{"id": 7, "text": "a"}, {"id": 7, "text": "b"}, {"id": 7, "text": "b"}])
+SAME_KEY = [{"id": 7, "text": "a"}, {"id": 7, "text": "b"}, {"id": 7, "text": "b"}]
+
+
+def test_rows_with_the_same_key_end_the_job_before_anything_is_sent(job, sandbox):
+    with pytest.raises(JobSpecError, match=r'`source\.key`: 1 keys belong to several rows each: {"id": 7}\.'):
+        job.run([*SAME_KEY, {"id": 8, "text": "c"}])
+    assert len(sandbox.requests) == 0
+    assert not list(job.out.glob("answers-*"))
+
+
+def test_rows_with_the_same_key_may_go_to_the_dead_letter_but_for_one(job, sandbox):
+    job.spec["source"]["on_duplicate_key"] = "dead_letter"
+    for _ in range(2):
+        ended = job.run([*SAME_KEY, {"id": 8, "text": "c"}])
+        assert sorted(answer["id"] for answer in ended.answers) == [7, 8]
+        assert [row["text"] for row in ended.dead] == ["b", "b"]
+        assert ended.kinds == {"duplicate_key": 2}
+    assert len(sandbox.requests) == 2
+
+
+def test_rows_with_the_same_key_may_all_be_answered(job):
+    job.spec["source"]["on_duplicate_key"] = "allow"
+    ended = job.run(SAME_KEY)
     assert len(ended.answers) == 3
-    assert ended.manifest["origins"] == {"fresh": 2, "resumed": 0, "duplicate": 1}
+    assert ended.origins == Counter(fresh=2, resumed=0, duplicate=1)
 
 
 def test_equal_prompts_are_asked_once_and_answered_for_every_row(job, sandbox):
     ended = job.run([{"id": number, "text": f"text {number % 10}"} for number in range(100)])
     assert len(sandbox.requests) == 10
-    assert ended.manifest["origins"] == {"fresh": 10, "resumed": 0, "duplicate": 90}
+    assert ended.origins == Counter(fresh=10, resumed=0, duplicate=90)
     assert ended.manifest["requests"]["sent"] == 10
 
 
@@ -229,7 +255,7 @@ def test_vertex_ai_is_asked_with_the_credentials_of_the_environment(job, tmp_pat
 
 
 @pytest.mark.parametrize("sink_format", ["jsonl", "parquet"])
-@pytest.mark.parametrize("source_format", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("source_format", ["jsonl", "csv", "parquet", "avro"])
 def test_every_format_is_read_and_written(echo_job, source_format, sink_format):
     table = [{"id": number, "text": f"row {number}"} for number in range(20)]
     path = echo_job.directory / f"table.{source_format}"
@@ -240,6 +266,10 @@ def test_every_format_is_read_and_written(echo_job, source_format, sink_format):
             path.write_text("id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in table))
         case "parquet":
             pq.write_table(pa.Table.from_pylist(table), path)
+        case "avro":
+            fields = [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]
+            with path.open("wb") as file:
+                fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, table)
     ended = echo_job.run(
         source={"uri": str(path), "key": ["id"]}, sink={"uri": str(echo_job.out), "format": sink_format}
     )
@@ -294,3 +324,22 @@ def test_length_buckets_are_in_the_report(echo_job):
     buckets = {bucket["input_tokens_range"]: bucket["rows"] for bucket in ended.report["length_buckets"]}
     assert set(buckets) == {"<64", "64-255", "≥256"}
     assert sum(buckets.values()) == 300
+
+
+def test_too_many_dead_rows_fail_the_job_and_keep_the_former_output(job, sandbox):
+    before = job.run(rows(20)).answers
+    sandbox.faults.when(GEMINI, "Say it: new", Fault(kind="error", http_status=400, message="no"))
+    job.write([{"id": number, "text": f"{'new' if number < 5 else 'other'} {number}"} for number in range(20)])
+    with pytest.raises(TooManyDeadError, match=r"5 of 20 rows ended in the dead letter.*5 × bad_request \(no\)"):
+        run(JobSpec.parse(job.spec | {"max_dead_letter_ratio": 0.2}))
+    assert read_lines(job.out / "answers-00000-of-00001.jsonl") == before
+    assert len(read_lines(job.out / "dead_letter-00000-of-00001.jsonl")) == 5
+    paid = len(sandbox.requests)
+    job.run(max_dead_letter_ratio=0.25)
+    assert len(sandbox.requests) == paid + 5, "the answered rows cost nothing now"
+
+
+def test_rows_may_be_written_into_the_job(job):
+    source = {"type": "rows", "key": ["id"], "rows": [{"id": number, "text": "a"} for number in range(3)]}
+    ended = job.run(source=source)
+    assert sorted(answer["id"] for answer in ended.answers) == [0, 1, 2]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.journal import BatchJournal, Journal, encode_entry, read_entries
+from airflow_provider_llmbeam.engine.journal import BatchJournal, Entry, Journal, encode_entry, read_entries
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 
@@ -100,35 +100,35 @@ def read(directory: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for segment in directory.glob("*.jsonl"):
         with segment.open("rb") as lines:
-            found.update((name, entry.text) for name, entry in read_entries(iter(lines)))
+            found.update((entry.fingerprint, entry.completion.text) for entry in read_entries(iter(lines)))
     return found
 
 
 @given(any_text, completions)
 def test_an_answer_is_read_as_it_was_written(fingerprint: str, written: Completion) -> None:
-    line = encode_entry(fingerprint, written)
+    line = encode_entry(fingerprint, "nightly", written)
     assert line.count(b"\n") == 1
-    assert list(read_entries(iter([line]))) == [(fingerprint, written)]
+    assert list(read_entries(iter([line]))) == [Entry(fingerprint, "nightly", written)]
 
 
 @given(completions, st.data())
 def test_a_last_line_torn_anywhere_is_passed_over_and_the_rest_is_read(torn: Completion, data: Any) -> None:
-    whole = encode_entry("first", completion())
-    line = encode_entry("second", torn)
+    whole = encode_entry("first", "j", completion())
+    line = encode_entry("second", "j", torn)
     cut = data.draw(st.integers(1, len(line) - 2))
-    assert list(read_entries(iter([whole, line[:cut]]))) == [("first", completion())]
+    assert list(read_entries(iter([whole, line[:cut]]))) == [Entry("first", "j", completion())]
 
 
 @pytest.mark.parametrize(
     "line", [b"\n", b"\x00\x00\n", b"3\n", b"null\n", b"[]\n", b"{}\n", b'{"fingerprint": "a"}\n', b'"text"\n']
 )
 def test_a_line_that_is_no_entry_is_passed_over(line: bytes) -> None:
-    entries = [encode_entry("a", completion()), line, encode_entry("b", completion())]
-    assert [name for name, _ in read_entries(iter(entries))] == ["a", "b"]
+    entries = [encode_entry("a", "j", completion()), line, encode_entry("b", "j", completion())]
+    assert [entry.fingerprint for entry in read_entries(iter(entries))] == ["a", "b"]
 
 
 def test_an_entry_of_a_newer_version_is_asked_again() -> None:
-    line = encode_entry("a", completion()).replace(b'"text"', b'"body"')
+    line = encode_entry("a", "j", completion()).replace(b'"text"', b'"body"')
     assert list(read_entries(iter([line]))) == []
 
 

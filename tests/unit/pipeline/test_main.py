@@ -13,7 +13,6 @@ from airflow_provider_llmbeam.pipeline.__main__ import (
     _hand_back,
     _parser,
     _root,
-    _why_nothing,
     check_model,
     main,
 )
@@ -107,13 +106,6 @@ def test_a_spec_that_is_not_there_ends_with_2_and_says_so(tmp_path: Path) -> Non
     spec, result = tmp_path / "job.json", tmp_path / "result.json"
     assert main([f"--spec={spec}", f"--result={result}"]) == EXIT_BAD_SPEC
     assert "job.json" in json.loads(result.read_text())["error"]["message"]
-
-
-def test_a_job_that_answered_nothing_says_why_and_where_the_rows_are() -> None:
-    assert _why_nothing({"unauthorized": "API key not valid."}, 12, "out/dead.jsonl") == (
-        "None of 12 rows was answered. unauthorized: API key not valid. Every row is in the dead letter, "
-        "'out/dead.jsonl'."
-    )
 
 
 def test_a_missing_key_shows_before_a_row_is_read(job, monkeypatch: pytest.MonkeyPatch) -> None:

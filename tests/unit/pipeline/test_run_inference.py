@@ -64,7 +64,7 @@ def test_answers_are_in_the_journal_when_the_batch_is_handed_over(tmp_path: Path
     handler.run_inference(["a", "b"], model)
     (segment,) = (tmp_path / "journal").iterdir()
     with segment.open("rb") as lines:
-        assert {entry.text for _, entry in read_entries(iter(lines))} == {"a", "b"}
+        assert {entry.completion.text for entry in read_entries(iter(lines))} == {"a", "b"}
     del model
 
 
