@@ -56,6 +56,7 @@ class Backend:
         self.faults = Faults()
         self.log = RequestLog()
         self.max_in_flight = 0
+        self.billed_bytes = 0
         self.refused_hosts: Counter[str] = Counter()
         self.on_reset: list[Callable[[], None]] = []
         self._latency = latency
@@ -71,6 +72,7 @@ class Backend:
         self.faults.clear()
         self._ledger = QuotaLedger(self.quota)
         self.max_in_flight = 0
+        self.billed_bytes = 0
         self.refused_hosts.clear()
         for forget in self.on_reset:
             forget()

@@ -34,6 +34,7 @@ class Stats(TypedDict):
     max_in_flight: int
     storage_bytes_received: int
     storage_bytes_sent: int
+    bigquery_bytes_billed: int
     refused_hosts: dict[str, int]
     quota: dict[str, Any]
     first_request_at: float | None
@@ -54,6 +55,7 @@ def stats(backend: Backend) -> Stats:
         billed_answers=sum(record.is_billed for record in records),
         storage_bytes_received=sum(record.received_bytes for record in stored),
         storage_bytes_sent=sum(record.sent_bytes for record in stored),
+        bigquery_bytes_billed=backend.billed_bytes,
         refused_hosts=dict(backend.refused_hosts),
         input_tokens=sum(record.input_tokens for record in records),
         output_tokens=sum(record.output_tokens for record in records),

@@ -12,7 +12,7 @@ from typing import Self
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox import control, gemini, openai, storage
+from airflow_provider_llmbeam.sandbox import bigquery, control, gemini, openai, storage
 from airflow_provider_llmbeam.sandbox.backend import Backend
 from airflow_provider_llmbeam.sandbox.clock import Clock
 from airflow_provider_llmbeam.sandbox.control import Stats
@@ -45,6 +45,7 @@ class Sandbox:
         clock: Read for quotas and records, seconds since the epoch.
         seed: Of the latencies drawn.
         buckets: Of Cloud Storage, there from the start and empty again after a reset.
+        job_seconds: How long each BigQuery job takes, by the clock; what it does happens at its end.
 
     Raises:
         ValueError: `port` or `input_token_limit` is out of bounds, or a bucket cannot be called so.
@@ -63,6 +64,7 @@ class Sandbox:
         clock: Clock = time.time,
         seed: int = 0,
         buckets: Sequence[str] = (),
+        job_seconds: float = 0.0,
     ) -> None:
         if not 0 <= port <= 65_535:
             raise ValueError(f"`port` must be 0 (any free one) to 65535; got {port!r}.")
@@ -73,9 +75,12 @@ class Sandbox:
         self._openai_api_key = openai_api_key
         self._backend = Backend(quota=quota, latency=latency, clock=clock, seed=seed)
         try:
-            self._store = ObjectStore(clock, buckets)
+            store = ObjectStore(clock, buckets)
         except RestError as error:
             raise ValueError(f"`buckets` must be names of buckets. {error}") from error
+        self._storage = storage.Storage(store)
+        self._bigquery = bigquery.BigQuery(self._backend, store, job_seconds=job_seconds)
+        self._backend.on_reset += [self._storage.clear, self._bigquery.clear]
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -180,7 +185,8 @@ class Sandbox:
         application = web.Application(client_max_size=MAX_BODY_BYTES)
         limit = self._input_token_limit
         application.add_routes(control.routes(self._backend))
-        application.add_routes(storage.routes(self._backend, self._store))
+        application.add_routes(storage.routes(self._backend, self._storage))
+        application.add_routes(bigquery.routes(self._backend, self._bigquery))
         application.add_routes(openai.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit))
         application.add_routes(gemini.routes(self._backend, input_token_limit=limit))
         return application

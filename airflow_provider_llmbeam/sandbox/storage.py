@@ -268,10 +268,8 @@ class Storage:
                 raise RestError(400, message, "invalid")
 
 
-def routes(backend: Backend, store: ObjectStore) -> list[web.RouteDef]:
+def routes(backend: Backend, storage: Storage) -> list[web.RouteDef]:
     """Return the routes of Cloud Storage."""
-    storage = Storage(store)
-    backend.on_reset.append(storage.clear)
     service = Service(backend, WORDING, storage.routes(), is_slow=False)
     return [
         web.post("/batch/storage/v1", Batch(backend, service).serve),
