@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import Self
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox import bigquery, control, gemini, openai, storage
+from airflow_provider_llmbeam.sandbox import bigquery, control, credentials, gemini, openai, storage
 from airflow_provider_llmbeam.sandbox.backend import Backend
 from airflow_provider_llmbeam.sandbox.clock import Clock
 from airflow_provider_llmbeam.sandbox.control import Stats
@@ -127,6 +128,11 @@ class Sandbox:
         """What was asked, answered and billed."""
         return self._backend.log
 
+    @property
+    def refused_hosts(self) -> Counter[str]:
+        """What a proxy in front refused, and how often."""
+        return self._backend.refused_hosts
+
     def stats(self) -> Stats:
         """Summarise what happened since the start or the last reset."""
         return control.stats(self._backend)
@@ -185,6 +191,7 @@ class Sandbox:
         application = web.Application(client_max_size=MAX_BODY_BYTES)
         limit = self._input_token_limit
         application.add_routes(control.routes(self._backend))
+        application.add_routes(credentials.routes())
         application.add_routes(storage.routes(self._backend, self._storage))
         application.add_routes(bigquery.routes(self._backend, self._bigquery))
         application.add_routes(openai.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit))
