@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.sandbox.clock import ManualClock
     from airflow_provider_llmbeam.sandbox.faults import Fault
     from airflow_provider_llmbeam.sandbox.latency import Latency
+    from airflow_provider_llmbeam.sandbox.proxy import Proxy
     from airflow_provider_llmbeam.sandbox.quota import FixedWindow, Quota
     from airflow_provider_llmbeam.sandbox.server import Sandbox
 
-__all__ = ["Fault", "FixedWindow", "Latency", "ManualClock", "Quota", "Sandbox", "prompt_sha256"]
+__all__ = ["Fault", "FixedWindow", "Latency", "ManualClock", "Proxy", "Quota", "Sandbox", "prompt_sha256"]
 
 _HOMES = {
     "Fault": "faults",
     "FixedWindow": "quota",
     "Latency": "latency",
     "ManualClock": "clock",
+    "Proxy": "proxy",
     "Quota": "quota",
     "Sandbox": "server",
     "prompt_sha256": "answers",

@@ -1,4 +1,11 @@
-"""Run the sandbox until SIGINT or SIGTERM: `python -m airflow_provider_llmbeam.sandbox`."""
+"""Run the sandbox until SIGINT or SIGTERM: `python -m airflow_provider_llmbeam.sandbox`.
+
+With `--env` it is Google's hosts as well, for whoever takes the variables it prints:
+
+    eval "$(python -m airflow_provider_llmbeam.sandbox --env &)"
+    …
+    kill $LLMBEAM_SANDBOX_PID
+"""
 
 from __future__ import annotations
 
@@ -6,19 +13,22 @@ import argparse
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from airflow_provider_llmbeam.sandbox.latency import Latency
+from airflow_provider_llmbeam.sandbox.proxy import DEFAULT_PROJECT, Proxy
 from airflow_provider_llmbeam.sandbox.quota import Quota
 from airflow_provider_llmbeam.sandbox.server import Sandbox
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 8787
+TO_STDOUT = Path("-")
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
@@ -34,21 +44,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         quota = Quota(requests_per_minute=options.requests_per_minute, tokens_per_minute=options.tokens_per_minute)
         latency = Latency(mean_seconds=options.latency_seconds, sigma=options.latency_sigma)
-        sandbox = Sandbox(port=options.port, quota=quota, latency=latency)
+        sandbox = Sandbox(port=options.port, quota=quota, latency=latency, buckets=options.bucket)
     except ValueError as error:
         parser.error(str(error))
     # Blocked before the server thread starts, which inherits the mask: only sigwait sees them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
-        with sandbox, _ready_file(options.ready_file, sandbox.url):
-            sys.stdout.write(banner(sandbox.url, sandbox.openai_url, quota=quota, latency=latency))
-            sys.stdout.flush()
+        with ExitStack() as stack:
+            stack.enter_context(sandbox)
+            text = banner(sandbox.url, sandbox.openai_url, quota=quota, latency=latency)
+            if options.env is not None:
+                proxy = stack.enter_context(Proxy(sandbox, port=options.proxy_port, project=options.project))
+                exports = exported(environment(sandbox, proxy))
+                text = exports if options.env == TO_STDOUT else text
+                stack.enter_context(_file(None if options.env == TO_STDOUT else options.env, exports))
+            ready = json.dumps({"url": sandbox.url, "pid": os.getpid()}) + "\n"
+            stack.enter_context(_file(options.ready_file, ready))
+            _say(text, is_all=options.env == TO_STDOUT)
             received = signal.sigwait(_STOP_SIGNALS)
             log.info("%s received, stopping", signal.Signals(received).name)
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     except OSError as error:
-        sys.stderr.write(f"Port {options.port} cannot be used: {error.strerror}. Try `--port 0`.\n")
+        ports = " or ".join(str(port) for port in (options.port, options.proxy_port) if port)
+        sys.stderr.write(f"Port {ports} cannot be used: {error.strerror}. Try `--port 0`.\n")
         return 1
     return 0
+
+
+def environment(sandbox: Sandbox, proxy: Proxy) -> dict[str, str]:
+    """Return what a process needs to take the sandbox for the cloud."""
+    return {
+        **proxy.environment(),
+        "OPENAI_API_KEY": "sandbox",
+        "OPENAI_BASE_URL": sandbox.openai_url,
+        "LLMBEAM_SANDBOX_URL": sandbox.url,
+        "LLMBEAM_SANDBOX_PID": str(os.getpid()),
+    }
+
+
+def exported(variables: Mapping[str, str]) -> str:
+    """Return variables as lines for a shell."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
+
+
+def _say(text: str, *, is_all: bool) -> None:
+    """Print `text`; `is_all` then ends standard output, for which `$(…)` in a shell waits."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if is_all:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def banner(url: str, openai_url: str, *, quota: Quota, latency: Latency) -> str:
@@ -80,19 +128,32 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--latency-sigma", type=float, default=0.0, metavar="S", help="log-normal (default: 0)")
     parser.add_argument("--ready-file", type=Path, metavar="PATH", help='gets {"url", "pid"} while serving')
     parser.add_argument(
+        "--bucket", action="append", default=[], metavar="NAME", help="of Cloud Storage, there from the start"
+    )
+    parser.add_argument(
+        "--env",
+        nargs="?",
+        type=Path,
+        const=TO_STDOUT,
+        metavar="FILE",
+        help="stand in for Google's hosts, and print (or write to FILE) the exports under which clients come here",
+    )
+    parser.add_argument("--proxy-port", type=int, default=0, help="with --env; 0 takes a free one (default)")
+    parser.add_argument("--project", default=DEFAULT_PROJECT, help=f"with --env (default: {DEFAULT_PROJECT})")
+    parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="warning", help="to stderr"
     )
     return parser
 
 
 @contextmanager
-def _ready_file(path: Path | None, url: str) -> Iterator[None]:
+def _file(path: Path | None, text: str) -> Iterator[None]:
     """Keep `path` in place while the sandbox serves; it appears whole or not at all."""
     if path is None:
         yield
         return
     draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n")
+    draft.write_text(text)
     draft.replace(path)
     try:
         yield

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from aiohttp import web
@@ -31,7 +33,7 @@ _NO_ANSWER = Answer(text="", output_tokens=0, is_cut=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrival:
+class Arrival:
     """When a request came in, and into which epoch of the log."""
 
     received_at: float
@@ -54,6 +56,9 @@ class Backend:
         self.faults = Faults()
         self.log = RequestLog()
         self.max_in_flight = 0
+        self.billed_bytes = 0
+        self.refused_hosts: Counter[str] = Counter()
+        self.on_reset: list[Callable[[], None]] = []
         self._latency = latency
         self._clock = clock
         self._random = random.Random(seed)
@@ -62,15 +67,27 @@ class Backend:
         self._serial = itertools.count()
 
     def reset(self) -> None:
-        """Forget requests, faults and what was used of the quota."""
+        """Forget requests, faults, what was used of the quota, and what the services hold."""
         self.log.clear()
         self.faults.clear()
         self._ledger = QuotaLedger(self.quota)
         self.max_in_flight = 0
+        self.billed_bytes = 0
+        self.refused_hosts.clear()
+        for forget in self.on_reset:
+            forget()
+
+    def now(self) -> float:
+        """Return the time, in seconds since the epoch."""
+        return self._clock()
+
+    def arrival(self) -> Arrival:
+        """Note that a request comes in."""
+        return Arrival(received_at=self._clock(), epoch=self.log.epoch, ledger=self._ledger)
 
     async def serve(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         """Answer one request in the words of `dialect`."""
-        arrival = _Arrival(received_at=self._clock(), epoch=self.log.epoch, ledger=self._ledger)
+        arrival = self.arrival()
         self._in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self._in_flight)
         try:
@@ -78,7 +95,7 @@ class Backend:
         finally:
             self._in_flight -= 1
 
-    async def _serve(self, request: web.Request, dialect: Dialect, arrival: _Arrival) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, dialect: Dialect, arrival: Arrival) -> web.StreamResponse:
         body = await request.read()
         try:
             call = dialect.read(request, body)
@@ -95,7 +112,7 @@ class Backend:
             return web.Response(status=499)
         return await self._answer(request, dialect, call, arrival, fault)
 
-    def _screen(self, arrival: _Arrival, dialect: Dialect, call: ModelCall) -> tuple[Reply | None, Fault | None]:
+    def _screen(self, arrival: Arrival, dialect: Dialect, call: ModelCall) -> tuple[Reply | None, Fault | None]:
         """Admit a call; a fault is taken only by a call that the quota has let through."""
         if dialect.is_metered:
             rejection = arrival.ledger.admit(self._clock(), call.input_tokens, call.model)
@@ -109,7 +126,7 @@ class Backend:
         request: web.Request,
         dialect: Dialect,
         call: ModelCall,
-        arrival: _Arrival,
+        arrival: Arrival,
         fault: Fault | None,
     ) -> web.StreamResponse:
         try:
@@ -147,7 +164,7 @@ class Backend:
 
     def _record(
         self,
-        arrival: _Arrival,
+        arrival: Arrival,
         dialect: Dialect,
         call: ModelCall | None,
         *,

@@ -32,6 +32,10 @@ class Stats(TypedDict):
     input_tokens: int
     output_tokens: int
     max_in_flight: int
+    storage_bytes_received: int
+    storage_bytes_sent: int
+    bigquery_bytes_billed: int
+    refused_hosts: dict[str, int]
     quota: dict[str, Any]
     first_request_at: float | None
     last_request_at: float | None
@@ -41,6 +45,7 @@ def stats(backend: Backend) -> Stats:
     """Summarise the log of requests; tokens are those billed."""
     records = list(backend.log)
     arrivals = [record.received_at for record in records]
+    stored = [record for record in records if record.method.startswith("storage.")]
     left = backend.faults.left()
     return Stats(
         methods={
@@ -48,6 +53,10 @@ def stats(backend: Backend) -> Stats:
             for method in METHODS
         },
         billed_answers=sum(record.is_billed for record in records),
+        storage_bytes_received=sum(record.received_bytes for record in stored),
+        storage_bytes_sent=sum(record.sent_bytes for record in stored),
+        bigquery_bytes_billed=backend.billed_bytes,
+        refused_hosts=dict(backend.refused_hosts),
         input_tokens=sum(record.input_tokens for record in records),
         output_tokens=sum(record.output_tokens for record in records),
         max_in_flight=backend.max_in_flight,

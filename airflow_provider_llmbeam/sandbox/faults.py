@@ -14,6 +14,43 @@ Method = Literal[
     "gemini.countTokens",
     "openai.chatCompletions",
     "openai.models",
+    "storage.buckets.delete",
+    "storage.buckets.get",
+    "storage.buckets.insert",
+    "storage.buckets.list",
+    "storage.buckets.patch",
+    "storage.objects.batch",
+    "storage.objects.compose",
+    "storage.objects.copy",
+    "storage.objects.delete",
+    "storage.objects.get",
+    "storage.objects.insert",
+    "storage.objects.list",
+    "storage.objects.move",
+    "storage.objects.patch",
+    "storage.objects.rewrite",
+    "storage.uploads.cancel",
+    "storage.uploads.start",
+    "bigquery.datasets.delete",
+    "bigquery.datasets.get",
+    "bigquery.datasets.insert",
+    "bigquery.datasets.list",
+    "bigquery.datasets.patch",
+    "bigquery.jobs.cancel",
+    "bigquery.jobs.delete",
+    "bigquery.jobs.get",
+    "bigquery.jobs.getQueryResults",
+    "bigquery.jobs.insert",
+    "bigquery.jobs.list",
+    "bigquery.jobs.query",
+    "bigquery.tabledata.insertAll",
+    "bigquery.tabledata.list",
+    "bigquery.tables.delete",
+    "bigquery.tables.get",
+    "bigquery.tables.insert",
+    "bigquery.tables.list",
+    "bigquery.tables.patch",
+    "bigquery.uploads.start",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -27,9 +64,11 @@ FaultKind = Literal[
     "drop",
     "disconnect",
     "stream-error",
+    "abort",
 ]
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 STREAMING_METHODS = frozenset({"gemini.streamGenerateContent", "openai.chatCompletions"})
+ABORTED_METHODS = frozenset({"storage.objects.insert", "bigquery.jobs.insert", "bigquery.jobs.query"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +82,8 @@ class Fault:
     consistent `Content-Length`), `drop` (connection lost in the middle of the body), `disconnect`
     (connection lost before the first byte), `stream-error` (an error event after the first chunk;
     on an answer that is not streamed, a plain error).
+    One kind ends the work itself: `abort` (half of an upload has arrived when the connection is lost, and
+    no object is made; a BigQuery job fails half-way with `backendError`, and no table is changed).
 
     Attributes:
         kind: One of `FAULT_KINDS`.
@@ -149,7 +190,10 @@ class Faults:
             self._rules[method].append(_Every(n=n, fault=fault))
 
     def when(self, method: Method, contains: str, fault: Fault, times: int | None = None) -> None:
-        """Give `fault` to calls of `method` whose prompt or system text contains a string.
+        """Give `fault` to calls of `method` whose text contains a string.
+
+        The text is prompt and system text of a model, bucket and object of a storage method, path and
+        body of a BigQuery method.
 
         Args:
             method: The method to watch.
@@ -219,6 +263,8 @@ def check_method(method: str) -> None:
 def _check_fits(method: Method, fault: Fault) -> None:
     if fault.kind == "stream-error" and method not in STREAMING_METHODS:
         raise ValueError(f"A 'stream-error' needs one of {', '.join(sorted(STREAMING_METHODS))}; got {method!r}.")
+    if fault.kind == "abort" and method not in ABORTED_METHODS:
+        raise ValueError(f"An 'abort' needs one of {', '.join(sorted(ABORTED_METHODS))}; got {method!r}.")
 
 
 def _check_count(name: str, value: int) -> None:

@@ -24,6 +24,9 @@ class RequestRecord:
         received_at: Seconds since the epoch.
         answered_at: Seconds since the epoch; None when the server never answers.
         is_billed: Whether an answer was computed, delivered or not.
+        resource: What a request to storage or BigQuery was about; "" for models.
+        received_bytes: Of the body, as far as it was read; only for storage and BigQuery.
+        sent_bytes: Of the body; only for storage and BigQuery.
     """
 
     method: Method
@@ -35,6 +38,9 @@ class RequestRecord:
     received_at: float
     answered_at: float | None
     is_billed: bool = False
+    resource: str = ""
+    received_bytes: int = 0
+    sent_bytes: int = 0
 
 
 class RequestLog:

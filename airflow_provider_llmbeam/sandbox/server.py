@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox import control, gemini, openai
+from airflow_provider_llmbeam.sandbox import bigquery, control, credentials, gemini, openai, storage
 from airflow_provider_llmbeam.sandbox.backend import Backend
 from airflow_provider_llmbeam.sandbox.clock import Clock
 from airflow_provider_llmbeam.sandbox.control import Stats
 from airflow_provider_llmbeam.sandbox.faults import Faults
 from airflow_provider_llmbeam.sandbox.latency import Latency
+from airflow_provider_llmbeam.sandbox.objects import ObjectStore
 from airflow_provider_llmbeam.sandbox.quota import Quota
 from airflow_provider_llmbeam.sandbox.records import RequestLog
+from airflow_provider_llmbeam.sandbox.rest import RestError
 
 HOST = "127.0.0.1"
 DEFAULT_INPUT_TOKEN_LIMIT = 1_048_576
@@ -41,9 +45,11 @@ class Sandbox:
         openai_api_key: What OpenAI clients must bring; None lets everyone in.
         clock: Read for quotas and records, seconds since the epoch.
         seed: Of the latencies drawn.
+        buckets: Of Cloud Storage, there from the start and empty again after a reset.
+        job_seconds: How long each BigQuery job takes, by the clock; what it does happens at its end.
 
     Raises:
-        ValueError: `port` or `input_token_limit` is out of bounds.
+        ValueError: `port` or `input_token_limit` is out of bounds, or a bucket cannot be called so.
     """
 
     __test__ = False
@@ -58,6 +64,8 @@ class Sandbox:
         openai_api_key: str | None = None,
         clock: Clock = time.time,
         seed: int = 0,
+        buckets: Sequence[str] = (),
+        job_seconds: float = 0.0,
     ) -> None:
         if not 0 <= port <= 65_535:
             raise ValueError(f"`port` must be 0 (any free one) to 65535; got {port!r}.")
@@ -67,6 +75,13 @@ class Sandbox:
         self._input_token_limit = input_token_limit
         self._openai_api_key = openai_api_key
         self._backend = Backend(quota=quota, latency=latency, clock=clock, seed=seed)
+        try:
+            store = ObjectStore(clock, buckets)
+        except RestError as error:
+            raise ValueError(f"`buckets` must be names of buckets. {error}") from error
+        self._storage = storage.Storage(store)
+        self._bigquery = bigquery.BigQuery(self._backend, store, job_seconds=job_seconds)
+        self._backend.on_reset += [self._storage.clear, self._bigquery.clear]
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -113,12 +128,17 @@ class Sandbox:
         """What was asked, answered and billed."""
         return self._backend.log
 
+    @property
+    def refused_hosts(self) -> Counter[str]:
+        """What a proxy in front refused, and how often."""
+        return self._backend.refused_hosts
+
     def stats(self) -> Stats:
         """Summarise what happened since the start or the last reset."""
         return control.stats(self._backend)
 
     def reset(self) -> None:
-        """Forget requests, faults and what was used of the quota."""
+        """Forget requests, faults, what was used of the quota, objects and tables."""
         self._backend.reset()
 
     def start(self) -> None:
@@ -171,6 +191,9 @@ class Sandbox:
         application = web.Application(client_max_size=MAX_BODY_BYTES)
         limit = self._input_token_limit
         application.add_routes(control.routes(self._backend))
+        application.add_routes(credentials.routes())
+        application.add_routes(storage.routes(self._backend, self._storage))
+        application.add_routes(bigquery.routes(self._backend, self._bigquery))
         application.add_routes(openai.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit))
         application.add_routes(gemini.routes(self._backend, input_token_limit=limit))
         return application
