@@ -78,8 +78,8 @@ class FanOut(beam.DoFn):
         request: Request = result.example
         for number, row in enumerate(request.rows):
             if isinstance(result.inference, Completion):
-                origin: Origin = "duplicate" if number else "fresh"
-                yield AnsweredRow(row, request.fingerprint, result.inference, origin)
+                first: Origin = "repaired" if result.inference.repairs else "fresh"
+                yield AnsweredRow(row, request.fingerprint, result.inference, "duplicate" if number else first)
             else:
                 yield beam.pvalue.TaggedOutput(DEAD, DeadRow(row, result.inference, is_duplicate=number > 0))
 
@@ -95,4 +95,5 @@ def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
         prompt_of=lambda request: request.prompt,
         fingerprint_of=lambda request: request.fingerprint,
         job=spec.name,
+        max_repairs=spec.prompt.max_repairs,
     )

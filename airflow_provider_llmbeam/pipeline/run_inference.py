@@ -60,6 +60,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         journal_uri: Directory for answers as they arrive; `None` keeps no journal.
         prompt_of: Finds the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
         fingerprint_of: Finds the name of its answer in the journal; by default it is computed from the prompt.
+        max_repairs: How often a prompt is asked again because `output_schema` refuses its answer.
         job: Whose answers the journal keeps, where several jobs share one.
     """
 
@@ -75,6 +76,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         prompt_of: Callable[[ExampleT], str | Prompt] | None = None,
         fingerprint_of: Callable[[ExampleT], str] | None = None,
         job: str = "",
+        max_repairs: int = 0,
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
@@ -87,6 +89,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._prompt_of = prompt_of
         self._fingerprint_of = fingerprint_of
         self._job = job
+        self._max_repairs = max_repairs
 
     def load_model(self) -> EngineThread:
         """Opens the client, once per process."""
@@ -161,6 +164,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             max_in_flight=limits.max_in_flight,
             request_timeout_seconds=limits.request_timeout_seconds,
             observers=(PROGRESS,),
+            max_repairs=self._max_repairs if self._output_schema is not None else 0,
             batching=StaticBatching(max_padded_tokens=self._batching.max_padded_tokens),
             concurrency=None
             if has_quota or not isinstance(self._model, OpenAIModel)

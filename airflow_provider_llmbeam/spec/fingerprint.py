@@ -11,6 +11,8 @@ from airflow_provider_llmbeam.spec.model import Generation, Model
 
 _HOW_IT_ARRIVES = {"stream", "stream_idle_timeout_seconds"}
 
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
+
 
 class Fingerprinter:
     """Names answers: two prompts with one fingerprint have one answer.
@@ -27,5 +29,5 @@ class Fingerprinter:
     def __call__(self, text: str, system: str | None, media: Sequence[tuple[str, str | None]] = ()) -> str:
         """Returns 64 hexadecimal digits: SHA-256 over model, parameters and the rendered prompt."""
         digest = self._common.copy()
-        digest.update(json.dumps([text, system, list(media)], ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        digest.update(_to_json([text, system, list(media)]).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()

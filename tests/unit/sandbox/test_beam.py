@@ -71,7 +71,9 @@ def client(sandbox: Sandbox) -> Iterator[bigquery.Client]:
 def collect(source: beam.PTransform) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     keep = found.append
-    with beam.Pipeline(runner="DirectRunner", options=PipelineOptions([*OPTIONS, "--direct_running_mode=in_memory"])) as p:
+    with beam.Pipeline(
+        runner="DirectRunner", options=PipelineOptions([*OPTIONS, "--direct_running_mode=in_memory"])
+    ) as p:
         _ = p | source | beam.Map(lambda row: COLLECTED.append(row))
     del keep
     found, COLLECTED[:] = sorted(COLLECTED, key=lambda row: row["id"]), []
@@ -89,7 +91,9 @@ def test_beam_reads_a_table_by_export() -> None:
 
 def test_beam_reads_a_query_by_export_and_cleans_up(client: bigquery.Client, sandbox: Sandbox) -> None:
     source = ReadFromBigQuery(
-        query="SELECT id, text FROM `llmbeam-sandbox.llm.rows` WHERE id < 3", use_standard_sql=True, method="EXPORT"
+        query="SELECT id, text FROM `llmbeam-sandbox.llm.rows` WHERE id < 3",
+        use_standard_sql=True,
+        method="EXPORT",
     )
     assert collect(source) == [{"id": n, "text": f"row {n}"} for n in range(3)]
     assert [found.dataset_id for found in client.list_datasets()] == ["llm"]

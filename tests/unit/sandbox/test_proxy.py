@@ -172,7 +172,9 @@ def test_its_certificates_pass_the_strict_check_of_newer_pythons(proxy: Proxy) -
     assert httpx.Client(verify=context).get(url).text == "OK"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the client leaves it to be collected
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # the client leaves it to be collected
 def test_a_lost_connection_is_lost_through_the_proxy_too(sandbox: Sandbox) -> None:
     sandbox.faults.queue("storage.objects.get", Fault(kind="drop"))
     with storage.Client() as client:

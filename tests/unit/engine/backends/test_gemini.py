@@ -521,7 +521,7 @@ def test_credentials_that_were_revoked_are_a_matter_of_access(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The token service says no: every further row would meet the same."""
-    key = service_account(tmp_path / "key.json", f"{sandbox.url}/token")
+    key = service_account(tmp_path / "key.json", f"{sandbox.url}/no-such-service")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
     (error,) = ask(GeminiModel(project="p", base_url=sandbox.gemini_url), Prompt("a"))
     assert error.kind == "unauthorized"
