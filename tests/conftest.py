@@ -40,9 +40,20 @@ atexit.register(shutil.rmtree, AIRFLOW_HOME, ignore_errors=True)
 
 @pytest.fixture
 def sandbox():
-    """An emulated model server without quota or latency; every queued fault must be consumed."""
+    """An emulated cloud without quota or latency, with the bucket `rows`; every queued fault must be consumed."""
     from airflow_provider_llmbeam.sandbox import Sandbox
 
-    with Sandbox() as running:
+    with Sandbox(buckets=("rows",)) as running:
         yield running
         running.faults.assert_all_consumed()
+
+
+@pytest.fixture
+def google(sandbox, monkeypatch):
+    """Puts the sandbox in place of Google's hosts, for this process and those it starts; yields the proxy."""
+    from airflow_provider_llmbeam.sandbox import Proxy
+
+    with Proxy(sandbox) as proxy:
+        for name, value in proxy.environment().items():
+            monkeypatch.setenv(name, value)
+        yield proxy
