@@ -68,7 +68,9 @@ def test_thirty_days_are_thirty_partitions_and_a_second_backfill_sends_nothing(a
     assert set(first.values()) == {"success"}
     days = sorted(path.name for path in (data / "moods").iterdir())
     assert days == [f"day={day}" for day in DAYS]
-    tables = {day: pq.read_table(data / "moods" / day).to_pylist() for day in days}
+    tables = {
+        day: pq.read_table(data / "moods" / day / "answers-00000-of-00001.parquet").to_pylist() for day in days
+    }
     assert {len(rows) for rows in tables.values()} == {PER_DAY}
     assert len(sandbox.requests) == len(DAYS) * PER_DAY
 
@@ -76,7 +78,7 @@ def test_thirty_days_are_thirty_partitions_and_a_second_backfill_sends_nothing(a
     assert again == first, "the same runs"
     assert len(sandbox.requests) == len(DAYS) * PER_DAY
     for day, rows in tables.items():
-        repeated = pq.read_table(data / "moods" / day).to_pylist()
+        repeated = pq.read_table(data / "moods" / day / "answers-00000-of-00001.parquet").to_pylist()
         assert {row["review_id"]: row["answer"] for row in repeated} == {
             row["review_id"]: row["answer"] for row in rows
         }
