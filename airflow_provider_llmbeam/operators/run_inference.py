@@ -31,7 +31,7 @@ class RunInferenceOperator(BaseOperator):
         prompt: How a row becomes a prompt, see `spec.PromptTemplate`. Its `template` and `system` are rendered
             per row on the workers, never by Airflow; its `variables` are rendered by Airflow.
         model: Which model answers, see `spec.GeminiModel` and `spec.OpenAIModel`; also the XCom of a model spec.
-        sink: Where answers go, see `spec.FilesSink`.
+        sink: Where answers go, see `spec.FilesSink`, `spec.BigQuerySink` and `spec.PostgresSink`.
         generation: Parameters of the answer, see `spec.Generation`.
         limits: Quotas and patience, see `spec.Limits`.
         batching: Length buckets and batch size, see `spec.Batching`.
@@ -103,6 +103,7 @@ class RunInferenceOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+        from airflow_provider_llmbeam.hooks.postgres import sink_environment
 
         data = self._spec_data(self.job_name or job_name(context["ti"]))
         environment: dict[str, str] = {}
@@ -110,6 +111,7 @@ class RunInferenceOperator(BaseOperator):
             if isinstance(self.model, Mapping):
                 data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
             spec = JobSpec.parse(data)
+            environment |= sink_environment(spec.sink)
             self._process = JobProcess(spec, environment, self.log)
             return self._process.run()
         except LLMBeamError as error:
