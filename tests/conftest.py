@@ -70,7 +70,11 @@ def postgres():
             os.chown(path, user.pw_uid, user.pw_gid)
     make = ["-D", data, "-U", "llmbeam", "-A", "scram-sha-256", f"--pwfile={home}/password", "--no-sync"]
     subprocess.run(
-        [initdb, *make, "--locale=C", "--encoding=UTF8"], check=True, cwd=home, stdout=subprocess.DEVNULL, **as_user
+        [initdb, *make, "--locale=C", "--encoding=UTF8"],
+        check=True,
+        cwd=home,
+        stdout=subprocess.DEVNULL,
+        **as_user,
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -80,7 +84,12 @@ def postgres():
     guard = '"$@" </dev/null & read -r _; kill -QUIT $!; wait $!'
     with log.open("wb") as lines:
         guarded = subprocess.Popen(
-            ["sh", "-c", guard, "sh", *serve], stdin=subprocess.PIPE, stdout=lines, stderr=lines, cwd=home, **as_user
+            ["sh", "-c", guard, "sh", *serve],
+            stdin=subprocess.PIPE,
+            stdout=lines,
+            stderr=lines,
+            cwd=home,
+            **as_user,
         )
     dsn = f"postgresql://llmbeam:{password}@127.0.0.1:{port}/postgres"
     try:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import psycopg
@@ -29,7 +28,7 @@ DSN = "LLMBEAM_POSTGRES_DSN"
 SINK = PostgresSink(type="postgres", table="answers")
 ODD = [
     "plain",
-    "it's \"quoted\"",
+    'it\'s "quoted"',
     "back\\slash \\n \\N \\x41",
     "\\.",
     "tab\there",
@@ -115,7 +114,8 @@ def table(client, columns="*", name="answers"):
 
 def types(client, name="answers"):
     rows = client.execute(
-        "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s ORDER BY ordinal_position",
+        "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s"
+        " ORDER BY ordinal_position",
         (name,),
     )
     return dict(rows.fetchall())
@@ -143,7 +143,7 @@ def test_every_row_of_the_source_is_a_row_of_the_table(start, client, dsn):
     ("keys", "type_"),
     [
         ([1, -(2**63)], "bigint"),
-        ([1, 0.5], "double precision"),
+        ([1.5, 2**53], "double precision"),
         ([True, False], "boolean"),
         (["a", "it's"], "text"),
         ([1, "1a"], "text"),
@@ -159,7 +159,9 @@ def test_a_new_table_has_key_columns_of_the_types_of_the_data(tmp_path, client, 
         **dict.fromkeys(("input_tokens", "output_tokens", "attempts"), "bigint"),
         "latency_seconds": "double precision",
     }
-    assert {str(key) for (key,) in table(client, "id")} == {str(key) for key in keys}
+    assert {key if type_ == "double precision" else str(key) for (key,) in table(client, "id")} == {
+        key if type_ == "double precision" else str(key) for key in keys
+    }
 
 
 def test_a_key_of_several_columns_with_odd_names_is_the_primary_key(start, client):
@@ -221,8 +223,8 @@ def test_answers_of_the_other_kind_fit_a_table_that_is_there(tmp_path, client, d
 def test_values_are_cast_to_the_types_of_a_table_that_is_there(tmp_path, client, dsn):
     client.execute(
         "CREATE TABLE answers (added timestamptz DEFAULT now(), id uuid UNIQUE, answer json, origin varchar(20),"
-        " model text, fingerprint text, finish_reason text, input_tokens numeric, output_tokens int, attempts int2,"
-        " latency_seconds numeric(6, 1))"
+        " model text, fingerprint text, finish_reason text, input_tokens numeric, output_tokens int,"
+        " attempts int2, latency_seconds numeric(6, 1))"
     )
     key = str(uuid.uuid4())
     for _ in range(2):
@@ -255,6 +257,17 @@ def no_nul(value):
     return value
 
 
+def alike(found, expected):
+    """Equal; PostgreSQL writes the float 5.1e16 without its exponent, which Python then reads as an integer."""
+    if isinstance(expected, float):
+        return float(found) == expected
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(alike, found, expected))
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(alike(found[key], expected[key]) for key in expected)
+    return found == expected and type(found) is type(expected)
+
+
 any_text = st.text(st.characters(exclude_categories=())) | st.sampled_from([*ODD, "", "\0", "\\u0000", "\\\0"])
 any_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | any_text,
@@ -276,7 +289,8 @@ def test_any_text_comes_back_as_it_was(texts, tmp_path, client, dsn):
 def test_any_structure_comes_back_as_it_was(answers, tmp_path, client, dsn):
     client.execute("DROP TABLE IF EXISTS answers")
     publish(tmp_path, *(record(answer, id=number) for number, answer in enumerate(answers)))
-    assert table(client, "id, answer") == [*enumerate(map(no_nul, answers))]
+    found = [answer for _, answer in table(client, "id, answer")]
+    assert all(map(alike, found, map(no_nul, answers)))
 
 
 def test_a_number_that_json_cannot_hold_is_null_and_the_rest_stays(tmp_path, client, dsn):
@@ -288,19 +302,19 @@ def test_a_number_that_json_cannot_hold_is_null_and_the_rest_stays(tmp_path, cli
 def test_a_job_killed_half_way_leaves_the_old_rows_and_the_next_sends_nothing(
     tmp_path, sandbox, client, dsn, start, statement
 ):
-    count = 20_000
+    count = 5000
     start(rows_of(count))
     old = table(client, "id, answer")
     model = {"type": "gemini", "base_url": sandbox.gemini_url}
     # Rows of one text share a request: the sandbox answers one, and the table gets all.
-    rows = [{"id": number, "text": "new " * 100} for number in range(count)]
+    rows = [{"id": number, "text": "new " * 1000} for number in range(count)]
     path = tmp_path / "job.json"
     path.write_text(json.dumps(spec_of(tmp_path, rows, model=model)))
     with psycopg.connect(dsn) as holder:
         child = subprocess.Popen([sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(path)])
         wait_until(lambda: len(sandbox.requests), child)
         if statement == "COPY":
-            query = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed BETWEEN 1 AND 19999"
+            query = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed BETWEEN 1 AND 4999"
         else:
             # Readers pass, writers wait.
             holder.execute("LOCK TABLE answers IN SHARE MODE")
@@ -320,22 +334,27 @@ def test_a_job_killed_half_way_leaves_the_old_rows_and_the_next_sends_nothing(
 def test_two_jobs_at_once_share_a_table(tmp_path, client, dsn, is_new):
     if not is_new:
         publish(tmp_path, record(id=0))
-    failures = []
 
     def work(first):
         records = [record(f"of {first}", id=number) for number in range(first, first + 2000)]
-        try:
-            publish(tmp_path, *(records if first else reversed(records)))
-        except Exception as error:
-            failures.append(error)
+        publish(tmp_path, *(records if first else reversed(records)))
 
-    threads = [threading.Thread(target=work, args=(first,)) for first in (0, 0, 1000, 1000)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        [*pool.map(work, (0, 0, 1000, 1000))]
     assert [key for (key,) in table(client, "id")] == [*range(3000)]
+
+
+def test_two_processes_that_start_at_once_make_one_table(tmp_path, client, dsn):
+    children = []
+    for name, rows in (("one", rows_of(300)), ("two", rows_of(400)[200:])):
+        directory = tmp_path / name
+        directory.mkdir()
+        path = directory / "job.json"
+        path.write_text(json.dumps(spec_of(directory, rows, name=name)))
+        command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(path)]
+        children.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    assert [child.wait() for child in children] == [0, 0]
+    assert table(client, "id, answer") == [(number, f"row number {number}") for number in range(400)]
 
 
 @pytest.fixture
@@ -390,7 +409,7 @@ def test_a_missing_database_stops_the_job(refused, postgres):
     [
         "postgresql://me:s3cret!@x@127.0.0.1:1/db",
         "postgresql://me:s3cret!/x@127.0.0.1:1/db",
-        "postgresql://me:s3cret!?x@127.0.0.1:1/db",
+        "postgresql://me:?s3cret!&x/@127.0.0.1:1/db",
         "postgresql://me:s3cret!%@127.0.0.1:1/db",
         "postgresql://me:s3cret!",
         "postgresql+psycopg://me:s3cret!@127.0.0.1:1/db",
@@ -425,7 +444,7 @@ def reader(client, database):
 
 
 def test_no_permission_stops_the_job(refused, client, reader):
-    assert "permission denied for schema public. User 'reader_" in refused(reader)
+    assert "permission denied for schema public (42501). User 'reader_" in refused(reader)
     assert "or CREATE on the schema" in refused(reader)
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
     client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {columns})")
@@ -437,7 +456,7 @@ def test_no_permission_stops_the_job(refused, client, reader):
 
 def test_a_schema_that_is_not_there_stops_the_job(refused, database):
     found = refused(database, sink={"type": "postgres", "table": "nowhere.answers"})
-    assert 'schema "nowhere" does not exist. Create the schema first' in found
+    assert 'schema "nowhere" does not exist (3F000). Create the schema first' in found
 
 
 def test_a_table_is_made_in_its_schema(start, client):
@@ -495,12 +514,9 @@ def test_a_view_stops_the_job(refused, client, database):
 
 
 @pytest.mark.parametrize("name", ["x" * 64, "ä" * 32, "", "a\0b", "a\ud800"])
-def test_a_name_that_postgresql_would_change_stops_the_job(refused, database, name):
-    source = {"type": "rows", "rows": [{name: 1}], "key": [name]}
+def test_a_name_that_postgresql_would_change_stops_the_job(dsn, name):
     with pytest.raises(JobSpecError, match="PostgreSQL cannot have a name like"):
         postgres_sink.check(SINK, (name,))
-    if name.isprintable() and name:
-        assert "cannot have a name" in refused(database, source=source)
 
 
 def test_a_check_leaves_nothing_behind(client, dsn):
@@ -509,14 +525,15 @@ def test_a_check_leaves_nothing_behind(client, dsn):
 
 
 def test_a_locked_table_is_no_reason_not_to_start(client, dsn, caplog):
-    client.execute("CREATE TABLE answers ()")
-    publish_lock = "LOCK TABLE answers IN ACCESS EXCLUSIVE MODE"
+    create = f"CREATE TABLE answers (id int PRIMARY KEY, {', '.join(f'{name} text' for name in OUTPUT_COLUMNS)})"
     with psycopg.connect(dsn) as holder, caplog.at_level(logging.WARNING):
-        holder.execute(publish_lock)
-        holder.execute("ALTER TABLE answers ADD COLUMN id int PRIMARY KEY")
-        for name in OUTPUT_COLUMNS:
-            holder.execute(sql.SQL("ALTER TABLE answers ADD COLUMN {} text").format(sql.Identifier(name)))
+        holder.execute(create)
         postgres_sink.check(SINK, ("id",))
+        holder.commit()
+        holder.execute("LOCK TABLE answers IN ACCESS EXCLUSIVE MODE")
+        postgres_sink.check(SINK, ("id",))
+    said = [message for message in caplog.messages if "answers" in message]
+    assert said == ["Table 'answers' is locked by somebody else, so it was not checked."] * 2
 
 
 def test_a_missing_client_names_the_extra(monkeypatch, dsn):
@@ -579,8 +596,12 @@ def test_a_server_that_ends_the_session_keeps_the_answers(tmp_path, client, dsn)
     assert table(client, "answer") == [("a",)]
 
 
-def test_the_password_is_in_no_file_of_the_job(start, tmp_path, dsn):
-    start(rows_of(3))
-    secret = urlsplit(dsn).password.encode()
-    assert [path for path in tmp_path.rglob("*") if path.is_file() and secret in path.read_bytes()] == []
-    assert os.environ[DSN] == dsn
+def test_the_password_is_in_no_file_and_no_line_of_the_job(tmp_path, dsn):
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(spec_of(tmp_path, rows_of(3))))
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Table 'public.answers': 3 of 3 rows are new or changed." in ended.stderr
+    files = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 3
+    assert [text for text in (*files, ended.stdout, ended.stderr) if urlsplit(dsn).password in text] == []

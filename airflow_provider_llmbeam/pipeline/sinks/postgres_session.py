@@ -18,7 +18,9 @@ from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 #: For as long a server may leave the first packet without an answer.
 _CONNECT_TIMEOUT_SECONDS = 10
-#: What a server says that will let us in later. Its errors carry no code before it has let anybody in.
+#: Before a server has let us in, its errors have no code, only words: those that stay until somebody changes
+#: something (`FATAL` comes from the server, the others from libpq), and among them those that pass.
+_FINAL = ("FATAL", "password", "invalid ", "definition of service")
 _LATER = ("starting up", "shutting down", "recovery", "too many", "connection slots")
 
 
@@ -61,13 +63,13 @@ def session(sink: PostgresSink, moment: Moment) -> Iterator[psycopg.Connection]:
         # Without prepared statements it also works through a pool of connections, e.g. pgbouncer.
         connection = psycopg.connect(given, autocommit=True, prepare_threshold=None)
     except psycopg.OperationalError as error:
-        words = " ".join(str(error).split())
+        words = _words(error)
         fault = (
-            f"`sink`: no connection to {_address(conninfo_to_dict(given))}: {words.rstrip('.')}. Expected a "
-            f"server that lets in the user whom the environment variable {sink.dsn_env!r} names."
+            f"`sink`: no connection to {_address(conninfo_to_dict(given))}: {words}. Expected a server there that "
+            f"accepts what the environment variable {sink.dsn_env!r} holds."
         )
-        let_in_later = "FATAL" not in words or any(sign in words for sign in _LATER)
-        raise (moment.failure(fault) if let_in_later else moment.refusal(fault)) from None
+        is_final = any(sign in words for sign in _FINAL) and not any(sign in words for sign in _LATER)
+        raise (moment.refusal(fault) if is_final else moment.failure(fault)) from None
     with closing(connection):
         # After a wait for the lock of `postgres_upsert`, the next statement must see what its holder committed.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -109,10 +111,9 @@ def _parameters(sink: PostgresSink, moment: Moment) -> str:
 def _parsed(dsn: str) -> dict[str, Any] | None:
     """Reads a connection string, unless libpq would take a part of its password for a host, and say it aloud."""
     scheme, _, rest = dsn.partition("://")
-    if scheme in ("postgresql", "postgres"):
-        before_options = rest.partition("?")[0]
-        if before_options.count("@") > 1 or "@" in before_options.partition("/")[2]:
-            return None
+    # For libpq the password ends at the first `@`, and there is none where a `/` comes before.
+    if scheme in ("postgresql", "postgres") and (rest.count("@") > 1 or "@" in rest.partition("/")[2]):
+        return None
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
@@ -124,21 +125,27 @@ def _parsed(dsn: str) -> dict[str, Any] | None:
 def _in_words(
     error: psycopg.Error, sink: PostgresSink, connection: psycopg.Connection, moment: Moment
 ) -> LLMBeamError:
-    words = error.diag.message_primary or " ".join(str(error).split()) or type(error).__name__
+    words = error.diag.message_primary or _words(error) or type(error).__name__
     at = f" at {error.diag.context}" if isinstance(error, psycopg.DataError) and error.diag.context else ""
-    fault = f"`sink.table`: PostgreSQL refused {sink.table!r}: {words}{at}."
+    code = f" ({error.sqlstate})" if error.sqlstate else ""
+    fault = f"`sink.table`: PostgreSQL refused {sink.table!r}: {words}{at}{code}."
     match error:
         case errors.InsufficientPrivilege():
-            advice = (
-                f"User {connection.info.user!r} needs SELECT, INSERT and UPDATE on the table, or CREATE on the "
+            fault += (
+                f" User {connection.info.user!r} needs SELECT, INSERT and UPDATE on the table, or CREATE on the "
                 "schema where the job makes it."
             )
         case errors.InvalidSchemaName():
-            advice = "Create the schema first; the job creates only the table."
+            fault += " Create the schema first; the job creates only the table."
         case psycopg.DataError() | psycopg.IntegrityError():
-            advice = "A value does not fit its column in the table: alter the column, e.g. to text."
+            fault += " A value does not fit the table: alter the column, e.g. to text."
+        case errors.ObjectNotInPrerequisiteState():
+            pass
         case psycopg.OperationalError():
             return moment.failure(fault)
-        case _:
-            advice = f"({error.sqlstate})"
-    return moment.refusal(f"{fault} {advice}")
+    return moment.refusal(fault)
+
+
+def _words(error: psycopg.Error) -> str:
+    """What it says, without the hints of libpq, which it indents."""
+    return " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("\t")).rstrip(".")
