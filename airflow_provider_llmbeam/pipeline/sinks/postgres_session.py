@@ -116,7 +116,7 @@ def _parsed(dsn: str) -> dict[str, Any] | None:
         return None
     try:
         given = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
+    except (psycopg.ProgrammingError, UnicodeError):  # the latter for `%aa`, which is no UTF-8
         return None
     ports = str(given.get("port") or "").split(",")
     return given if all(port.isdecimal() or not port for port in ports) else None
