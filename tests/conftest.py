@@ -81,10 +81,10 @@ def postgres():
     settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
     serve = [postgres, "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
     # The shell ends the server, by its id, when the pipe closes: also when this process is killed with -9.
-    guard = '"$@" </dev/null & read -r _; kill -QUIT $!; wait $!'
+    guard = '"$@" </dev/null & read -r _; kill -QUIT $!; wait $!; rm -rf "$0"'
     with log.open("wb") as lines:
         guarded = subprocess.Popen(
-            ["sh", "-c", guard, "sh", *serve],
+            ["sh", "-c", guard, home, *serve],
             stdin=subprocess.PIPE,
             stdout=lines,
             stderr=lines,
@@ -106,7 +106,6 @@ def postgres():
     finally:
         guarded.stdin.close()
         guarded.wait()
-        shutil.rmtree(home)
 
 
 @pytest.fixture
