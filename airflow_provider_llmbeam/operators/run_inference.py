@@ -111,6 +111,7 @@ class RunInferenceOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+        from airflow_provider_llmbeam.hooks.postgres import sink_environment
 
         data = self._spec_data(self.job_name or job_name(context["ti"]))
         environment: dict[str, str] = {}
@@ -118,6 +119,7 @@ class RunInferenceOperator(BaseOperator):
             if isinstance(self.model, Mapping):
                 data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
             spec = JobSpec.parse(data)
+            environment |= sink_environment(spec.sink)
             self._process = JobProcess(spec, environment, self.log)
             return self._process.run()
         except LLMBeamError as error:

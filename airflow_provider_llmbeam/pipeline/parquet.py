@@ -10,8 +10,11 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_llmbeam.pipeline.key_types import KeyTypes
+
 #: Rows per row group.
 _ROW_GROUP = 10_000
+_KEY_TYPES = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "text": pa.string()}
 _OUTPUT_TYPES = {
     "answer": pa.string(),
     "origin": pa.string(),
@@ -28,43 +31,21 @@ _OUTPUT_TYPES = {
 def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...]) -> None:
     """Writes records to Parquet. A key column is integer, number or boolean where every value is, else text."""
     with tempfile.TemporaryFile() as spool:
-        seen: dict[str, set[type]] = {column: set() for column in key}
+        types = KeyTypes(key)
         for line in lines:
-            record = json.loads(line)
-            for column in key:
-                seen[column].add(_kind(record[column]))
+            types.see(json.loads(line))
             spool.write(line)
         spool.seek(0)
-        schema = pa.schema([*((column, _arrow_type(seen[column])) for column in key), *_OUTPUT_TYPES.items()])
+        keys = [(column, _KEY_TYPES[found]) for column, found in types.found().items()]
+        schema = pa.schema([*keys, *_OUTPUT_TYPES.items()])
         with pq.ParquetWriter(file, schema) as writer:
             while rows := [_flat(json.loads(line), schema) for line in _take(spool, _ROW_GROUP)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
-class _Long(int):
-    """Of 54 to 64 bits."""
-
-
-def _kind(value: Any) -> type:
-    # Beyond 2**53 a float loses it, beyond 2**63 a column does: such numbers are text.
-    if type(value) is not int or abs(value) <= 2**53:
-        return type(value)
-    return _Long if -(2**63) <= value < 2**63 else str
-
-
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text.encode("utf-8", "replace").decode()
-
-
-def _arrow_type(types: set[type]) -> pa.DataType:
-    if types == {bool}:
-        return pa.bool_()
-    if types and types <= {int, _Long}:
-        return pa.int64()
-    if types and types <= {int, float}:
-        return pa.float64()
-    return pa.string()
 
 
 def _flat(record: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:

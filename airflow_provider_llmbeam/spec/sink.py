@@ -62,12 +62,15 @@ class BigQuerySink(SpecModel):
 class PostgresSink(SpecModel):
     """A PostgreSQL table with one row per key.
 
-    The answers are copied into a temporary table, then upserted by the source's key in one transaction. The table
-    is created where it does not exist; columns of it that the job does not know stay as they are.
+    The answers are copied into a temporary table, then upserted by the source's key in one transaction: a reader
+    sees the old rows or the new ones, and a second run changes nothing. Rows of other keys stay. The table is
+    created with the first answers, where it does not exist: structured answers are `jsonb`. A table of your own
+    has a unique constraint on the key, and every output column of a type that the values can be cast to; other
+    columns of it stay as they are. NUL, which PostgreSQL cannot hold, becomes U+FFFD.
 
     Attributes:
-        table: `table` or `schema.table`.
-        conn_id: Airflow connection, when an operator runs the job.
+        table: `table` or `schema.table`, in the case of letters that it has in the database.
+        conn_id: Airflow connection of type `postgres`, when an operator runs the job.
         dsn_env: Environment variable that holds the connection string, `postgresql://…`, when none does.
     """
 

@@ -20,6 +20,19 @@ def staged_as(sink: Sink) -> tuple[str, int]:
             return "jsonl", 1
 
 
+def check(spec: JobSpec) -> None:
+    """Makes sure that the answers can be published, before anything is sent.
+
+    Raises:
+        JobSpecError: They could not.
+    """
+    match spec.sink:
+        case PostgresSink():
+            postgres.check(spec.sink, spec.source.key)
+        case _:
+            pass
+
+
 def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
     """Publishes the staged answers; doing it again changes nothing.
 
