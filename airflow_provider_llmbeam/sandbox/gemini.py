@@ -147,7 +147,7 @@ class GeminiDialect:
         key = request.headers.get("x-goog-api-key") or request.query.get("key")
         if not key:
             raise RefusedError(google_error(403, _NO_KEY))
-        if key == "invalid":
+        if key.startswith("invalid"):
             info = error_info("API_KEY_INVALID", service="generativelanguage.googleapis.com")
             message = "API key not valid. Please pass a valid API key."
             raise RefusedError(google_error(400, message, (info,)))
