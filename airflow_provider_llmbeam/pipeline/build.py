@@ -45,7 +45,12 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
 
     file_format, shards = staged_as(spec.sink)
     answer_files = answered | "WriteAnswers" >> WriteAside(
-        spec.staging_uri, "answers", file_format=file_format, shards=shards, key=spec.source.key
+        spec.staging_uri,
+        "answers",
+        file_format=file_format,
+        shards=shards,
+        key=spec.source.key,
+        has_vectors=spec.embedding is not None,
     )
     dead_files = dead | "WriteDeadLetter" >> WriteAside(spec.staging_uri, "dead_letter", file_format="jsonl")
     counted = [
@@ -91,6 +96,7 @@ def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
         limits=spec.limits,
         batching=spec.batching,
         output_schema=spec.prompt.output_schema,
+        embedding=spec.embedding,
         journal_uri=spec.journal_uri,
         prompt_of=lambda request: request.prompt,
         fingerprint_of=lambda request: request.fingerprint,

@@ -23,10 +23,22 @@ _OUTPUT_TYPES = {
     "attempts": pa.int64(),
     "latency_seconds": pa.float64(),
 }
+#: Of 32 bits, as models compute.
+_VECTOR = pa.list_(pa.float32())
 
 
-def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...]) -> None:
-    """Writes records to Parquet. A key column is integer, number or boolean where every value is, else text."""
+def write_parquet(
+    lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...], *, has_vectors: bool = False
+) -> None:
+    """Writes records to Parquet. A key column is integer, number or boolean where every value is, else text.
+
+    Args:
+        lines: Records as JSON lines.
+        file: Where to.
+        key: The key columns.
+        has_vectors: Whether each answer is a vector, and so a list of numbers; otherwise it is text.
+    """
+    output_types = {**_OUTPUT_TYPES, "answer": _VECTOR} if has_vectors else _OUTPUT_TYPES
     with tempfile.TemporaryFile() as spool:
         seen: dict[str, set[type]] = {column: set() for column in key}
         for line in lines:
@@ -35,7 +47,7 @@ def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...])
                 seen[column].add(_kind(record[column]))
             spool.write(line)
         spool.seek(0)
-        schema = pa.schema([*((column, _arrow_type(seen[column])) for column in key), *_OUTPUT_TYPES.items()])
+        schema = pa.schema([*((column, _arrow_type(seen[column])) for column in key), *output_types.items()])
         with pq.ParquetWriter(file, schema) as writer:
             while rows := [_flat(json.loads(line), schema) for line in _take(spool, _ROW_GROUP)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))

@@ -12,7 +12,11 @@ Method = Literal[
     "gemini.generateContent",
     "gemini.streamGenerateContent",
     "gemini.countTokens",
+    "gemini.batchEmbedContents",
+    "gemini.embedContent",
+    "gemini.predict",
     "openai.chatCompletions",
+    "openai.embeddings",
     "openai.models",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -11,7 +11,7 @@ from typing import Self
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox import control, gemini, openai
+from airflow_provider_llmbeam.sandbox import control, gemini, gemini_embeddings, openai, openai_embeddings
 from airflow_provider_llmbeam.sandbox.backend import Backend
 from airflow_provider_llmbeam.sandbox.clock import Clock
 from airflow_provider_llmbeam.sandbox.control import Stats
@@ -171,6 +171,10 @@ class Sandbox:
         application = web.Application(client_max_size=MAX_BODY_BYTES)
         limit = self._input_token_limit
         application.add_routes(control.routes(self._backend))
-        application.add_routes(openai.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit))
+        for module in (openai, openai_embeddings):
+            application.add_routes(
+                module.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit)
+            )
+        application.add_routes(gemini_embeddings.routes(self._backend, input_token_limit=limit))
         application.add_routes(gemini.routes(self._backend, input_token_limit=limit))
         return application
