@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.pipeline.read import ReadRows
 from airflow_provider_llmbeam.pipeline.render import Render
 from airflow_provider_llmbeam.pipeline.reuse import reuse
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
-from airflow_provider_llmbeam.pipeline.sinks import staged_as
+from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.write import WriteAside
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -29,8 +29,9 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
         One element: the report as JSON text.
 
     Raises:
-        JobSpecError: The source has nothing to read.
+        JobSpecError: The source has nothing to read, or the sink cannot take the answers.
     """
+    check(spec)
     source = root | "Read" >> ReadRows(spec)
     rows, duplicate_keys, extra = unique(source["rows"], spec.source)
     rendered = rows | "Render" >> beam.ParDo(Render(spec)).with_outputs(DEAD, main="rows")

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.spec.model import (
     OpenAIModel,
 )
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
-from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "JobSpec",
     "Limits",
     "Media",
+    "MilvusSink",
     "Model",
     "OpenAIModel",
     "PostgresSink",

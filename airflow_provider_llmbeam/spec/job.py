@@ -15,11 +15,12 @@ from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
-from airflow_provider_llmbeam.spec.sink import FilesSink, Sink
+from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, Source
 
 #: Parts of a prompt that have no place in a vector of its text.
 _NOT_EMBEDDED = ("system", "output_schema", "media")
+_MILVUS_FIELD = re.compile(r"(?!(vector|llmbeam_id)$)[A-Za-z_][A-Za-z0-9_]{0,254}$")
 
 
 class JobSpec(SpecModel):
@@ -113,6 +114,18 @@ class JobSpec(SpecModel):
                 f"embeds (`task`), and `model.name` {self.model.name!r} writes texts: name an embedding model, "
                 "e.g. 'gemini-embedding-001'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_a_collection(self) -> Self:
+        if isinstance(self.sink, MilvusSink):
+            if self.embedding is None:
+                raise ValueError("has a sink of type 'milvus', which takes vectors: it needs `task` to be 'embed'")
+            if odd := [column for column in self.source.key if not _MILVUS_FIELD.match(column)]:
+                raise ValueError(
+                    f"has a sink of type 'milvus', whose fields cannot be called {odd} (`source.key`): letters, "
+                    "digits and _ are allowed, and `vector` and `llmbeam_id` are taken"
+                )
         return self
 
     @property

@@ -13,10 +13,14 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from milvus_lite.server_manager import server_manager_instance
+from pymilvus import MilvusClient
 
-from airflow_provider_llmbeam.exceptions import NothingAnsweredError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, NothingAnsweredError
+from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Quota, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.sandbox.embeddings import vector
+from airflow_provider_llmbeam.spec import JobSpec
 
 OPENAI, DEVELOPER, VERTEX = "openai.embeddings", "gemini.batchEmbedContents", "gemini.predict"
 DIMENSIONS = 16
@@ -233,3 +237,75 @@ def test_a_job_killed_with_kill_9_pays_again_at_most_for_what_was_in_flight(tmp_
     assert len(ended.answers) == len(paid) == count
     assert paid.total() - count <= in_flight * instances
     assert ended.manifest["origins"]["resumed"] > 0
+
+
+@pytest.fixture
+def milvus_sink(tmp_path):
+    return {"type": "milvus", "uri": f"{tmp_path}/notes.db", "collection": "notes"}
+
+
+def entities(sink):
+    client = MilvusClient(sink["uri"])
+    client.load_collection("notes")
+    found = {row["id"]: row["vector"] for row in client.query("notes", filter="id >= 0", output_fields=["*"])}
+    client.close()
+    server_manager_instance.release_server(sink["uri"])
+    return found
+
+
+def test_vectors_go_into_milvus_and_a_second_run_changes_nothing(embed, sandbox, milvus_sink):
+    embed.spec |= {"sink": milvus_sink, "state_uri": f"{embed.directory}/state"}
+    embed.write(rows(300))
+    first = run(JobSpec.parse(embed.spec))
+    before, sent = entities(milvus_sink), len(sandbox.requests)
+    assert first["rows"] == {"read": 300, "answered": 300, "dead_letter": 0}
+    assert before.keys() == set(range(300))
+    wanted = vector("row number 7", model="text-embedding-3-small", dimensions=DIMENSIONS)
+    assert before[7] == pytest.approx(wanted, abs=1e-6)
+    second = run(JobSpec.parse(embed.spec))
+    assert entities(milvus_sink) == before
+    assert len(sandbox.requests) == sent
+    assert second["origins"]["resumed"] == 300
+
+
+def test_a_collection_of_another_dimension_is_seen_before_anything_is_sent(embed, sandbox, milvus_sink):
+    embed.spec |= {"sink": milvus_sink, "state_uri": f"{embed.directory}/state"}
+    embed.write(rows(10))
+    run(JobSpec.parse(embed.spec))
+    sandbox.reset()
+    with pytest.raises(JobSpecError, match=r"holds vectors of 16 dimensions, .*Nothing was sent or billed"):
+        run(JobSpec.parse(embed.spec | {"embedding": {"dimensions": 4}}))
+    assert len(sandbox.requests) == 0
+    with pytest.raises(JobFailedError, match=r"holds vectors of 16 dimensions, and this job's have 1536"):
+        run(JobSpec.parse(embed.spec | {"embedding": {}}))
+    assert len(entities(milvus_sink)) == 10
+
+
+def test_a_job_that_is_killed_while_it_writes_to_milvus_is_finished_by_the_next(embed, sandbox, milvus_sink):
+    """Milvus has no transaction: each row is as it was or as it will be, and the next try writes the rest."""
+    embed.spec |= {"sink": milvus_sink, "state_uri": f"{embed.directory}/state"}
+    embed.write(rows(200))
+    spec = embed.directory / "spec.json"
+    spec.write_text(json.dumps(embed.spec))
+    code = (
+        "import os, sys\n"
+        "from pymilvus import MilvusClient\n"
+        "from airflow_provider_llmbeam.pipeline import __main__ as door\n"
+        "from airflow_provider_llmbeam.pipeline.sinks import milvus\n"
+        "milvus._UPSERT_ROWS = 50\n"
+        "upsert, calls = MilvusClient.upsert, []\n"
+        "def die_in_the_middle(*arguments):\n"
+        "    calls.append(None)\n"
+        "    if len(calls) == 3:\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    return upsert(*arguments)\n"
+        "MilvusClient.upsert = die_in_the_middle\n"
+        "door.main(['--spec', sys.argv[1]])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(spec)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert len(entities(milvus_sink)) == 100
+    sent = len(sandbox.requests)
+    run(JobSpec.parse(embed.spec))
+    assert entities(milvus_sink).keys() == set(range(200))
+    assert len(sandbox.requests) == sent
