@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.gate import Admission, Gate, Slots
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, FailureKind, Outcome
-from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
@@ -108,7 +108,7 @@ class Engine:
         *,
         governor: Admission,
         buckets: LengthBuckets,
-        parser: OutputParser,
+        parser: OutputParser | VectorParser,
         policy: RetryPolicy,
         max_in_flight: int,
         request_timeout_seconds: float,
@@ -249,11 +249,11 @@ class Engine:
     def _judged(self, request: _Request, replies: Sequence[Reply], latency_seconds: float) -> list[Outcome]:
         """Turns replies into outcomes; one that is no answer is a failure of its own prompt alone."""
         padded_tokens = max(reply.input_tokens for reply in replies)
+        if self._concurrency:
+            self._concurrency.answered(latency_seconds, max(reply.output_tokens for reply in replies))
         outcomes: list[Outcome] = []
         for reply, input_tokens in zip(replies, request.input_tokens, strict=True):
             self._buckets.learn(input_tokens, reply.output_tokens)
-            if self._concurrency:
-                self._concurrency.answered(latency_seconds, reply.output_tokens)
             self._answers += 1
             first = not outcomes
             try:

@@ -35,10 +35,12 @@ class Completion:
     """An answer.
 
     Attributes:
-        text: As the server sent it.
-        parsed: The JSON value of `text` when an output schema was asked for, else `None`.
+        text: As the server sent it; empty for an embedding.
+        parsed: The JSON value of `text` when an output schema was asked for, the vector of an embedding, else
+            `None`.
         model: The version that answered, as the server names it.
-        finish_reason: `stop` or `max_tokens` (cut at `max_output_tokens`), else the server's own word.
+        finish_reason: `stop` or `max_tokens` (cut at `max_output_tokens`), else the server's own word;
+            `truncated` where a text was too long and only its beginning was embedded.
         input_tokens: As billed, answers that were not valid included.
         output_tokens: Likewise, with thoughts.
         attempts: Requests sent, 429s not counted; 0 when another prompt of the batch carried the request.

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from airflow_provider_llmbeam.pipeline.key_types import KeyTypes
 
-#: Rows per row group.
-_ROW_GROUP = 10_000
+#: Rows per row group; of vectors fewer, as a number in Python takes 32 bytes: 3,072 of them a row make 100 MB so.
+_ROW_GROUP, _VECTORS_ROW_GROUP = 10_000, 1_000
 _KEY_TYPES = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "text": pa.string()}
 _OUTPUT_TYPES = {
     "answer": pa.string(),
@@ -26,10 +26,22 @@ _OUTPUT_TYPES = {
     "attempts": pa.int64(),
     "latency_seconds": pa.float64(),
 }
+#: Of 32 bits, as models compute.
+_VECTOR = pa.list_(pa.float32())
 
 
-def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...]) -> None:
-    """Writes records to Parquet. A key column is integer, number or boolean where every value is, else text."""
+def write_parquet(
+    lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...], *, has_vectors: bool = False
+) -> None:
+    """Writes records to Parquet. A key column is integer, number or boolean where every value is, else text.
+
+    Args:
+        lines: Records as JSON lines.
+        file: Where to.
+        key: The key columns.
+        has_vectors: Whether each answer is a vector, and so a list of numbers; otherwise it is text.
+    """
+    output_types = {**_OUTPUT_TYPES, "answer": _VECTOR} if has_vectors else _OUTPUT_TYPES
     with tempfile.TemporaryFile() as spool:
         types = KeyTypes(key)
         for line in lines:
@@ -37,13 +49,15 @@ def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...])
             spool.write(line)
         spool.seek(0)
         keys = [(column, _KEY_TYPES[found]) for column, found in types.found().items()]
-        schema = pa.schema([*keys, *_OUTPUT_TYPES.items()])
+        schema = pa.schema([*keys, *output_types.items()])
         with pq.ParquetWriter(file, schema) as writer:
-            while rows := [_flat(json.loads(line), schema) for line in _take(spool, _ROW_GROUP)]:
+            size = _VECTORS_ROW_GROUP if has_vectors else _ROW_GROUP
+            while rows := [_flat(json.loads(line), schema) for line in _take(spool, size)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """The value in a column of texts."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text.encode("utf-8", "replace").decode()
 
@@ -51,7 +65,7 @@ def _text(value: Any) -> str:
 def _flat(record: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
     """Turns what is not text into JSON text where the column is text."""
     return {
-        name: _text(value) if pa.types.is_string(schema.field(name).type) else value
+        name: as_text(value) if pa.types.is_string(schema.field(name).type) else value
         for name, value in record.items()
     }
 

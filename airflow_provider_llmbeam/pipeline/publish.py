@@ -73,7 +73,8 @@ class Publish(beam.DoFn):
         files = dict(written)
         for shard in set(range(shards)) - files.keys():
             files[shard] = f"{self._spec.staging_uri}{prefix}-{shard}-empty.{file_format}"
-            write_file(files[shard], (), file_format, self._spec.source.key)
+            has_vectors = self._spec.embedding is not None
+            write_file(files[shard], (), file_format, self._spec.source.key, has_vectors=has_vectors)
         return files
 
 

@@ -98,7 +98,9 @@ def test_spec_values_do_as_well_as_dicts(run_dag, connection, table):
 
 
 def test_the_key_of_the_connection_reaches_the_server_and_no_spec(run_dag, monkeypatch, connection, table):
-    monkeypatch.setenv("AIRFLOW_CONN_SECRET", json.dumps({**connection, "password": "invalid-secret-of-this-test"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SECRET", json.dumps({**connection, "password": "invalid-secret-of-this-test"})
+    )
     with DAG("secret", schedule=None) as dag:
         operator(table, llmbeam_conn_id="secret")
     _, states = run_dag(dag)
