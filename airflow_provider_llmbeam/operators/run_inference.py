@@ -31,19 +31,20 @@ class RunInferenceOperator(BaseOperator):
         prompt: How a row becomes a prompt, see `spec.PromptTemplate`. Its `template` and `system` are rendered
             per row on the workers, never by Airflow; its `variables` are rendered by Airflow.
         model: Which model answers, see `spec.GeminiModel` and `spec.OpenAIModel`; also the XCom of a model spec.
-        sink: Where answers go, see `spec.FilesSink`, `spec.BigQuerySink` and `spec.PostgresSink`.
+        sink: Where answers go, see `spec.FilesSink`, `spec.BigQuerySink`, `spec.PostgresSink` and
+            `spec.MilvusSink`.
         generation: Parameters of the answer, see `spec.Generation`.
+        embedding: Asks for vectors instead of texts: parameters of the vector, see `spec.Embedding`; `{}` will do.
         limits: Quotas and patience, see `spec.Limits`.
         batching: Length buckets and batch size, see `spec.Batching`.
         cache: Shares answers with other runs and Dags, see `spec.Cache`.
-        max_dead_letter_ratio: Fails the task when more of the rows fail; the previous output stays.
         state_uri: Directory of the journal; left out, below a files sink.
         job_name: Left out, made of Dag, task and run, so that retries find their journal.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
 
     Templated:
-        `source`, `prompt_variables`, `model`, `sink`, `generation`, `limits`, `batching`, `cache`,
-        `max_dead_letter_ratio`, `state_uri`, `job_name`, `llmbeam_conn_id`.
+        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `limits`, `batching`,
+        `cache`, `state_uri`, `job_name`, `llmbeam_conn_id`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, and the addresses of answers, dead letter and report.
@@ -60,15 +61,15 @@ class RunInferenceOperator(BaseOperator):
         "model",
         "sink",
         "generation",
+        "embedding",
         "limits",
         "batching",
         "cache",
-        "max_dead_letter_ratio",
         "state_uri",
         "job_name",
         "llmbeam_conn_id",
     )
-    template_fields_renderers = dict.fromkeys(template_fields[:8], "json")
+    template_fields_renderers = dict.fromkeys(template_fields[:9], "json")
     ui_color = "#e8f0fe"
 
     def __init__(
@@ -79,10 +80,10 @@ class RunInferenceOperator(BaseOperator):
         model: Any,
         sink: Any,
         generation: Any = None,
+        embedding: Any = None,
         limits: Any = None,
         batching: Any = None,
         cache: Any = None,
-        max_dead_letter_ratio: float | str | None = None,
         state_uri: str | None = None,
         job_name: str | None = None,
         llmbeam_conn_id: str = "llmbeam_default",
@@ -96,10 +97,10 @@ class RunInferenceOperator(BaseOperator):
         self.model = plain(model)
         self.sink = plain(sink)
         self.generation = plain(generation)
+        self.embedding = plain(embedding)
         self.limits = plain(limits)
         self.batching = plain(batching)
         self.cache = plain(cache)
-        self.max_dead_letter_ratio = max_dead_letter_ratio
         self.state_uri = state_uri
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
@@ -142,11 +143,12 @@ class RunInferenceOperator(BaseOperator):
             "prompt": prompt,
             "model": self.model,
             "sink": self.sink,
+            "task": None if self.embedding is None else "embed",
             "generation": self.generation,
+            "embedding": self.embedding,
             "limits": self.limits,
             "batching": self.batching,
             "cache": self.cache,
-            "max_dead_letter_ratio": self.max_dead_letter_ratio,
             "state_uri": self.state_uri,
         }
         return {field: value for field, value in parts.items() if value is not None}

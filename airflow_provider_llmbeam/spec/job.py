@@ -35,8 +35,6 @@ class JobSpec(SpecModel):
         generation: Parameters of the text.
         embedding: Parameters of the vector; there with `embed` alone.
         cache: Shares answers with other jobs; `None`: only tries of this job share theirs.
-        max_dead_letter_ratio: The share of the rows that may end in the dead letter. Beyond it the job fails and
-            the previous output stays; the answers are kept, so that another try pays for the bad rows alone.
         state_uri: Directory of the journal: answers already paid for. `None`: `.llmbeam/` below a files sink.
     """
 
@@ -52,7 +50,6 @@ class JobSpec(SpecModel):
     batching: Batching = Batching()
     sink: Sink
     cache: Cache | None = None
-    max_dead_letter_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     state_uri: str | None = None
 
     @model_validator(mode="before")

@@ -29,6 +29,8 @@ class Limits(SpecModel):
         request_timeout_seconds: Of one try.
         max_throttled_seconds: A row that the server has answered with nothing but 429 for this long ends in
             the dead letter.
+        max_dead_letter_ratio: The share of the rows that may end in the dead letter. Beyond it the job fails and
+            the previous output stays; the answers are kept, so that another try pays for the bad rows alone.
     """
 
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
@@ -39,6 +41,7 @@ class Limits(SpecModel):
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 5
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
     max_throttled_seconds: Annotated[float, Field(gt=0)] = 1800.0
+    max_dead_letter_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
 
     @model_validator(mode="after")
     def _share_of_something(self) -> Self:

@@ -367,11 +367,11 @@ def test_too_many_dead_rows_fail_the_job_and_keep_the_former_output(job, sandbox
     sandbox.faults.when(GEMINI, "Say it: new", Fault(kind="error", http_status=400, message="no"))
     job.write([{"id": number, "text": f"{'new' if number < 5 else 'other'} {number}"} for number in range(20)])
     with pytest.raises(TooManyDeadError, match=r"5 of 20 rows ended in the dead letter.*5 × bad_request \(no\)"):
-        run(JobSpec.parse(job.spec | {"max_dead_letter_ratio": 0.2}))
+        run(JobSpec.parse(job.spec | {"limits": {"max_dead_letter_ratio": 0.2}}))
     assert read_lines(job.out / "answers-00000-of-00001.jsonl") == before
     assert len(read_lines(job.out / "dead_letter-00000-of-00001.jsonl")) == 5
     paid = len(sandbox.requests)
-    job.run(max_dead_letter_ratio=0.25)
+    job.run(limits={"max_dead_letter_ratio": 0.25})
     assert len(sandbox.requests) == paid + 5, "the answered rows cost nothing now"
 
 
