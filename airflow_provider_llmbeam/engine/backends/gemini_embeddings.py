@@ -96,7 +96,11 @@ def _method(model: GeminiModel, embedding: Embedding) -> _Method:
 
 
 class _BatchEmbedContents:
-    """The Developer API. It tells no tokens: they are estimates."""
+    """The Developer API.
+
+    It tells no tokens: they are estimates. It counts each text against the requests per minute, not each request
+    (tried by https://github.com/garrytan/gbrain/pull/1922), which the governor finds out by its 429s.
+    """
 
     name = "batchEmbedContents"
     #: "at most 100 requests can be in one batch": https://github.com/langchain-ai/langchainjs/issues/4491

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 ID, VECTOR = "llmbeam_id", "vector"
 _TEXTS = ("model", "fingerprint")
-#: Of one upsert; a server takes 64 MB per message (`proxy.grpc.serverMaxRecvSize` in milvus.yaml).
+#: Of one upsert; a server takes 64 MB: https://milvus.io/docs/limitations.md
 _UPSERT_BYTES, _UPSERT_ROWS = 8 * 2**20, 5_000
-#: The longest text of a field, in bytes: https://milvus.io/docs/limitations.md
+#: Of a field; https://milvus.io/docs/limitations.md
 _LONGEST_TEXT = 65_535
 _NOT_BILLED = "Nothing was sent or billed."
 _KEPT = "The answers are in the journal: another try asks the model for nothing."
