@@ -23,8 +23,8 @@ class Publish(beam.DoFn):
 
     Raises:
         RowsLostError: Rows in is not answered + dead letter. Nothing was published.
-        TooManyDeadError: More rows died than `limits.max_dead_letter_ratio` allows. The dead letter was published, and
-            the previous answers stayed.
+        TooManyDeadError: More rows died than `limits.max_dead_letter_ratio` allows. The dead letter was published,
+            and the previous answers stayed.
     """
 
     def __init__(self, spec: JobSpec, started_at: float) -> None:
@@ -111,6 +111,6 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
     kinds = ", ".join(f"{count} × {kind} ({tally.words[kind]})" for kind, count in tally.dead.most_common(3))
     raise TooManyDeadError(
         f"{dead} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
-        f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in the "
-        "journal: another try asks for the failed rows alone."
+        f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in "
+        "the journal: another try asks for the failed rows alone."
     )
