@@ -23,7 +23,8 @@ DEAD = "dead"
 RenderedRow = tuple[Row, str, str | None, tuple[tuple[str, str | None], ...]]
 
 
-@dataclass(frozen=True, slots=True)
+# Beam pickles each batch once to know its size; see `Prompt` for why there are no slots.
+@dataclass(frozen=True)
 class Request:
     """What is asked once for all rows of one fingerprint."""
 

@@ -59,9 +59,9 @@ class PromptRenderer:
         )
         # Jinja's own tojson escapes <, > and & for HTML, which a model would read as they stand.
         environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
-        self._text = environment.from_string(template.template)
-        self._system = environment.from_string(template.system) if template.system else None
-        self._media = [(environment.from_string(media.uri), media.mime_type) for media in template.media]
+        self._text = _compiled(environment, template.template)
+        self._system = _compiled(environment, template.system) if template.system else None
+        self._media = [(_compiled(environment, media.uri), media.mime_type) for media in template.media]
         self._variables = dict(template.variables)
 
     def render(self, row: Row) -> Prompt:
@@ -76,6 +76,13 @@ class PromptRenderer:
             system=self._system.render(scope) if self._system else None,
             media=tuple((uri.render(scope), mime_type) for uri, mime_type in self._media),
         )
+
+
+def _compiled(environment: jinja2.Environment, text: str) -> jinja2.Template:
+    template = environment.from_string(text)
+    # Jinja copies these for each rendering, and its own chain of mappings takes 3.5 of 6 µs for it.
+    template.globals = dict(template.globals)
+    return template
 
 
 class Render(beam.DoFn):
