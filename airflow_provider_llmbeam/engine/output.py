@@ -38,7 +38,7 @@ class OutputParser:
         if self._validator is None:
             return None
         try:
-            value = json.loads(reply.text, parse_constant=_no_number)
+            value = json.loads(reply.text, parse_constant=_no_number, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             raise self._invalid(reply, f"the answer is not JSON ({error}): {reply.text[:500]}") from None
         if (wrong := next(self._validator.iter_errors(value), None)) is not None:
@@ -97,6 +97,11 @@ def _invalid(reply: Reply, message: str) -> RequestError:
         input_tokens=reply.input_tokens,
         output_tokens=reply.output_tokens,
     )
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)  # `1e400` would be written as Infinity
 
 
 def _no_number(name: str) -> Any:

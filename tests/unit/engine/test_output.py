@@ -43,7 +43,7 @@ def test_an_answer_that_is_not_json_is_refused_and_quoted(text: str) -> None:
     assert text in message
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity", '{"score": 1, "ratio": NaN}'])
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e400", "-1e400", '{"score": 1, "ratio": NaN}'])
 def test_a_number_that_json_does_not_have_is_not_json(text: str) -> None:
     """Python's own parser takes it, and the answer file would not be JSON."""
     assert refusal({}, text).message.startswith("the answer is not JSON (")
