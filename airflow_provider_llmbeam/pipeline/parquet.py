@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import IO, Any
 
 import pyarrow as pa
@@ -23,13 +26,33 @@ _OUTPUT_TYPES = {
     "attempts": pa.int64(),
     "latency_seconds": pa.float64(),
 }
+_CONTENT = b"llmbeam.content"
+#: In a line, where a quote inside of a text is escaped.
+_ORIGIN = re.compile(rb'"origin": "\w+", ')
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a file holds.
+
+    Attributes:
+        types: Of its columns.
+        rows: How many.
+        content: Equal for equal rows, whatever their order and `origin`: another try of the job has both otherwise.
+    """
+
+    types: dict[str, pa.DataType]
+    rows: int
+    content: str
 
 
 def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...]) -> None:
     """Writes records to Parquet. A key column is integer, number or boolean where every value is, else text."""
     with tempfile.TemporaryFile() as spool:
         seen: dict[str, set[type]] = {column: set() for column in key}
+        content = 0
         for line in lines:
+            content ^= int.from_bytes(hashlib.sha256(_ORIGIN.sub(b"", line)).digest())
             record = json.loads(line)
             for column in key:
                 seen[column].add(_kind(record[column]))
@@ -39,6 +62,15 @@ def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...])
         with pq.ParquetWriter(file, schema) as writer:
             while rows := [_flat(json.loads(line), schema) for line in _take(spool, _ROW_GROUP)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+            writer.add_key_value_metadata({_CONTENT: f"{content:064x}".encode()})
+
+
+def read_staged(file: IO[bytes]) -> Staged:
+    """Reads what `write_parquet` has noted at the end of its file."""
+    footer = pq.read_metadata(file)
+    schema = footer.schema.to_arrow_schema()
+    types = {field.name: field.type for field in schema}
+    return Staged(types, footer.num_rows, footer.metadata[_CONTENT].decode())
 
 
 class _Long(int):

@@ -75,3 +75,23 @@ def test_a_table_is_answered_into_files(client, sandbox):
     manifest = run(spec_of())
     assert manifest["rows"] == {"read": 50, "answered": 50, "dead_letter": 0}
     assert [row["id"] for row in answers_of(manifest)] == list(range(50))
+
+
+def table_of(client: bigquery.Client, table: str = ANSWERS) -> list[dict[str, Any]]:
+    return sorted((dict(row) for row in client.list_rows(table)), key=lambda row: str(row["id"]))
+
+
+TO_TABLE = {"type": "bigquery", "table": ANSWERS}
+
+
+def test_a_query_is_answered_into_a_table(client, sandbox):
+    load(client, [{"id": n, "text": f"row {n}"} for n in range(50)])
+    query = f"SELECT id, text FROM `{ROWS}` WHERE id < 20"
+    spec = spec_of(source={"type": "bigquery", "query": query, "key": ["id"]}, sink=TO_TABLE)
+    manifest = run(spec)
+    assert manifest["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+    assert manifest["answers_uris"] == [f"bigquery://{ANSWERS}"]
+    first = table_of(client)
+    assert [row["id"] for row in first] == list(range(20)), "sorted as text"
+    run(spec)
+    assert table_of(client) == first

@@ -20,6 +20,16 @@ def staged_as(sink: Sink) -> tuple[str, int]:
             return "jsonl", 1
 
 
+def check(spec: JobSpec) -> None:
+    """Makes sure that the answers will have a place, before a row is read.
+
+    Raises:
+        JobSpecError: They will not; nothing was sent.
+    """
+    if isinstance(spec.sink, BigQuerySink):
+        bigquery.check(spec.sink, spec.source.key, spec.staging_uri)
+
+
 def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
     """Publishes the staged answers; doing it again changes nothing.
 
