@@ -15,7 +15,8 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from google.api_core.exceptions import Conflict, Forbidden, GoogleAPICallError, GoogleAPIError, NotFound
 from google.auth.exceptions import GoogleAuthError
-from google.cloud import bigquery, storage
+from google.cloud import bigquery
+from google.cloud.storage import Client as StorageClient  # type: ignore[import-untyped]
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 
@@ -84,7 +85,9 @@ def before_the_model(subject: str) -> Iterator[None]:
     except GoogleAPIError as error:
         if _is_final(error):
             raise JobSpecError(f"{subject}: {words(error)} Nothing was sent to the model.") from error
-        raise JobFailedError(f"{subject}: {words(error)} Nothing was sent to the model; a retry may help.") from error
+        raise JobFailedError(
+            f"{subject}: {words(error)} Nothing was sent to the model; a retry may help."
+        ) from error
 
 
 def _is_final(error: GoogleAPIError) -> bool:
@@ -108,7 +111,7 @@ def check_bucket(uri: str, field: str, client: bigquery.Client, location: str | 
     if not uri.startswith("gs://"):
         return
     name = uri.removeprefix("gs://").partition("/")[0]
-    with storage.Client(client.project, client._credentials) as buckets:
+    with StorageClient(client.project, client._credentials) as buckets:
         try:
             bucket = buckets.get_bucket(name)
         except NotFound:
@@ -150,13 +153,17 @@ def begun_once(uri: str, of: Mapping[str, Any], work: Callable[[str], Result]) -
         try:
             return work(str(begun["id"]))
         except GoogleAPICallError as error:
-            _log.info("What a former try had begun (%s) has failed and is begun anew: %s", begun["id"], words(error))
+            _log.info(
+                "What a former try had begun (%s) has failed and is begun anew: %s", begun["id"], words(error)
+            )
     work_id = uuid.uuid4().hex
     write_json(uri, {"of": dict(of), "id": work_id, "begun_at": time.time()})
     return work(work_id)
 
 
-def run_once(client: bigquery.Client, job_id: str, location: str | None, begin: Callable[[], Job], what: str) -> Any:
+def run_once(
+    client: bigquery.Client, job_id: str, location: str | None, begin: Callable[[], Job], what: str
+) -> Any:
     """Waits for the job of this id, and begins it if there is none.
 
     Returns:

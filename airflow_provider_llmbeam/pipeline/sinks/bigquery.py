@@ -108,7 +108,7 @@ def publish(sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[
         raise JobFailedError(
             f"`sink.table` {sink.table!r}: {told} The table is as it was. The answers are in the journal: a retry "
             "loads and merges them, and asks the model for nothing."
-        ) from error
+        ) from None
     return address
 
 

@@ -38,7 +38,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 # Avro, as all types survive in it: TIMESTAMP is a time in UTC, DATETIME, JSON and GEOGRAPHY (WKT) are text. In
 # Parquet TIMESTAMP cannot be told from DATETIME (both are `isAdjustedToUTC = false`), GEOGRAPHY is WKB, and JSON is
 # not documented. Source: docs.cloud.google.com/bigquery/docs/exporting-data, "Avro/Parquet export details".
-_EXTRACT = bigquery.ExtractJobConfig(
+_EXTRACT = bigquery.ExtractJobConfig(  # type: ignore[no-untyped-call]
     destination_format="AVRO", compression="DEFLATE", use_avro_logical_types=True
 )
 
@@ -98,9 +98,7 @@ def export(source: BigQuerySource, export_uri: str) -> str:
             directory = begun_once(
                 f"{export_uri}{_BEGUN}", asked, lambda work_id: _export(client, source, plan, export_uri, work_id)
             )
-    write_json(
-        f"{export_uri}{_CURRENT}", {"asked": asked, "directory": directory, "columns": list(plan.columns)}
-    )
+    write_json(f"{export_uri}{_CURRENT}", {"asked": asked, "directory": directory, "columns": list(plan.columns)})
     return directory
 
 
@@ -137,7 +135,7 @@ def _json_value(value: Any) -> Any:
 
 def _plan(client: bigquery.Client, source: BigQuerySource) -> _Plan:
     """Looks at what is asked for; a query is run dry, which costs nothing."""
-    query = source.query
+    query = source.query or ""
     if source.table:
         table = client.get_table(reference_of(source.table))
         if table.table_type == "TABLE":
