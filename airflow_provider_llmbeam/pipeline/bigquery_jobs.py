@@ -13,10 +13,18 @@ from typing import Any, TypeVar
 import google.auth
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from google.api_core.exceptions import Conflict, Forbidden, GoogleAPICallError, GoogleAPIError, NotFound
+from google.api_core.exceptions import (
+    Conflict,
+    Forbidden,
+    GoogleAPICallError,
+    GoogleAPIError,
+    NotFound,
+    from_http_response,
+)
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import bigquery
 from google.cloud.storage import Client as StorageClient  # type: ignore[import-untyped]
+from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[import-untyped]
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 
@@ -120,8 +128,8 @@ def check_bucket(uri: str, field: str, client: bigquery.Client, location: str | 
             return  # To look at a bucket takes a right that to write objects does not.
     if location and is_elsewhere(location, bucket.location or "", bucket.location_type or ""):
         raise JobSpecError(
-            f"`{field}` {uri!r}: bucket {name!r} is in {bucket.location}, the BigQuery tables are in {location}, and "
-            f"files move only within one location. Take a bucket in {location}. {NOTHING_SENT}"
+            f"`{field}` {uri!r}: bucket {name!r} is in {bucket.location}, the BigQuery tables are in {location}, "
+            f"and files move only within one location. Take a bucket in {location}. {NOTHING_SENT}"
         )
 
 
@@ -208,9 +216,16 @@ def read_json(uri: str) -> dict[str, Any] | None:
 
 
 def write_json(uri: str, value: Mapping[str, Any]) -> None:
-    """Writes a small file anew."""
-    with FileSystems.create(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-        file.write(json.dumps(value).encode())
+    """Writes a small file anew.
+
+    Raises:
+        GoogleAPICallError: Cloud Storage refuses.
+    """
+    try:
+        with FileSystems.create(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            file.write(json.dumps(value).encode())
+    except InvalidResponse as error:  # Of uploads alone.
+        raise from_http_response(error.response) from error  # type: ignore[no-untyped-call]
 
 
 def size_text(count: int | None) -> str:

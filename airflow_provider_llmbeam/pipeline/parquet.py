@@ -38,7 +38,7 @@ class Staged:
     Attributes:
         types: Of its columns.
         rows: How many.
-        content: Equal for equal rows, whatever their order and `origin`: another try of the job has both otherwise.
+        content: Equal for equal rows, whatever their order and `origin`, which differ from try to try of a job.
     """
 
     types: dict[str, pa.DataType]

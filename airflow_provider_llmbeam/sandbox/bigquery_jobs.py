@@ -253,8 +253,8 @@ class Jobs:
         table = TableId.of(options.get("sourceTable") or {}, job.project)
         if self._tables.get(table).is_view:
             message = (
-                f"Using table {table} is not allowed for this operation because of its type. Try using a different "
-                "table that is of type TABLE."
+                f"Using table {table} is not allowed for this operation because of its type. Try using a "
+                "different table that is of type TABLE."
             )
             raise RestError(400, message, "invalid")
         fields = self._tables.get(table).columns

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,14 +20,16 @@ from google.cloud.bigquery import SchemaField
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
 
 PROJECT = "llmbeam-sandbox"
 ROWS, ANSWERS = f"{PROJECT}.llm.rows", f"{PROJECT}.llm.answers"
 FROM_TABLE = {"type": "bigquery", "table": ROWS, "key": ["id"]}
-FROM_QUERY = {"type": "bigquery", "query": f"SELECT id, text FROM `{ROWS}`", "key": ["id"]}
+QUERY = {"table": None, "query": f"SELECT id, text FROM `{ROWS}`"}
+FROM_QUERY = {**FROM_TABLE, **QUERY}
 TO_TABLE = {"type": "bigquery", "table": ANSWERS}
 NUMBERS = {"input_tokens": "INT64", "output_tokens": "INT64", "attempts": "INT64", "latency_seconds": "FLOAT64"}
 OUTPUT_SCHEMA = [SchemaField(name, NUMBERS.get(name, "STRING")) for name in OUTPUT_COLUMNS]
@@ -46,8 +48,8 @@ def served() -> Iterator[tuple[Sandbox, Proxy]]:
 
 @pytest.fixture(scope="module")
 def served_slowly() -> Iterator[tuple[Sandbox, Proxy]]:
-    """Every job of BigQuery takes a second."""
-    yield from serve(job_seconds=1.0)
+    """Every job of BigQuery takes half a second."""
+    yield from serve(job_seconds=0.5)
 
 
 def enter(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
@@ -161,13 +163,46 @@ def test_a_query_is_answered_into_a_table(client):
     assert [table.table_id for table in client.list_tables("llm")] == ["answers", "rows"], "no staging is left"
 
 
-def test_a_view_is_read_by_a_query(client):
+def exported(**source: Any) -> str:
+    return export(BigQuerySource.parse({**FROM_TABLE, **source}), "gs://state/export/")
+
+
+def test_a_view_is_exported_by_a_query(client):
     load(client, rows(5))
     view = bigquery.Table(f"{PROJECT}.llm.some")
     view.view_query = f"SELECT id, text FROM `{ROWS}` WHERE id > 2"
     client.create_table(view)
-    run(spec_of(source={**FROM_TABLE, "table": f"{PROJECT}.llm.some"}))
-    assert set(table_of(client)) == {3, 4}
+    exported(table=f"{PROJECT}.llm.some")
+    (query,) = jobs_of(client, "query")
+    assert query.result().total_rows == 2
+
+
+def test_an_export_is_made_once_for_what_is_asked_and_anew_for_another_query(client):
+    load(client, rows(5))
+    first = exported(**QUERY)
+    load(client, [{"id": 5, "text": "new"}], write_disposition="WRITE_APPEND")
+    assert exported(**QUERY) == first
+    assert exported(table=None, query=f"SELECT id FROM `{ROWS}`") != first
+    assert len(jobs_of(client, "query")) == 2
+    discard("gs://state/export/")
+    assert objects() == set()
+
+
+def test_an_export_whose_files_are_gone_is_made_anew(client):
+    load(client, rows(5))
+    first = exported()
+    with storage.Client() as made:
+        made.bucket("state").delete_blobs(list(made.bucket("state").list_blobs(prefix=f"export/{first[-33:-1]}")))
+    assert exported() != first
+
+
+def test_an_export_that_failed_is_begun_anew(client, sandbox):
+    load(client, rows(5))
+    sandbox.faults.when("bigquery.jobs.insert", "llmbeam-extract", Fault(kind="abort"), times=1)
+    with pytest.raises(JobFailedError, match="Nothing was sent to the model; a retry may help"):
+        exported(**QUERY)
+    exported(**QUERY)
+    assert len(jobs_of(client, "query")) == 2
 
 
 def test_values_of_each_type_are_what_json_has(client):
@@ -191,7 +226,9 @@ def test_values_of_each_type_are_what_json_has(client):
     load(client, [row], schema=schema)
     run(spec_of(prompt={"template": "{{ row | tojson }}"}))
     shown = json.loads(table_of(client)[1]["answer"])
-    expected = {"id": 1, "days": ["2026-01-02"], "who": {"price": "1.5"}} | {n: one[2] for n, one in values.items()}
+    expected = {"id": 1, "days": ["2026-01-02"], "who": {"price": "1.5"}} | {
+        n: one[2] for n, one in values.items()
+    }
     assert shown == expected
 
 
@@ -213,7 +250,11 @@ def test_keys_of_each_type_find_their_rows(client, sandbox):
     ]
     same = {"name": "ä`'\"\\", "price": "9.90", "at": "2026-01-02T03:04:05.000006Z", "day": "2026-01-02"}
     same |= {"local": "2026-01-02T03:04:05", "clock": "03:04:05", "raw": "AAE=", "flag": True, "ratio": 0.1}
-    load(client, [{"id": n, "text": f"row {n}", **same} for n in range(3)], schema=[*key, SchemaField("text", "STRING")])
+    load(
+        client,
+        [{"id": n, "text": f"row {n}", **same} for n in range(3)],
+        schema=[*key, SchemaField("text", "STRING")],
+    )
     load(client, [OLD | same], ANSWERS, schema=[*key, *OUTPUT_SCHEMA])
     spec = spec_of(source={**FROM_TABLE, "key": [field.name for field in key]})
     run(spec)
@@ -225,7 +266,7 @@ def test_keys_of_each_type_find_their_rows(client, sandbox):
     assert table_of(client) == first
 
 
-def test_a_second_run_asks_nothing_and_changes_nothing(client, sandbox):
+def test_a_second_run_changes_nothing_and_a_later_one_only_what_is_new(client, sandbox):
     load(client, rows(20))
     spec = asking(sandbox)
     run(spec)
@@ -233,23 +274,17 @@ def test_a_second_run_asks_nothing_and_changes_nothing(client, sandbox):
     assert run(spec)["origins"]["resumed"] == 20
     assert table_of(client) == first
     assert sandbox.stats()["billed_answers"] == 20
-    last, before = jobs_of(client, "merge")
-    assert (before.dml_stats.inserted_row_count, before.dml_stats.updated_row_count) == (20, 0)
-    assert last.num_dml_affected_rows == 0
-
-
-def test_a_later_run_reads_fresh_rows_and_touches_only_those(client, sandbox):
-    load(client, rows(20))
-    spec = asking(sandbox)
-    run(spec)
     assert not [name for name in objects() if "/export/" in name or "/staging/" in name]
+
     change(client, f"UPDATE `{ROWS}` SET text = 'changed' WHERE id = 3")
     load(client, [{"id": 20, "text": "new"}], write_disposition="WRITE_APPEND")
     run(spec)
     assert len(table_of(client)) == 21
     assert sandbox.stats()["billed_answers"] == 22
-    merge = jobs_of(client, "merge")[0]
-    assert (merge.dml_stats.inserted_row_count, merge.dml_stats.updated_row_count) == (1, 1)
+    changes = [
+        (job.dml_stats.inserted_row_count, job.dml_stats.updated_row_count) for job in jobs_of(client, "merge")
+    ]
+    assert changes == [(1, 1), (0, 0), (20, 0)], "the latest first"
 
 
 def test_columns_of_the_users_own_stay_as_they_are(client):
@@ -348,15 +383,20 @@ def test_what_cannot_work_is_refused_at_once_in_one_sentence(client, sandbox, ch
         ("bigquery.jobs.insert", "extract", "source.table"),
         ("bigquery.datasets.get", "llm", "sink.table"),
         ("bigquery.jobs.insert", "MERGE", "sink.table"),
+        ("storage.objects.get", "current.json", "source.table"),
+        ("storage.uploads.start", "state", "source.table"),
     ],
 )
 def test_a_missing_permission_is_told_before_anything_is_asked(client, sandbox, method, contains, field):
     load(client, rows(2))
     make_answers(client)
     sandbox.faults.when(method, contains, Fault(kind="error", http_status=403), times=1)
-    with pytest.raises(JobSpecError, match=rf"`{field}` .*: Access Denied: .* Nothing was sent"):
+    with pytest.raises(
+        JobSpecError, match=rf"`{field}` .*: (Access Denied|The caller does not).* Nothing was sent"
+    ):
         run(asking(sandbox))
     assert sandbox.stats()["billed_answers"] == 0
+    gc.collect()  # A file of google-cloud-storage that could not be closed tries again when it is collected.
 
 
 def test_duplicate_keys_end_the_job_before_anything_is_asked(client, sandbox):
@@ -374,7 +414,7 @@ TARGETS = {
     ),
     "one too many": (
         [SchemaField("id", "INT64"), SchemaField("day", "DATE", mode="REQUIRED"), *OUTPUT_SCHEMA],
-        "requires a value in column 'day', which no answer has. Run: ALTER TABLE .* ALTER COLUMN `day` DROP NOT NULL",
+        "requires a value in column 'day', which no answer has. Run: ALTER TABLE .* `day` DROP NOT NULL",
     ),
     "another type": (
         [SchemaField("id", "INT64"), SchemaField("answer", "STRING", mode="REPEATED"), *OUTPUT_SCHEMA[1:]],
@@ -432,7 +472,9 @@ def test_a_merge_that_dies_half_way_leaves_the_old_answers_and_the_retry_asks_no
     make_answers(client)
     spec = asking(sandbox, source=FROM_QUERY)
     sandbox.faults.when("bigquery.jobs.insert", "llmbeam-merge", Fault(kind="abort"), times=1)
-    with pytest.raises(JobFailedError, match=r"Error encountered .* The table is as it was\. .* asks the model for"):
+    with pytest.raises(
+        JobFailedError, match=r"Error encountered .* The table is as it was\. .* asks the model for"
+    ):
         run(spec)
     assert {key: row["answer"] for key, row in table_of(client).items()} == {0: "old"}
     billed = sandbox.stats()["bigquery_bytes_billed"]
@@ -444,26 +486,8 @@ def test_a_merge_that_dies_half_way_leaves_the_old_answers_and_the_retry_asks_no
     assert sandbox.stats()["bigquery_bytes_billed"] > billed
 
 
-def test_another_query_is_another_export(client, sandbox):
-    load(client, rows(20))
-    sandbox.faults.when("bigquery.jobs.insert", "llmbeam-merge", Fault(kind="abort"), times=1)
-    with pytest.raises(JobFailedError):
-        run(spec_of(source=FROM_QUERY))
-    run(spec_of(source={**FROM_QUERY, "query": f"SELECT id, text FROM `{ROWS}` WHERE id < 5"}))
-    assert set(table_of(client)) == set(range(5))
-
-
-def test_an_export_that_failed_is_begun_anew(client, sandbox):
-    load(client, rows(5))
-    sandbox.faults.when("bigquery.jobs.insert", "llmbeam-extract", Fault(kind="abort"), times=1)
-    with pytest.raises(JobFailedError, match="Nothing was sent to the model; a retry may help"):
-        run(spec_of())
-    run(spec_of())
-    assert len(table_of(client)) == 5
-
-
-@pytest.mark.parametrize("moment", ["query", "extract", "load", "merge"])
-def test_a_job_killed_with_kill_9_is_taken_up_where_it_was(slow_sandbox, tmp_path, moment):
+def test_a_job_killed_with_kill_9_again_and_again_is_taken_up_where_it_was(slow_sandbox, tmp_path):
+    kinds = ("query", "extract", "load", "merge")
     with bigquery.Client() as client:
         client.create_dataset("llm")
         load(client, rows(20))
@@ -471,21 +495,21 @@ def test_a_job_killed_with_kill_9_is_taken_up_where_it_was(slow_sandbox, tmp_pat
         spec = asking(slow_sandbox, source=FROM_QUERY)
         path = tmp_path / "spec.json"
         path.write_text(spec.model_dump_json())
-        command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={path}"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ["PYTHONPATH"]])}
-        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as child:
-            while not jobs_of(client, moment):
-                assert child.poll() is None, "the job ended too early"
-                time.sleep(0.02)
-            child.send_signal(signal.SIGKILL)
-        assert table_of(client)[0]["answer"] == "old"
-        manifest = run(spec)
-        assert manifest["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+        for moment in kinds:
+            kill_at(client, moment, path)
+            assert {key: row["answer"] for key, row in table_of(client).items()} == {0: "old"}
+        assert run(spec)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
         assert set(table_of(client)) == set(range(20))
         assert slow_sandbox.stats()["billed_answers"] == 20
-        assert {kind: len(jobs_of(client, kind)) for kind in ("query", "extract", "load", "merge")} == {
-            "query": 1,
-            "extract": 1,
-            "load": 1,
-            "merge": 1,
-        }
+        assert {kind: len(jobs_of(client, kind)) for kind in kinds} == dict.fromkeys(kinds, 1)
+        assert [table.table_id for table in client.list_tables("llm")] == ["answers", "rows"]
+
+
+def kill_at(client: bigquery.Client, moment: str, spec: Path) -> None:
+    """Runs a job in a process of its own, up to when BigQuery works for it."""
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={spec}"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
+        while not jobs_of(client, moment):
+            assert child.poll() is None, "the job ended too early"
+            time.sleep(0.02)
+        child.send_signal(signal.SIGKILL)

@@ -216,8 +216,8 @@ def _misfit(table: bigquery.Table, columns: Iterable[str]) -> str:
     if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
         added = ", ".join(f"ADD COLUMN {quoted(column)} {kind}" for column, kind in missing.items())
         return (
-            f"has no column {', '.join(map(repr, missing))}, which every answer has. Let the job make a table of its "
-            f"own, or run: ALTER TABLE {quoted_table(table.reference)} {added};"
+            f"has no column {', '.join(map(repr, missing))}, which every answer has. Let the job make a table of "
+            f"its own, or run: ALTER TABLE {quoted_table(table.reference)} {added};"
         )
     names = {column.lower() for column in wanted}
     needed = [

@@ -36,8 +36,8 @@ _CURRENT, _BEGUN = "current.json", "begun.json"
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 # Avro, as all types survive in it: TIMESTAMP is a time in UTC, DATETIME, JSON and GEOGRAPHY (WKT) are text. In
-# Parquet TIMESTAMP cannot be told from DATETIME (both are `isAdjustedToUTC = false`), GEOGRAPHY is WKB, and JSON is
-# not documented. Source: docs.cloud.google.com/bigquery/docs/exporting-data, "Avro/Parquet export details".
+# Parquet TIMESTAMP cannot be told from DATETIME (both are `isAdjustedToUTC = false`), GEOGRAPHY is WKB, and JSON
+# is not documented. Source: docs.cloud.google.com/bigquery/docs/exporting-data, "Avro/Parquet export details".
 _EXTRACT = bigquery.ExtractJobConfig(  # type: ignore[no-untyped-call]
     destination_format="AVRO", compression="DEFLATE", use_avro_logical_types=True
 )
@@ -63,8 +63,8 @@ class _Plan:
 def read(root: beam.Pipeline, source: BigQuerySource, export_uri: str) -> beam.PCollection:
     """Exports the rows, unless a former try of the job has, and reads the files.
 
-    Rows hold what JSON has: NUMERIC, TIMESTAMP, DATE and TIME are text, BYTES is base64, as in BigQuery's own JSON.
-    So a row of the dead letter that is read again renders the same prompt.
+    Rows hold what JSON has: NUMERIC, TIMESTAMP, DATE and TIME are text, BYTES is base64, as in BigQuery's own
+    JSON. So a row of the dead letter that is read again renders the same prompt.
 
     Args:
         root: The pipeline.
@@ -84,22 +84,25 @@ def export(source: BigQuerySource, export_uri: str) -> str:
     """Makes sure that there is an export of what the source asks for; returns its directory."""
     asked = source.model_dump(include={"table", "query"})
     field = "source.table" if source.table else "source.query"
-    known = read_json(f"{export_uri}{_CURRENT}")
-    if known is not None and known["asked"] == asked and _is_there(known["directory"]):
-        _check_key(source, known["columns"])
-        _log.info("Reading the export that a former try has made: %s", known["directory"])
-        return str(known["directory"])
     with before_the_model(f"`{field}`" + (f" {source.table!r}" if source.table else "")):
+        known = read_json(f"{export_uri}{_CURRENT}")
+        if known is not None and known["asked"] == asked and _is_there(known["directory"]):
+            _check_key(source, known["columns"])
+            _log.info("Reading the export that a former try has made: %s", known["directory"])
+            return str(known["directory"])
         project = source.project or (reference_of(source.table).project if source.table else None)
         with connect(project, source.location) as client:
             plan = _plan(client, source)
             _check_key(source, plan.columns)
-            check_bucket(export_uri, "source.export_uri", client, plan.location)
+            place = "source.export_uri" if source.export_uri else "state_uri"
+            check_bucket(export_uri, place, client, plan.location)
             directory = begun_once(
                 f"{export_uri}{_BEGUN}", asked, lambda work_id: _export(client, source, plan, export_uri, work_id)
             )
-    write_json(f"{export_uri}{_CURRENT}", {"asked": asked, "directory": directory, "columns": list(plan.columns)})
-    return directory
+        columns = list(plan.columns)
+        write_json(f"{export_uri}{_CURRENT}", {"asked": asked, "directory": directory, "columns": columns})
+        FileSystems.delete([f"{export_uri}{_BEGUN}"])
+        return directory
 
 
 def discard(export_uri: str) -> None:
