@@ -41,7 +41,7 @@ class RowsLostError(JobError):
 
 
 class TooManyDeadError(JobError):
-    """More rows are in the dead letter than `max_dead_letter_ratio` allows."""
+    """More rows are in the dead letter than `limits.max_dead_letter_ratio` allows."""
 
 
 class NothingAnsweredError(TooManyDeadError):

@@ -28,10 +28,13 @@ class LocalAirflow:
         log_path: What `airflow standalone` printed.
     """
 
-    def __init__(self, url: str, log_path: Path, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, url: str, log_path: Path, process: subprocess.Popen[bytes], environment: Mapping[str, str]
+    ) -> None:
         self.url = url
         self.log_path = log_path
         self.process = process
+        self._environment = environment
         self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=30, trust_env=False)
 
     def close(self) -> None:
@@ -46,6 +49,23 @@ class LocalAirflow:
         """
         body = {"logical_date": logical_date, "conf": dict(conf or {})}
         return str(self._call("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+
+    def command(self, *arguments: str) -> str:
+        """Runs an `airflow` command against this Airflow; returns what it printed.
+
+        Raises:
+            RuntimeError: It failed.
+        """
+        airflow = str(Path(sys.executable).with_name("airflow"))
+        ended = subprocess.run([airflow, *arguments], env=self._environment, capture_output=True, text=True)
+        if ended.returncode:
+            raise RuntimeError(f"airflow {' '.join(arguments)}: {ended.stderr[-2000:]}")
+        return ended.stdout
+
+    def runs(self, dag_id: str) -> dict[str, str]:
+        """Returns the states of a Dag's runs by their ids."""
+        found = self._call("GET", f"dags/{dag_id}/dagRuns", params={"limit": 100})["dag_runs"]
+        return {run["dag_run_id"]: run["state"] for run in found}
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Returns `queued`, `running`, `success` or `failed`."""
@@ -118,16 +138,17 @@ def local_airflow(
     """
     home.mkdir(parents=True, exist_ok=True)
     port, log_path = free_port(), home / "standalone.log"
+    whole = {**os.environ, **airflow_environment(home, dags_folder, port), **environment}
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [str(Path(sys.executable).with_name("airflow")), "standalone"],
-            env={**os.environ, **airflow_environment(home, dags_folder, port), **environment},
+            env=whole,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     try:
-        with closing(LocalAirflow(f"http://127.0.0.1:{port}", log_path, process)) as airflow:
+        with closing(LocalAirflow(f"http://127.0.0.1:{port}", log_path, process, whole)) as airflow:
             _wait_until_ready(airflow, time.monotonic() + ready_within_seconds)
             yield airflow
     finally:
@@ -143,7 +164,7 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
         "CORE__PARALLELISM": 4,
         "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": True,
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
         "API__HOST": "127.0.0.1",
         "API__PORT": port,
         "API__WORKERS": 1,

@@ -1,12 +1,17 @@
-"""What every test stands on: no address but loopback, and an Airflow home of its own."""
+"""What every test stands on: no address but loopback, an Airflow home of its own, and a real PostgreSQL."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import pwd
 import runpy
+import secrets
 import shutil
+import socket
+import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -40,9 +45,111 @@ atexit.register(shutil.rmtree, AIRFLOW_HOME, ignore_errors=True)
 
 @pytest.fixture
 def sandbox():
-    """An emulated model server without quota or latency; every queued fault must be consumed."""
+    """An emulated cloud without quota or latency, with the bucket `rows`; every queued fault must be consumed."""
     from airflow_provider_llmbeam.sandbox import Sandbox
 
-    with Sandbox() as running:
+    with Sandbox(buckets=("rows",)) as running:
         yield running
         running.faults.assert_all_consumed()
+
+
+@pytest.fixture
+def google(sandbox, monkeypatch):
+    """Puts the sandbox in place of Google's hosts, for this process and those it starts; yields the proxy."""
+    from airflow_provider_llmbeam.sandbox import Proxy
+
+    with Proxy(sandbox) as proxy:
+        for name, value in proxy.environment().items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server of this session, with a password; yields the connection string of its superuser."""
+    import psycopg
+
+    initdb, postgres = _postgres_program("initdb"), _postgres_program("postgres")
+    home = Path(tempfile.mkdtemp(prefix="llmbeam-postgres-"))
+    data, log, password = home / "data", home / "log", secrets.token_urlsafe(12)
+    (home / "password").write_text(password)
+    as_user = {}
+    if os.geteuid() == 0:  # which PostgreSQL refuses
+        user = _unprivileged_user()
+        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        for path in (home, home / "password"):
+            os.chown(path, user.pw_uid, user.pw_gid)
+    make = ["-D", data, "-U", "llmbeam", "-A", "scram-sha-256", f"--pwfile={home}/password", "--no-sync"]
+    subprocess.run(
+        [initdb, *make, "--locale=C", "--encoding=UTF8"],
+        check=True,
+        cwd=home,
+        stdout=subprocess.DEVNULL,
+        **as_user,
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
+    serve = [postgres, "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
+    # The shell ends the server, by its id, when the pipe closes: also when this process is killed with -9.
+    guard = '"$@" </dev/null & read -r _; kill -QUIT $!; wait $!; rm -rf "$0"'
+    with log.open("wb") as lines:
+        guarded = subprocess.Popen(
+            ["sh", "-c", guard, home, *serve],
+            stdin=subprocess.PIPE,
+            stdout=lines,
+            stderr=lines,
+            cwd=home,
+            **as_user,
+        )
+    dsn = f"postgresql://llmbeam:{password}@127.0.0.1:{port}/postgres"
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                psycopg.connect(dsn).close()
+                break
+            except psycopg.OperationalError as error:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}") from error
+                time.sleep(0.05)
+        yield dsn
+    finally:
+        guarded.stdin.close()
+        guarded.wait()
+
+
+@pytest.fixture
+def database(postgres):
+    """The connection string of an empty database of this test."""
+    import psycopg
+    from psycopg import sql
+
+    name = f"test_{secrets.token_hex(4)}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield postgres.replace("/postgres", f"/{name}")
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _postgres_program(name):
+    """Finds a program of the server; Debian keeps them off the PATH."""
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, reversed(versions))])
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise RuntimeError(
+            f"There is no program {name!r}, and this test needs a real PostgreSQL server. Install `postgresql` "
+            "(Debian, Ubuntu, Homebrew) or `postgresql-server` (Fedora); no service has to run."
+        )
+    return found
+
+
+def _unprivileged_user():
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise RuntimeError("PostgreSQL does not run as root, and there is neither a user 'postgres' nor 'nobody'.")

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.gate import Admission, Gate, Slots
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, FailureKind, Outcome
-from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
@@ -50,16 +50,38 @@ class _Request:
     rejections: int = 0
     first_sent_at: float = 0.0
     throttled_since: float | None = None
+    repairs: int = 0
+    asked: str | None = None
+    wasted_input_tokens: int = 0
+    wasted_output_tokens: int = 0
 
     @property
     def is_retry(self) -> bool:
         return self.attempts + self.rejections > 0
+
+    def ask_again(self, error: RequestError) -> None:
+        """Tells the server what was wrong with its answer; what that cost is counted in the end."""
+        (prompt,) = self.prompts
+        self.asked = self.asked or prompt.text  # only the last refusal is told: the prompt does not grow
+        refused = f"An earlier answer to this was refused: {error.message}\nAnswer with valid JSON alone."
+        self.prompts = [dataclasses.replace(prompt, text=f"{self.asked}\n\n{refused}")]
+        self.repairs += 1
+        self.wasted_input_tokens += error.input_tokens
+        self.wasted_output_tokens += error.output_tokens
 
     def halves(self) -> tuple[_Request, _Request]:
         """Two requests in its place; what it cost stays with the first."""
         middle = len(self.prompts) // 2
         first = dataclasses.replace(self, prompts=self.prompts[:middle], input_tokens=self.input_tokens[:middle])
         return first, _Request(self.prompts[middle:], self.input_tokens[middle:])
+
+
+class _NotValid(Exception):  # noqa: N818 - no error yet: the prompt is asked again
+    """The answer of a single prompt is not valid, and may be repaired."""
+
+    def __init__(self, error: RequestError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class Engine:
@@ -75,6 +97,7 @@ class Engine:
         request_timeout_seconds: Of one try.
         observers: Told of every event.
         batching: Limits of a static-batch server.
+        max_repairs: How often a prompt is asked again because its answer is not valid.
         concurrency: Lowers `max_in_flight` by latency, for a server of one's own.
         clock: Seconds; with a shared governor the same for all processes of the machine.
     """
@@ -85,12 +108,13 @@ class Engine:
         *,
         governor: Admission,
         buckets: LengthBuckets,
-        parser: OutputParser,
+        parser: OutputParser | VectorParser,
         policy: RetryPolicy,
         max_in_flight: int,
         request_timeout_seconds: float,
         observers: Sequence[Observer] = (),
         batching: StaticBatching | None = None,
+        max_repairs: int = 0,
         concurrency: ConcurrencyLimit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -105,6 +129,7 @@ class Engine:
         self._request_timeout_seconds = request_timeout_seconds
         self._observers = tuple(observers)
         self._batching = batching if isinstance(backend, StaticBackend) else None
+        self._max_repairs = max_repairs
         self._clock = clock
         self._answers = 0
         self._hopeless = 0
@@ -129,7 +154,7 @@ class Engine:
 
         async def send(planned: PlannedRequest) -> None:
             request = _Request([prompts[index] for index in planned.indices], planned.input_tokens)
-            async with self._slots.place():
+            async with self._slots:
                 answered = await self._outcomes(request)
             for index, outcome in zip(planned.indices, answered, strict=True):
                 outcomes[index] = outcome
@@ -149,6 +174,9 @@ class Engine:
         while self._stopped_by is None:
             try:
                 return await self._attempt(request)
+            except _NotValid as refused:
+                request.ask_again(refused.error)
+                continue
             except RequestError as error:
                 failure = error
             except Exception as error:  # noqa: BLE001 - a defect must not take the neighbours with it
@@ -163,7 +191,9 @@ class Engine:
             if wait_seconds is None:
                 return await self._give_up(request, failure)
             await asyncio.sleep(wait_seconds)
-        return _failures(request, self._stopped_by)
+        input_tokens, output_tokens = request.wasted_input_tokens, request.wasted_output_tokens
+        stopped = dataclasses.replace(self._stopped_by, input_tokens=input_tokens, output_tokens=output_tokens)
+        return _failures(request, stopped)
 
     async def _attempt(self, request: _Request) -> list[Outcome]:
         """Sends one request at its time."""
@@ -219,16 +249,18 @@ class Engine:
     def _judged(self, request: _Request, replies: Sequence[Reply], latency_seconds: float) -> list[Outcome]:
         """Turns replies into outcomes; one that is no answer is a failure of its own prompt alone."""
         padded_tokens = max(reply.input_tokens for reply in replies)
+        if self._concurrency:
+            self._concurrency.answered(latency_seconds, max(reply.output_tokens for reply in replies))
         outcomes: list[Outcome] = []
         for reply, input_tokens in zip(replies, request.input_tokens, strict=True):
             self._buckets.learn(input_tokens, reply.output_tokens)
-            if self._concurrency:
-                self._concurrency.answered(latency_seconds, reply.output_tokens)
             self._answers += 1
             first = not outcomes
             try:
                 parsed = self._parser.parse(reply)
             except RequestError as error:
+                if self._is_repairable(request, reply):
+                    raise _NotValid(error) from None
                 outcomes.append(_failure(error, request if first else None))
                 continue
             outcomes.append(
@@ -237,10 +269,11 @@ class Engine:
                     parsed=parsed,
                     model=reply.model,
                     finish_reason=reply.finish_reason,
-                    input_tokens=reply.input_tokens,
-                    output_tokens=reply.output_tokens,
+                    input_tokens=reply.input_tokens + request.wasted_input_tokens,
+                    output_tokens=reply.output_tokens + request.wasted_output_tokens,
                     attempts=request.attempts if first else 0,
                     rejections=request.rejections if first else 0,
+                    repairs=request.repairs,
                     latency_seconds=latency_seconds,
                     first_token_seconds=reply.first_token_seconds,
                     padded_tokens=padded_tokens,
@@ -249,6 +282,10 @@ class Engine:
                 )
             )
         return outcomes
+
+    def _is_repairable(self, request: _Request, reply: Reply) -> bool:
+        is_cut = reply.finish_reason == "max_tokens"  # and would be again
+        return len(request.prompts) == 1 and request.repairs < self._max_repairs and not is_cut
 
     async def _give_up(self, request: _Request, error: RequestError) -> list[Outcome]:
         if error.kind == "bad_request" and len(request.prompts) > 1:
@@ -271,8 +308,8 @@ def _failure(error: RequestError, request: _Request | None) -> Failure:
         http_status=error.http_status,
         attempts=request.attempts if request else 0,
         rejections=request.rejections if request else 0,
-        input_tokens=error.input_tokens,
-        output_tokens=error.output_tokens,
+        input_tokens=error.input_tokens + (request.wasted_input_tokens if request else 0),
+        output_tokens=error.output_tokens + (request.wasted_output_tokens if request else 0),
     )
 
 

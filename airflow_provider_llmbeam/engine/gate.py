@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +59,13 @@ class Gate:
 
     async def pass_through(self, tokens: float, *, is_retry: bool) -> None:
         """Waits until the request may leave."""
+        if (
+            self._timer is None
+            and not self._retries
+            and not self._fresh
+            and self._wait(self._clock(), tokens) == 0
+        ):
+            return
         waiter = _Waiter(tokens, asyncio.get_running_loop().create_future())
         (self._retries if is_retry else self._fresh).append(waiter)
         if self._timer is None:
@@ -88,19 +94,22 @@ class Gate:
             self._blocked_since = None
         while queue := self._retries or self._fresh:
             if not queue[0].turn.done():
-                line = max(self._line, now - self.SPACING_CREDIT_SECONDS)
-                if line > now:
-                    return self._come_back(line - now)
-                if (wait := self.governor.admit(now, queue[0].tokens)) > 0:
-                    self._blocked_since = now
-                    return self._come_back(min(wait, self.LONGEST_WAIT_SECONDS))
-                self._line = line + self._spacing_seconds
+                if (wait := self._wait(now, queue[0].tokens)) > 0:
+                    self._timer = asyncio.get_running_loop().call_later(wait, self._let_out)
+                    return
                 queue[0].turn.set_result(None)
             queue.popleft()
-        return None
 
-    def _come_back(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._let_out)
+    def _wait(self, now: float, tokens: float) -> float:
+        """Lets one request out and returns 0, or the seconds after which to ask again."""
+        line = max(self._line, now - self.SPACING_CREDIT_SECONDS)
+        if line > now:
+            return line - now
+        if (wait := self.governor.admit(now, tokens)) > 0:
+            self._blocked_since = now
+            return min(wait, self.LONGEST_WAIT_SECONDS)
+        self._line = line + self._spacing_seconds
+        return 0.0
 
 
 class Slots:
@@ -115,19 +124,18 @@ class Slots:
         self._taken = 0
         self._queue: deque[asyncio.Future[None]] = deque()
 
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Holds a place while the body runs."""
+    async def __aenter__(self) -> None:
+        """Waits for a place and takes it."""
         while self._taken >= self._limit():
             turn = asyncio.get_running_loop().create_future()
             self._queue.append(turn)
             await turn
         self._taken += 1
-        try:
-            yield
-        finally:
-            self._taken -= 1
-            self._wake()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Gives the place back."""
+        self._taken -= 1
+        self._wake()
 
     def _wake(self) -> None:
         free = self._limit() - self._taken

@@ -35,14 +35,17 @@ class Completion:
     """An answer.
 
     Attributes:
-        text: As the server sent it.
-        parsed: The JSON value of `text` when an output schema was asked for, else `None`.
+        text: As the server sent it; empty for an embedding.
+        parsed: The JSON value of `text` when an output schema was asked for, the vector of an embedding, else
+            `None`.
         model: The version that answered, as the server names it.
-        finish_reason: `stop` or `max_tokens` (cut at `max_output_tokens`), else the server's own word.
-        input_tokens: As billed.
-        output_tokens: As billed, thoughts included.
+        finish_reason: `stop` or `max_tokens` (cut at `max_output_tokens`), else the server's own word;
+            `truncated` where a text was too long and only its beginning was embedded.
+        input_tokens: As billed, answers that were not valid included.
+        output_tokens: Likewise, with thoughts.
         attempts: Requests sent, 429s not counted; 0 when another prompt of the batch carried the request.
         rejections: 429s received on the way, likewise.
+        repairs: Of the attempts, those after an answer that was not valid.
         latency_seconds: Of the attempt that succeeded.
         first_token_seconds: From that attempt to its first text, when the answer was streamed.
         padded_tokens: Input tokens that the server computed for this prompt, padding included.
@@ -58,6 +61,7 @@ class Completion:
     output_tokens: int
     attempts: int
     rejections: int = 0
+    repairs: int = 0
     latency_seconds: float
     first_token_seconds: float | None = None
     padded_tokens: int = 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from array import array
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -46,13 +48,55 @@ class OutputParser:
     @staticmethod
     def _invalid(reply: Reply, message: str) -> RequestError:
         cut = " (cut at `max_output_tokens`)" if reply.finish_reason == "max_tokens" else ""
-        return RequestError(
-            "invalid_output",
-            f"{message}{cut}",
-            http_status=200,
-            input_tokens=reply.input_tokens,
-            output_tokens=reply.output_tokens,
-        )
+        return _invalid(reply, f"{message}{cut}")
+
+
+class VectorParser:
+    """Refuses vectors that hold no finite numbers, or not as many as the others.
+
+    Args:
+        dimensions: How many there have to be; `None`: as many as in the first vector.
+    """
+
+    def __init__(self, dimensions: int | None) -> None:
+        self._dimensions = dimensions
+
+    def parse(self, reply: Reply) -> list[float]:
+        """Returns the vector.
+
+        Raises:
+            RequestError: Of kind `invalid_output`; it carries the tokens that were billed.
+        """
+        vector = reply.vector
+        if not vector:
+            raise _invalid(reply, "the answer has no vector")
+        if not _is_finite(vector):
+            raise _invalid(reply, "the vector holds something else than finite 32-bit numbers")
+        if self._dimensions is None:
+            self._dimensions = len(vector)
+        if len(vector) != self._dimensions:
+            raise _invalid(reply, f"the vector has {len(vector)} dimensions, not {self._dimensions}")
+        return list(vector)
+
+
+def _is_finite(vector: Sequence[Any]) -> bool:
+    """Models compute in 32 bits, and Parquet and Milvus keep as many: what is infinite there is no answer."""
+    if not {*map(type, vector)} <= {float, int}:
+        return False
+    try:
+        return all(map(math.isfinite, array("f", vector)))
+    except OverflowError:
+        return False
+
+
+def _invalid(reply: Reply, message: str) -> RequestError:
+    return RequestError(
+        "invalid_output",
+        message,
+        http_status=200,
+        input_tokens=reply.input_tokens,
+        output_tokens=reply.output_tokens,
+    )
 
 
 def _no_number(name: str) -> Any:

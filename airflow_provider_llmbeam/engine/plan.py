@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
@@ -26,6 +26,14 @@ class StaticBatching:
     max_padded_tokens: int
     max_instances: int = 1024
     max_bytes: int = 1_500_000  # Vertex AI's limit of a `predict` request
+
+    def within(self, max_padded_tokens: int, max_instances: int | None) -> StaticBatching:
+        """Narrows the limits; `None` leaves one as it is."""
+        return replace(
+            self,
+            max_padded_tokens=min(self.max_padded_tokens, max_padded_tokens),
+            max_instances=min(self.max_instances, max_instances or self.max_instances),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,12 @@ def plan(prompts: Sequence[Prompt], batching: StaticBatching | None = None) -> l
     longest_first = sorted(range(len(prompts)), key=lambda index: -tokens[index])
     return [
         PlannedRequest(tuple(run), tuple(tokens[index] for index in run))
-        for run in _cut(longest_first, tokens, [len(prompt.text.encode()) for prompt in prompts], batching)
+        for run in _cut(
+            longest_first,
+            tokens,
+            [len(prompt.text.encode("utf-8", "surrogatepass")) for prompt in prompts],
+            batching,
+        )
     ]
 
 

@@ -27,21 +27,24 @@ class RunInferenceOperator(BaseOperator):
     server's words, in the dead letter.
 
     Args:
-        source: Where rows come from, see `spec.FilesSource`.
+        source: Where rows come from, see `spec.FilesSource`, `spec.BigQuerySource` and `spec.RowsSource`.
         prompt: How a row becomes a prompt, see `spec.PromptTemplate`. Its `template` and `system` are rendered
             per row on the workers, never by Airflow; its `variables` are rendered by Airflow.
         model: Which model answers, see `spec.GeminiModel` and `spec.OpenAIModel`; also the XCom of a model spec.
-        sink: Where answers go, see `spec.FilesSink`.
+        sink: Where answers go, see `spec.FilesSink`, `spec.BigQuerySink`, `spec.PostgresSink` and
+            `spec.MilvusSink`.
         generation: Parameters of the answer, see `spec.Generation`.
+        embedding: Asks for vectors instead of texts: parameters of the vector, see `spec.Embedding`; `{}` will do.
         limits: Quotas and patience, see `spec.Limits`.
         batching: Length buckets and batch size, see `spec.Batching`.
-        state_uri: Directory of the journal; left out, below the sink.
+        cache: Shares answers with other runs and Dags, see `spec.Cache`.
+        state_uri: Directory of the journal; left out, below a files sink.
         job_name: Left out, made of Dag, task and run, so that retries find their journal.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
 
     Templated:
-        `source`, `prompt_variables`, `model`, `sink`, `generation`, `limits`, `batching`, `state_uri`,
-        `job_name`, `llmbeam_conn_id`.
+        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `limits`, `batching`,
+        `cache`, `state_uri`, `job_name`, `llmbeam_conn_id`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, and the addresses of answers, dead letter and report.
@@ -58,13 +61,15 @@ class RunInferenceOperator(BaseOperator):
         "model",
         "sink",
         "generation",
+        "embedding",
         "limits",
         "batching",
+        "cache",
         "state_uri",
         "job_name",
         "llmbeam_conn_id",
     )
-    template_fields_renderers = dict.fromkeys(template_fields[:7], "json")
+    template_fields_renderers = dict.fromkeys(template_fields[:9], "json")
     ui_color = "#e8f0fe"
 
     def __init__(
@@ -75,8 +80,10 @@ class RunInferenceOperator(BaseOperator):
         model: Any,
         sink: Any,
         generation: Any = None,
+        embedding: Any = None,
         limits: Any = None,
         batching: Any = None,
+        cache: Any = None,
         state_uri: str | None = None,
         job_name: str | None = None,
         llmbeam_conn_id: str = "llmbeam_default",
@@ -90,8 +97,10 @@ class RunInferenceOperator(BaseOperator):
         self.model = plain(model)
         self.sink = plain(sink)
         self.generation = plain(generation)
+        self.embedding = plain(embedding)
         self.limits = plain(limits)
         self.batching = plain(batching)
+        self.cache = plain(cache)
         self.state_uri = state_uri
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
@@ -103,6 +112,7 @@ class RunInferenceOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+        from airflow_provider_llmbeam.hooks.postgres import sink_environment
 
         data = self._spec_data(self.job_name or job_name(context["ti"]))
         environment: dict[str, str] = {}
@@ -110,6 +120,7 @@ class RunInferenceOperator(BaseOperator):
             if isinstance(self.model, Mapping):
                 data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
             spec = JobSpec.parse(data)
+            environment |= sink_environment(spec.sink)
             self._process = JobProcess(spec, environment, self.log)
             return self._process.run()
         except LLMBeamError as error:
@@ -132,9 +143,12 @@ class RunInferenceOperator(BaseOperator):
             "prompt": prompt,
             "model": self.model,
             "sink": self.sink,
+            "task": None if self.embedding is None else "embed",
             "generation": self.generation,
+            "embedding": self.embedding,
             "limits": self.limits,
             "batching": self.batching,
+            "cache": self.cache,
             "state_uri": self.state_uri,
         }
         return {field: value for field, value in parts.items() if value is not None}

@@ -114,7 +114,7 @@ def check_model(spec: JobSpec) -> None:
     """
     from airflow_provider_llmbeam.engine.backends import open_backend
 
-    open_backend(spec.model, spec.generation, spec.prompt.output_schema)
+    open_backend(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 
 
 def _spec(path: Path) -> JobSpec:

@@ -82,7 +82,7 @@ class TallyRows(beam.DoFn):
         tally = self.tally
         if isinstance(element, AnsweredRow):
             tally.answered[element.origin] += 1
-            if element.origin == "fresh":
+            if element.origin in ("fresh", "repaired"):
                 self._add_answer(tally, element)
             return
         failure = element.failure

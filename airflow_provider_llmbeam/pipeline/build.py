@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.pipeline.read import ReadRows
 from airflow_provider_llmbeam.pipeline.render import Render
 from airflow_provider_llmbeam.pipeline.reuse import reuse
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
-from airflow_provider_llmbeam.pipeline.sinks import staged_as
+from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.write import WriteAside
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -29,8 +29,9 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
         One element: the report as JSON text.
 
     Raises:
-        JobSpecError: The source has nothing to read.
+        JobSpecError: The source has nothing to read, or the sink cannot take the answers.
     """
+    check(spec)
     source = root | "Read" >> ReadRows(spec)
     rows, duplicate_keys, extra = unique(source["rows"], spec.source)
     rendered = rows | "Render" >> beam.ParDo(Render(spec)).with_outputs(DEAD, main="rows")
@@ -45,7 +46,12 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
 
     file_format, shards = staged_as(spec.sink)
     answer_files = answered | "WriteAnswers" >> WriteAside(
-        spec.staging_uri, "answers", file_format=file_format, shards=shards, key=spec.source.key
+        spec.staging_uri,
+        "answers",
+        file_format=file_format,
+        shards=shards,
+        key=spec.source.key,
+        has_vectors=spec.embedding is not None,
     )
     dead_files = dead | "WriteDeadLetter" >> WriteAside(spec.staging_uri, "dead_letter", file_format="jsonl")
     counted = [
@@ -78,8 +84,8 @@ class FanOut(beam.DoFn):
         request: Request = result.example
         for number, row in enumerate(request.rows):
             if isinstance(result.inference, Completion):
-                origin: Origin = "duplicate" if number else "fresh"
-                yield AnsweredRow(row, request.fingerprint, result.inference, origin)
+                first: Origin = "repaired" if result.inference.repairs else "fresh"
+                yield AnsweredRow(row, request.fingerprint, result.inference, "duplicate" if number else first)
             else:
                 yield beam.pvalue.TaggedOutput(DEAD, DeadRow(row, result.inference, is_duplicate=number > 0))
 
@@ -91,8 +97,10 @@ def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
         limits=spec.limits,
         batching=spec.batching,
         output_schema=spec.prompt.output_schema,
+        embedding=spec.embedding,
         journal_uri=spec.journal_uri,
         prompt_of=lambda request: request.prompt,
         fingerprint_of=lambda request: request.fingerprint,
         job=spec.name,
+        max_repairs=spec.prompt.max_repairs,
     )

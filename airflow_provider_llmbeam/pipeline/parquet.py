@@ -13,8 +13,11 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-#: Rows per row group.
-_ROW_GROUP = 10_000
+from airflow_provider_llmbeam.pipeline.key_types import KeyTypes
+
+#: Rows per row group; of vectors fewer, as a number in Python takes 32 bytes: 3,072 of them a row make 100 MB so.
+_ROW_GROUP, _VECTORS_ROW_GROUP = 10_000, 1_000
+_KEY_TYPES = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "text": pa.string()}
 _OUTPUT_TYPES = {
     "answer": pa.string(),
     "origin": pa.string(),
@@ -26,6 +29,8 @@ _OUTPUT_TYPES = {
     "attempts": pa.int64(),
     "latency_seconds": pa.float64(),
 }
+#: Of 32 bits, as models compute.
+_VECTOR = pa.list_(pa.float32())
 _CONTENT = b"llmbeam.content"
 #: In a line, where a quote inside of a text is escaped.
 _ORIGIN = re.compile(rb'"origin": "\w+", ')
@@ -46,21 +51,30 @@ class Staged:
     content: str
 
 
-def write_parquet(lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...]) -> None:
-    """Writes records to Parquet. A key column is integer, number or boolean where every value is, else text."""
+def write_parquet(
+    lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...], *, has_vectors: bool = False
+) -> None:
+    """Writes records to Parquet. A key column is integer, number or boolean where every value is, else text.
+
+    Args:
+        lines: Records as JSON lines.
+        file: Where to.
+        key: The key columns.
+        has_vectors: Whether each answer is a vector, and so a list of numbers; otherwise it is text.
+    """
+    output_types = {**_OUTPUT_TYPES, "answer": _VECTOR} if has_vectors else _OUTPUT_TYPES
     with tempfile.TemporaryFile() as spool:
-        seen: dict[str, set[type]] = {column: set() for column in key}
-        content = 0
+        types, content = KeyTypes(key), 0
         for line in lines:
             content ^= int.from_bytes(hashlib.sha256(_ORIGIN.sub(b"", line)).digest())
-            record = json.loads(line)
-            for column in key:
-                seen[column].add(_kind(record[column]))
+            types.see(json.loads(line))
             spool.write(line)
         spool.seek(0)
-        schema = pa.schema([*((column, _arrow_type(seen[column])) for column in key), *_OUTPUT_TYPES.items()])
+        keys = [(column, _KEY_TYPES[found]) for column, found in types.found().items()]
+        schema = pa.schema([*keys, *output_types.items()])
         with pq.ParquetWriter(file, schema) as writer:
-            while rows := [_flat(json.loads(line), schema) for line in _take(spool, _ROW_GROUP)]:
+            size = _VECTORS_ROW_GROUP if has_vectors else _ROW_GROUP
+            while rows := [_flat(json.loads(line), schema) for line in _take(spool, size)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             writer.add_key_value_metadata({_CONTENT: f"{content:064x}".encode()})
 
@@ -73,36 +87,16 @@ def read_staged(file: IO[bytes]) -> Staged:
     return Staged(types, footer.num_rows, footer.metadata[_CONTENT].decode())
 
 
-class _Long(int):
-    """Of 54 to 64 bits."""
-
-
-def _kind(value: Any) -> type:
-    # Beyond 2**53 a float loses it, beyond 2**63 a column does: such numbers are text.
-    if type(value) is not int or abs(value) <= 2**53:
-        return type(value)
-    return _Long if -(2**63) <= value < 2**63 else str
-
-
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """The value in a column of texts."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text.encode("utf-8", "replace").decode()
-
-
-def _arrow_type(types: set[type]) -> pa.DataType:
-    if types == {bool}:
-        return pa.bool_()
-    if types and types <= {int, _Long}:
-        return pa.int64()
-    if types and types <= {int, float}:
-        return pa.float64()
-    return pa.string()
 
 
 def _flat(record: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
     """Turns what is not text into JSON text where the column is text."""
     return {
-        name: _text(value) if pa.types.is_string(schema.field(name).type) else value
+        name: as_text(value) if pa.types.is_string(schema.field(name).type) else value
         for name, value in record.items()
     }
 

@@ -25,8 +25,8 @@ class Publish(beam.DoFn):
 
     Raises:
         RowsLostError: Rows in is not answered + dead letter. Nothing was published.
-        TooManyDeadError: More rows died than `max_dead_letter_ratio` allows. The dead letter was published, and
-            the previous answers stayed.
+        TooManyDeadError: More rows died than `limits.max_dead_letter_ratio` allows. The dead letter was published,
+            and the previous answers stayed.
     """
 
     def __init__(self, spec: JobSpec, started_at: float) -> None:
@@ -47,7 +47,7 @@ class Publish(beam.DoFn):
         dead_letter_uri = f"{output_uri}dead_letter-00000-of-00001.jsonl"
         (dead,) = self._every_shard(dead_files, "dead_letter", 1, "jsonl").values()
         move_in({dead: dead_letter_uri})
-        check_ratio(tally, spec.max_dead_letter_ratio, dead_letter_uri)
+        check_ratio(tally, spec.limits.max_dead_letter_ratio, dead_letter_uri)
         file_format, shards = sinks.staged_as(spec.sink)
         answers_uris = sinks.publish(spec, self._every_shard(answer_files, "answers", shards, file_format))
         report = build_report(
@@ -77,7 +77,8 @@ class Publish(beam.DoFn):
         files = dict(written)
         for shard in set(range(shards)) - files.keys():
             files[shard] = f"{self._spec.staging_uri}{prefix}-{shard}-empty.{file_format}"
-            write_file(files[shard], (), file_format, self._spec.source.key)
+            has_vectors = self._spec.embedding is not None
+            write_file(files[shard], (), file_format, self._spec.source.key, has_vectors=has_vectors)
         return files
 
 
@@ -114,6 +115,6 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
     kinds = ", ".join(f"{count} × {kind} ({tally.words[kind]})" for kind, count in tally.dead.most_common(3))
     raise TooManyDeadError(
         f"{dead} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
-        f"`max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in the "
-        "journal: another try asks for the failed rows alone."
+        f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in "
+        "the journal: another try asks for the failed rows alone."
     )

@@ -88,12 +88,15 @@ class Render(beam.DoFn):
         """Compiles the templates once per worker."""
         spec = self._spec
         self._renderer = PromptRenderer(spec.prompt)
-        self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema)
+        self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 
     def process(self, row: Row) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
         """Renders one row."""
         try:
             prompt = self._renderer.render(row)
+            if self._spec.embedding is not None and not prompt.text.strip():
+                # APIs refuse a whole request for one empty text, and finding it takes many more.
+                raise ValueError("the text is empty, and nothing has no vector")
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and it is this row's alone
             PROGRESS.add("died")
             yield beam.pvalue.TaggedOutput(DEAD, dead(row, "template_error", f"{type(error).__name__}: {error}"))

@@ -14,13 +14,15 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
 from airflow_provider_llmbeam.engine.backends import open_backend
+from airflow_provider_llmbeam.engine.backends.base import Backend
+from airflow_provider_llmbeam.engine.backends.embeddings import EmbeddingBackend
 from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.gate import Admission
 from airflow_provider_llmbeam.engine.governor import Governor
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
@@ -30,7 +32,7 @@ from airflow_provider_llmbeam.pipeline.metrics import NAMESPACE, count_outcomes
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
-from airflow_provider_llmbeam.spec.model import EchoModel, Generation, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.model import EchoModel, Embedding, Generation, Model, OpenAIModel
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +59,12 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         limits: Quotas and patience.
         batching: Batch size and length buckets.
         output_schema: JSON Schema of the answer.
+        embedding: Parameters of a vector; given, each prompt's text is embedded, and a completion's `parsed` is
+            its vector.
         journal_uri: Directory for answers as they arrive; `None` keeps no journal.
         prompt_of: Finds the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
         fingerprint_of: Finds the name of its answer in the journal; by default it is computed from the prompt.
+        max_repairs: How often a prompt is asked again because `output_schema` refuses its answer.
         job: Whose answers the journal keeps, where several jobs share one.
     """
 
@@ -71,10 +76,12 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         limits: Limits = Limits(),  # noqa: B008 - frozen
         batching: Batching = Batching(),  # noqa: B008 - frozen
         output_schema: Mapping[str, Any] | None = None,
+        embedding: Embedding | None = None,
         journal_uri: str | None = None,
         prompt_of: Callable[[ExampleT], str | Prompt] | None = None,
         fingerprint_of: Callable[[ExampleT], str] | None = None,
         job: str = "",
+        max_repairs: int = 0,
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
@@ -83,10 +90,12 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._limits = limits
         self._batching = batching
         self._output_schema = output_schema
+        self._embedding = embedding
         self._journal_uri = journal_uri
         self._prompt_of = prompt_of
         self._fingerprint_of = fingerprint_of
         self._job = job
+        self._max_repairs = max_repairs
 
     def load_model(self) -> EngineThread:
         """Opens the client, once per process."""
@@ -146,25 +155,39 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             return []
         if self._fingerprint_of is not None:
             return [self._fingerprint_of(example) for example in batch]
-        fingerprint = Fingerprinter(self._model, self._generation, self._output_schema)
+        fingerprint = Fingerprinter(self._model, self._generation, self._output_schema, self._embedding)
         return [fingerprint(prompt.text, prompt.system, prompt.media) for prompt in prompts]
 
     def _open_engine(self) -> Engine:
         limits = self._limits
         has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
+        backend = open_backend(self._model, self._generation, self._output_schema, self._embedding)
+        # A vector costs no output tokens, so none are reserved.
+        max_output_tokens = 0 if self._embedding else self._generation.max_output_tokens
         return Engine(
-            open_backend(self._model, self._generation, self._output_schema),
+            backend,
             governor=machine_governor(self._model, limits),
-            buckets=LengthBuckets(self._batching.resolved_boundaries, self._generation.max_output_tokens),
-            parser=OutputParser(self._output_schema),
+            buckets=LengthBuckets(self._batching.resolved_boundaries, max_output_tokens),
+            parser=VectorParser(self._embedding.dimensions)
+            if self._embedding
+            else OutputParser(self._output_schema),
             policy=RetryPolicy(limits.max_attempts, limits.max_throttled_seconds),
             max_in_flight=limits.max_in_flight,
             request_timeout_seconds=limits.request_timeout_seconds,
             observers=(PROGRESS,),
-            batching=StaticBatching(max_padded_tokens=self._batching.max_padded_tokens),
+            max_repairs=self._max_repairs if self._output_schema is not None else 0,
+            batching=self._static_batching(backend),
             concurrency=None
             if has_quota or not isinstance(self._model, OpenAIModel)
             else ConcurrencyLimit(limits.max_in_flight),
+        )
+
+    def _static_batching(self, backend: Backend) -> StaticBatching:
+        asked = self._batching
+        if isinstance(backend, EmbeddingBackend):
+            return backend.limits.within(asked.max_padded_tokens, asked.max_instances)
+        return StaticBatching(max_padded_tokens=asked.max_padded_tokens).within(
+            asked.max_padded_tokens, asked.max_instances
         )
 
 

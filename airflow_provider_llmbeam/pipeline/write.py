@@ -25,15 +25,23 @@ class WriteAside(beam.PTransform):
         file_format: `jsonl` or `parquet`.
         shards: Number of files. A row's key alone decides in which it is.
         key: Columns that name a row; Parquet takes their types from the data.
+        has_vectors: Whether the answers are vectors.
     """
 
     def __init__(
-        self, staging_uri: str, prefix: str, *, file_format: str, shards: int = 1, key: tuple[str, ...] = ()
+        self,
+        staging_uri: str,
+        prefix: str,
+        *,
+        file_format: str,
+        shards: int = 1,
+        key: tuple[str, ...] = (),
+        has_vectors: bool = False,
     ) -> None:
         super().__init__()
         self._shards = shards
         self._key = key
-        self._write = _WriteShard(staging_uri, prefix, file_format, key)
+        self._write = _WriteShard(staging_uri, prefix, file_format, key, has_vectors)
 
     def expand(self, branches: tuple[beam.PCollection, ...]) -> beam.PCollection:
         """Encodes in each branch, so that only lines move; then groups by shard and writes each."""
@@ -59,23 +67,28 @@ def _shard(row: Row, key: tuple[str, ...], shards: int) -> int:
 
 
 class _WriteShard(beam.DoFn):
-    def __init__(self, staging_uri: str, prefix: str, file_format: str, key: tuple[str, ...]) -> None:
+    def __init__(
+        self, staging_uri: str, prefix: str, file_format: str, key: tuple[str, ...], has_vectors: bool
+    ) -> None:
         self._staging_uri = staging_uri
         self._prefix = prefix
         self._file_format = file_format
         self._key = key
+        self._has_vectors = has_vectors
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, str]]:
         shard, lines = element
         uri = f"{self._staging_uri}{self._prefix}-{shard}-{uuid.uuid4().hex}.{self._file_format}"
-        write_file(uri, lines, self._file_format, self._key)
+        write_file(uri, lines, self._file_format, self._key, has_vectors=self._has_vectors)
         yield shard, uri
 
 
-def write_file(uri: str, lines: Iterable[bytes], file_format: str, key: tuple[str, ...]) -> None:
+def write_file(
+    uri: str, lines: Iterable[bytes], file_format: str, key: tuple[str, ...], *, has_vectors: bool = False
+) -> None:
     """Writes encoded records to a new file."""
     with FileSystems.create(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         if file_format == "parquet":
-            write_parquet(lines, file, key)
+            write_parquet(lines, file, key, has_vectors=has_vectors)
         else:
             file.writelines(lines)

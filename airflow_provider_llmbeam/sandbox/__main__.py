@@ -56,7 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.env is not None:
                 proxy = stack.enter_context(Proxy(sandbox, port=options.proxy_port, project=options.project))
                 exports = exported(environment(sandbox, proxy))
-                text = exports if options.env == TO_STDOUT else text
+                text = (
+                    exports
+                    if options.env == TO_STDOUT
+                    else f"{text}Google's clients, hooks and Dags:\n  . {options.env}\n"
+                )
                 stack.enter_context(_file(None if options.env == TO_STDOUT else options.env, exports))
             ready = json.dumps({"url": sandbox.url, "pid": os.getpid()}) + "\n"
             stack.enter_context(_file(options.ready_file, ready))

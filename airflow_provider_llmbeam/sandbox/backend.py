@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.answers import Answer, answer_text
+from airflow_provider_llmbeam.sandbox.answers import Answer, answer_text, prompt_sha256
 from airflow_provider_llmbeam.sandbox.clock import Clock
 from airflow_provider_llmbeam.sandbox.faults import Fault, Faults
 from airflow_provider_llmbeam.sandbox.latency import Latency
@@ -142,7 +142,7 @@ class Backend:
         return await send(request, damaged(fault, dialect, reply), fault=fault, seconds=seconds)
 
     def _think(self, call: ModelCall) -> Answer:
-        if call.is_blocked:
+        if call.is_blocked or call.texts:
             return _NO_ANSWER
         answer = answer_text(
             call.prompt,
@@ -177,6 +177,7 @@ class Backend:
                 method=dialect.method,
                 model=call.model if call else "",
                 prompt_sha256=call.prompt_sha256 if call else "",
+                texts_sha256=tuple(map(prompt_sha256, call.texts)) if call else (),
                 http_status=http_status,
                 input_tokens=call.input_tokens if call and is_billed else 0,
                 output_tokens=answer.output_tokens if answer and is_billed else 0,

@@ -102,7 +102,8 @@ class BigQuery:
 
     def _waiting(self, verb: str, path: str, method: Method, work: Callable[[RestCall], Reply]) -> Route:
         """Return a route whose work takes the lock only while it does not wait."""
-        return Route(verb=verb, pattern=re.compile(f"/bigquery/v2{path}"), method=method, work=work)
+        pattern = re.compile(f"/bigquery/v2{path}")
+        return Route(verb=verb, pattern=pattern, method=method, work=work, label=_label)
 
     def _route(self, verb: str, path: str, method: Method, work: Callable[[RestCall], Reply]) -> Route:
         return self._waiting(verb, path, method, self._locked(work))
@@ -379,6 +380,12 @@ def routes(backend: Backend, bigquery: BigQuery) -> list[web.RouteDef]:
     """Return the routes of BigQuery."""
     service = Service(backend, WORDING, bigquery.routes(), is_slow=True)
     return [web.route("*", f"{prefix}/{{tail:.*}}", service.serve) for prefix in PREFIXES]
+
+
+def _label(call: RestCall) -> str:
+    """Name what a call is about: of a new job the id, which stands in the body."""
+    match = re.search(rb'"jobId"\s*:\s*"([^"]*)"', call.body)
+    return "/".join((*call.names.values(), *([match[1].decode()] if match else ())))
 
 
 def _table_id(call: RestCall) -> TableId:

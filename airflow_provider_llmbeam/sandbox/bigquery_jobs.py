@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.sandbox.backend import Backend
 from airflow_provider_llmbeam.sandbox.bigquery_catalog import Table, TableId
 from airflow_provider_llmbeam.sandbox.bigquery_files import Source, UnreadableError
 from airflow_provider_llmbeam.sandbox.bigquery_queries import Estimate, Queries, Result, duckdb_error
-from airflow_provider_llmbeam.sandbox.bigquery_tables import Tables
+from airflow_provider_llmbeam.sandbox.bigquery_tables import ABORTED, Tables
 from airflow_provider_llmbeam.sandbox.objects import ObjectStore
 from airflow_provider_llmbeam.sandbox.rest import RestError
 
@@ -261,7 +261,7 @@ class Jobs:
         uris = options.get("destinationUris") or [options.get("destinationUri") or ""]
         data = bigquery_files.write(self._tables.arrow(f"SELECT * FROM {table.sql}"), fields, options)
         if job.is_aborted:
-            raise RestError(503, "", "backendError")
+            raise RestError(503, ABORTED, "backendError")
         bucket, _, name = uris[0].removeprefix("gs://").partition("/")
         # Shards are numbered with twelve digits; the sandbox writes one.
         self._store.put(bucket, name.replace("*", "0" * 12), data, {}, {})

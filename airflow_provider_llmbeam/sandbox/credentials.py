@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
+from airflow_provider_llmbeam.sandbox.google_errors import google_error
 from airflow_provider_llmbeam.sandbox.replies import encoded
 
 TOKEN_SECONDS = 3599
@@ -48,6 +49,10 @@ def routes() -> list[web.RouteDef]:
     """Return the routes of the token service and of what google-auth asks about an account."""
 
     async def token(request: web.Request) -> web.Response:
+        if not request.host.endswith(".googleapis.com"):
+            # Only behind the proxy: at the sandbox's own address no account is known.
+            reply = google_error(404, f"The requested URL {request.path} was not found on this server.")
+            return web.Response(status=404, body=reply.body, headers=reply.all_headers())
         fields = dict(parse_qsl((await request.read()).decode()))
         audience = _claims(fields.get("assertion", "")).get("target_audience")
         answer: dict[str, Any] = {"token_type": "Bearer", "expires_in": TOKEN_SECONDS}

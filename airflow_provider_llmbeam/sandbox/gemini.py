@@ -87,9 +87,9 @@ class GeminiDialect:
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Check and read a request; raises `RefusedError` when the service would refuse it."""
-        self._authenticate(request)
+        self.authenticate(request)
         if not self.model.startswith(("gemini", "gemma")):
-            raise RefusedError(google_error(404, self._not_found()))
+            raise RefusedError(google_error(404, self.not_found()))
         try:
             fields = read_object(body)
             call = self._call(fields.get("generateContentRequest") or fields)
@@ -138,7 +138,8 @@ class GeminiDialect:
             is_streamed=True,
         )
 
-    def _authenticate(self, request: web.Request) -> None:
+    def authenticate(self, request: web.Request) -> None:
+        """Check key or token; raises `RefusedError`."""
         if self.project:
             if not request.headers.get("Authorization", "").startswith("Bearer "):
                 info = error_info("CREDENTIALS_MISSING", service="aiplatform.googleapis.com")
@@ -147,7 +148,7 @@ class GeminiDialect:
         key = request.headers.get("x-goog-api-key") or request.query.get("key")
         if not key:
             raise RefusedError(google_error(403, _NO_KEY))
-        if key == "invalid":
+        if key.startswith("invalid"):
             info = error_info("API_KEY_INVALID", service="generativelanguage.googleapis.com")
             message = "API key not valid. Please pass a valid API key."
             raise RefusedError(google_error(400, message, (info,)))
@@ -176,7 +177,8 @@ class GeminiDialect:
             is_blocked=BLOCK_MARKER in prompt,
         )
 
-    def _not_found(self) -> str:
+    def not_found(self) -> str:
+        """Word that there is no such model."""
         if self.publisher:
             return (
                 f"Publisher Model `{self.project}{self.publisher}/models/{self.model}` was not found or your "

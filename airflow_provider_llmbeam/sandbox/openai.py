@@ -59,7 +59,7 @@ class OpenAIDialect:
     """One method of the OpenAI API.
 
     Attributes:
-        method: "openai.chatCompletions" or "openai.models".
+        method: E.g. "openai.chatCompletions".
         api_key: What callers must bring as bearer token; None lets everyone in.
         input_token_limit: Context length, in tokens.
     """
@@ -75,8 +75,7 @@ class OpenAIDialect:
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Check and read a request; raises `RefusedError` when the service would refuse it."""
-        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
-            raise RefusedError(openai_error(401, "Incorrect API key provided.", code="invalid_api_key"))
+        self.authenticate(request)
         if self.method == "openai.models":
             return ModelCall(model="", prompt="", system="", input_tokens=0, prompt_sha256="")
         try:
@@ -87,6 +86,11 @@ class OpenAIDialect:
         if call.input_tokens > self.input_token_limit:
             raise RefusedError(self._too_long(call.input_tokens))
         return call
+
+    def authenticate(self, request: web.Request) -> None:
+        """Check the key; raises `RefusedError`."""
+        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
+            raise RefusedError(openai_error(401, "Incorrect API key provided.", code="invalid_api_key"))
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
         """Word an answer."""

@@ -17,6 +17,7 @@ class RequestRecord:
         method: E.g. "gemini.generateContent".
         model: As asked for; "" when the request was refused before it was read.
         prompt_sha256: `prompt_sha256(prompt, system)`; "" when there was no prompt.
+        texts_sha256: `prompt_sha256(text)` of each text that was to be embedded.
         http_status: As sent, or as it was about to be sent when the connection was dropped; None when
             the server never answers.
         input_tokens: 0 when nothing is billed.
@@ -32,6 +33,7 @@ class RequestRecord:
     method: Method
     model: str = ""
     prompt_sha256: str = ""
+    texts_sha256: tuple[str, ...] = ()
     http_status: int | None
     input_tokens: int = 0
     output_tokens: int = 0
@@ -70,7 +72,7 @@ class RequestLog:
         self._records.clear()
 
     def paid(self, method: Method | None = None) -> Counter[str]:
-        """Count the billed answers per prompt: whoever is above 1 was paid for twice.
+        """Count the billed answers per prompt, or per text embedded: whoever is above 1 was paid for twice.
 
         Args:
             method: Only this method; None counts all.
@@ -85,5 +87,8 @@ class RequestLog:
         if method is not None:
             check_method(method)
         return Counter(
-            record.prompt_sha256 for record in self if record.is_billed and method in (None, record.method)
+            paid
+            for record in self
+            if record.is_billed and method in (None, record.method)
+            for paid in record.texts_sha256 or (record.prompt_sha256,)
         )

@@ -37,6 +37,9 @@ class ModelCall:
         is_streamed: Whether the answer comes in pieces.
         has_usage: Whether a streamed answer reports its tokens.
         is_blocked: Whether the emulated safety filter keeps the model from answering.
+        texts: What is embedded, each by itself; `prompt` then holds them all.
+        dimensions: Of the vectors; None is the model's own number.
+        is_base64: Whether the vectors come as base64 of 32-bit numbers.
     """
 
     model: str
@@ -50,6 +53,9 @@ class ModelCall:
     is_streamed: bool = False
     has_usage: bool = True
     is_blocked: bool = False
+    texts: tuple[str, ...] = ()
+    dimensions: int | None = None
+    is_base64: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

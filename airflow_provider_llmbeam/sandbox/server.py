@@ -13,7 +13,16 @@ from typing import Self
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox import bigquery, control, credentials, gemini, openai, storage
+from airflow_provider_llmbeam.sandbox import (
+    bigquery,
+    control,
+    credentials,
+    gemini,
+    gemini_embeddings,
+    openai,
+    openai_embeddings,
+    storage,
+)
 from airflow_provider_llmbeam.sandbox.backend import Backend
 from airflow_provider_llmbeam.sandbox.clock import Clock
 from airflow_provider_llmbeam.sandbox.control import Stats
@@ -194,6 +203,10 @@ class Sandbox:
         application.add_routes(credentials.routes())
         application.add_routes(storage.routes(self._backend, self._storage))
         application.add_routes(bigquery.routes(self._backend, self._bigquery))
-        application.add_routes(openai.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit))
+        for module in (openai, openai_embeddings):
+            application.add_routes(
+                module.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit)
+            )
+        application.add_routes(gemini_embeddings.routes(self._backend, input_token_limit=limit))
         application.add_routes(gemini.routes(self._backend, input_token_limit=limit))
         return application

@@ -3,9 +3,16 @@
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
-from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Generation, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.model import (
+    EchoModel,
+    Embedding,
+    GeminiModel,
+    Generation,
+    Model,
+    OpenAIModel,
+)
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
-from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
 
 __all__ = [
@@ -14,6 +21,7 @@ __all__ = [
     "BigQuerySource",
     "Cache",
     "EchoModel",
+    "Embedding",
     "FilesSink",
     "FilesSource",
     "GeminiModel",
@@ -21,6 +29,7 @@ __all__ = [
     "JobSpec",
     "Limits",
     "Media",
+    "MilvusSink",
     "Model",
     "OpenAIModel",
     "PostgresSink",

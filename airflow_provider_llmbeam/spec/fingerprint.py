@@ -7,9 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.spec.model import Generation, Model
+from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
 
 _HOW_IT_ARRIVES = {"stream", "stream_idle_timeout_seconds"}
+
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Fingerprinter:
@@ -19,13 +21,22 @@ class Fingerprinter:
     more slowly, gives an answer that need not be paid for again.
     """
 
-    def __init__(self, model: Model, generation: Generation, output_schema: Mapping[str, Any] | None) -> None:
-        parameters = generation.model_dump(mode="json", exclude=_HOW_IT_ARRIVES)
-        fixed = json.dumps([1, model.type, model.name, parameters, output_schema], sort_keys=True)
-        self._common = hashlib.sha256(fixed.encode())
+    def __init__(
+        self,
+        model: Model,
+        generation: Generation,
+        output_schema: Mapping[str, Any] | None,
+        embedding: Embedding | None = None,
+    ) -> None:
+        decisive: list[Any] = [1, model.type, model.name]
+        if embedding is None:
+            decisive += [generation.model_dump(mode="json", exclude=_HOW_IT_ARRIVES), output_schema]
+        else:
+            decisive += ["embed", embedding.model_dump(mode="json")]
+        self._common = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
 
     def __call__(self, text: str, system: str | None, media: Sequence[tuple[str, str | None]] = ()) -> str:
         """Returns 64 hexadecimal digits: SHA-256 over model, parameters and the rendered prompt."""
         digest = self._common.copy()
-        digest.update(json.dumps([text, system, list(media)], ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        digest.update(_to_json([text, system, list(media)]).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()

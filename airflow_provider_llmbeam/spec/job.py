@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal, Self
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,10 +13,14 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
-from airflow_provider_llmbeam.spec.model import Generation, Model
+from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
-from airflow_provider_llmbeam.spec.sink import FilesSink, Sink
+from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, Source
+
+#: Parts of a prompt that have no place in a vector of its text.
+_NOT_EMBEDDED = ("system", "output_schema", "media")
+_MILVUS_FIELD = re.compile(r"(?!(vector|llmbeam_id)$)[A-Za-z_][A-Za-z0-9_]{0,254}$")
 
 
 class JobSpec(SpecModel):
@@ -25,24 +31,33 @@ class JobSpec(SpecModel):
     Attributes:
         version: Of this format.
         name: Of the job; runs of the same name share a journal below `state_uri`.
+        task: `generate` asks the model for a text; `embed` for a vector of the prompt's text.
+        generation: Parameters of the text.
+        embedding: Parameters of the vector; there with `embed` alone.
         cache: Shares answers with other jobs; `None`: only tries of this job share theirs.
-        max_dead_letter_ratio: The share of the rows that may end in the dead letter. Beyond it the job fails and
-            the previous output stays; the answers are kept, so that another try pays for the bad rows alone.
         state_uri: Directory of the journal: answers already paid for. `None`: `.llmbeam/` below a files sink.
     """
 
     version: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$")]
+    task: Literal["generate", "embed"] = "generate"
     source: Source
     prompt: PromptTemplate
     model: Model
     generation: Generation = Generation()
+    embedding: Embedding | None = None
     limits: Limits = Limits()
     batching: Batching = Batching()
     sink: Sink
     cache: Cache | None = None
-    max_dead_letter_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     state_uri: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _embedding_by_default(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("task") == "embed" and data.get("embedding") is None:
+            return {**data, "embedding": Embedding()}
+        return data
 
     @field_validator("state_uri")
     @classmethod
@@ -70,6 +85,44 @@ class JobSpec(SpecModel):
                 f"allows duplicate keys (`source.on_duplicate_key`), and a sink of type {self.sink.type!r} "
                 "has one row per key"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _asks_for_one_thing(self) -> Self:
+        if self.embedding is None:
+            return self
+        if self.task != "embed":
+            raise ValueError("has `embedding`, which needs `task` to be 'embed'")
+        given = [f"`prompt.{name}`" for name in _NOT_EMBEDDED if getattr(self.prompt, name) not in (None, ())]
+        usual = Generation()
+        given += [f"`generation.{name}`" for name, value in self.generation if value != getattr(usual, name)]
+        if given:
+            raise ValueError(
+                f"embeds (`task`), which takes no {', '.join(given)}: the vector is that of the text of "
+                "`prompt.template` alone"
+            )
+        if isinstance(self.model, OpenAIModel) and self.embedding.task_type is not None:
+            raise ValueError(
+                "has `embedding.task_type`, which the OpenAI API does not know: a model that wants to be told "
+                "is told in `prompt.template`"
+            )
+        if isinstance(self.model, GeminiModel) and re.match(r"gemini-(?!.*embedding)", self.model.name):
+            raise ValueError(
+                f"embeds (`task`), and `model.name` {self.model.name!r} writes texts: name an embedding model, "
+                "e.g. 'gemini-embedding-001'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_a_collection(self) -> Self:
+        if isinstance(self.sink, MilvusSink):
+            if self.embedding is None:
+                raise ValueError("has a sink of type 'milvus', which takes vectors: it needs `task` to be 'embed'")
+            if odd := [column for column in self.source.key if not _MILVUS_FIELD.match(column)]:
+                raise ValueError(
+                    f"has a sink of type 'milvus', whose fields cannot be called {odd} (`source.key`): letters, "
+                    "digits and _ are allowed, and `vector` and `llmbeam_id` are taken"
+                )
         return self
 
     @property

@@ -29,6 +29,8 @@ class Limits(SpecModel):
         request_timeout_seconds: Of one try.
         max_throttled_seconds: A row that the server has answered with nothing but 429 for this long ends in
             the dead letter.
+        max_dead_letter_ratio: The share of the rows that may end in the dead letter. Beyond it the job fails and
+            the previous output stays; the answers are kept, so that another try pays for the bad rows alone.
     """
 
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
@@ -39,6 +41,7 @@ class Limits(SpecModel):
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 5
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
     max_throttled_seconds: Annotated[float, Field(gt=0)] = 1800.0
+    max_dead_letter_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
 
     @model_validator(mode="after")
     def _share_of_something(self) -> Self:
@@ -56,13 +59,17 @@ class Batching(SpecModel):
             line in the report. `None`: powers of two from 128 to 131,072.
         max_batch_size: Rows that one `run_inference` call plans together. Between two batches the requests under
             way run dry: once per 8,192 rows costs 0.2 s of 13 s at 200 ms and 128 in flight.
-        max_padded_tokens: Of one request to a server that takes several prompts per request and pads them:
-            number of prompts × tokens of the longest. Others ignore it.
+        max_padded_tokens: Of one request to a server that takes several prompts per request: number of prompts ×
+            tokens of the longest. Others ignore it.
+        max_instances: Prompts in one such request. `None`: as many as the API takes, e.g. for embeddings 2,048
+            of OpenAI's, 100 of the Gemini Developer API's and 250 of Vertex AI's. A server of one's own may take
+            fewer, and refuse the rest.
     """
 
     bucket_boundaries: tuple[int, ...] | None = None
     max_batch_size: Annotated[int, Field(ge=1, le=100_000)] = 8192
     max_padded_tokens: Annotated[int, Field(ge=1)] = 16_384
+    max_instances: Annotated[int, Field(ge=1)] | None = None
 
     @field_validator("bucket_boundaries")
     @classmethod

@@ -97,3 +97,16 @@ class Generation(SpecModel):
     thinking_budget_tokens: Annotated[int, Field(ge=-1)] | None = None
     stream: bool = False
     stream_idle_timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
+
+
+class Embedding(SpecModel):
+    """Parameters of the vectors of an embedding job. `None` leaves a choice to the server.
+
+    Attributes:
+        dimensions: Length of each vector, for models that can shorten theirs. A vector of any other length is no
+            answer.
+        task_type: Gemini: what the vectors are for, e.g. `RETRIEVAL_DOCUMENT` or `RETRIEVAL_QUERY`.
+    """
+
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    task_type: Annotated[str, Field(pattern=r"^[A-Z][A-Z_]*$")] | None = None

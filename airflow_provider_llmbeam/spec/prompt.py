@@ -69,7 +69,9 @@ class PromptTemplate(SpecModel):
         system: System instruction, the same for every row; a template too.
         variables: Plain values for the templates. These Airflow does render, once per run.
         output_schema: JSON Schema of the answer. The server is asked for it and the answer is checked against
-            it; an answer that fails ends in the dead letter.
+            it; an answer that fails in spite of `max_repairs` ends in the dead letter.
+        max_repairs: How often a row is asked again, with the reason, when its answer is not valid. One that was
+            cut at `max_output_tokens` is not: it would be cut again.
         media: What to send along with the text.
     """
 
@@ -77,6 +79,7 @@ class PromptTemplate(SpecModel):
     system: str | None = None
     variables: Mapping[str, Any] = Field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
+    max_repairs: Annotated[int, Field(ge=0, le=5)] = 1
     media: tuple[Media, ...] = ()
 
     @field_validator("template", "system")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator
 
@@ -63,12 +64,15 @@ class BigQuerySink(SpecModel):
 class PostgresSink(SpecModel):
     """A PostgreSQL table with one row per key.
 
-    The answers are copied into a temporary table, then upserted by the source's key in one transaction. The table
-    is created where it does not exist; columns of it that the job does not know stay as they are.
+    The answers are copied into a temporary table, then upserted by the source's key in one transaction: a reader
+    sees the old rows or the new ones, and a second run changes nothing. Rows of other keys stay. The table is
+    created with the first answers, where it does not exist: structured answers are `jsonb`. A table of your own
+    has a unique constraint on the key, and every output column of a type that the values can be cast to; other
+    columns of it stay as they are. NUL, which PostgreSQL cannot hold, becomes U+FFFD.
 
     Attributes:
-        table: `table` or `schema.table`.
-        conn_id: Airflow connection, when an operator runs the job.
+        table: `table` or `schema.table`, in the case of letters that it has in the database.
+        conn_id: Airflow connection of type `postgres`, when an operator runs the job.
         dsn_env: Environment variable that holds the connection string, `postgresql://…`, when none does.
     """
 
@@ -78,6 +82,48 @@ class PostgresSink(SpecModel):
     dsn_env: str = "LLMBEAM_POSTGRES_DSN"
 
 
+class MilvusSink(SpecModel):
+    """A Milvus collection with one entity per key, for the vectors of `task: embed`.
+
+    Each entity has the key columns, `vector`, `model`, `fingerprint`, and as its primary key `llmbeam_id`, a hash
+    of the key columns: writing a row again replaces it, and a second run changes nothing. The collection is
+    created where it does not exist. Milvus has no transactions: while it is written, a reader sees some rows as
+    they were and others as they are now. Needs the extra `milvus`.
+
+    Attributes:
+        uri: `http://…` or `https://…` of a server, or a local file that ends in `.db` (milvus-lite), which one
+            process at a time may open; whoever opens it loads the collection first.
+        collection: Its name.
+        token_env: Environment variable that holds the token, `user:password` or an API key. Unset, none is sent.
+        metric_type: Of the index that the collection is created with.
+    """
+
+    type: Literal["milvus"]
+    uri: str
+    collection: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
+    token_env: str = "MILVUS_TOKEN"
+    metric_type: Literal["COSINE", "IP", "L2"] = "COSINE"
+
+    @field_validator("uri")
+    @classmethod
+    def _server_or_file(cls, uri: str) -> str:
+        address = urlsplit(uri)
+        if address.scheme in ("http", "https"):
+            if "@" in address.netloc:
+                raise ValueError("must hold no password: name the environment variable in `token_env`")
+            return uri.rstrip("/")
+        if "://" in uri or not uri.endswith(".db"):
+            raise ValueError("must start with http:// or https://, or be a local file that ends in .db")
+        return uri
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file of milvus-lite."""
+        return self.uri.endswith(".db") and "://" not in self.uri
+
+
 Sink = Annotated[
-    FilesSink | BigQuerySink | PostgresSink, Field(discriminator="type"), BeforeValidator(files_unless_told)
+    FilesSink | BigQuerySink | PostgresSink | MilvusSink,
+    Field(discriminator="type"),
+    BeforeValidator(files_unless_told),
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from airflow_provider_llmbeam.spec import JobSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -34,10 +37,27 @@ def test_the_pipeline_of_ones_own_runs():
         assert_that(scope["predictions"] | beam.Map(lambda result: result.inference.text), equal_to(["a", "b"]))
 
 
-@pytest.mark.parametrize("path", re.findall(r"^\| `([^`*<]+)` \|", README, re.MULTILINE))
+MAP = README.partition("## Where things are")[2]
+
+
+@pytest.mark.parametrize("path", re.findall(r"^\| `([^`]+)` \|", MAP, re.MULTILINE))
 def test_every_path_of_the_map_exists(path):
-    if not path.startswith(("answers-", "dead_letter-", "report.json")):
-        assert (ROOT / path).exists()
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("text", re.findall(r"^\| `(\{[^`]+\})`", README, re.MULTILINE))
+def test_every_source_and_sink_shown_is_one(text):
+    part = json.loads(text.replace("{…}", '{"id": 1}'))
+    other = {"source": {"uri": "a.csv", "key": ["id"]}, "sink": {"uri": "out"}}
+    spec = {
+        "name": "shown",
+        "state_uri": "gs://b/state",
+        "prompt": {"template": "Hi"},
+        "model": {"type": "echo"},
+        **other,
+        "source" if "key" in part else "sink": part,
+    }
+    assert JobSpec.problems(spec) == ()
 
 
 def test_every_directory_of_the_package_is_in_the_map():

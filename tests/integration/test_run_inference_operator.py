@@ -98,14 +98,18 @@ def test_spec_values_do_as_well_as_dicts(run_dag, connection, table):
 
 
 def test_the_key_of_the_connection_reaches_the_server_and_no_spec(run_dag, monkeypatch, connection, table):
-    monkeypatch.setenv("AIRFLOW_CONN_SECRET", json.dumps({**connection, "password": "invalid"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SECRET", json.dumps({**connection, "password": "invalid-secret-of-this-test"})
+    )
     with DAG("secret", schedule=None) as dag:
         operator(table, llmbeam_conn_id="secret")
     _, states = run_dag(dag)
     assert states == {"answer": "failed"}
-    report = json.loads((table.parent / "out" / "report.json").read_text())
-    assert report["dead_letter_by_kind"]["unauthorized"] == 39
-    assert "password" not in json.dumps(report["spec"])
+    lines = (table.parent / "out" / "dead_letter-00000-of-00001.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["llmbeam_error"]["kind"] for line in lines]
+    assert kinds.count("unauthorized") == 39
+    written = [path for path in (table.parent / "out").rglob("*") if path.is_file()]
+    assert not any("secret-of-this-test" in path.read_text() for path in written)
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,8 @@ class Job:
             "source": {"uri": str(self.source), "key": ["id"]},
             "prompt": {"template": "Say it: {{ row.text }}"},
             "model": model,
-            "limits": {"request_timeout_seconds": 5},
+            "limits": {"request_timeout_seconds": 5, "max_dead_letter_ratio": 1.0},
             "sink": {"uri": str(self.out)},
-            "max_dead_letter_ratio": 1.0,
         }
 
     def write(self, rows: list[Any]) -> None:
@@ -58,6 +57,8 @@ class Job:
     def run(self, rows: list[Any] | None = None, **changes: Any) -> Ended:
         if rows is not None:
             self.write(rows)
+        if "limits" in changes:
+            changes["limits"] = self.spec["limits"] | changes["limits"]
         manifest = run(JobSpec.parse(self.spec | changes))
         ended = self.ended(manifest)
         counts = manifest["rows"]

@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox.embeddings import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
 
@@ -311,6 +312,17 @@ def test_a_column_that_is_json_takes_structured_answers(client):
     assert jobs_of(client, "merge")[0].num_dml_affected_rows == 0
 
 
+def test_vectors_are_arrays_of_numbers(client, sandbox):
+    load(client, rows(5))
+    model = {"type": "openai", "name": "text-embedding-3-small", "base_url": sandbox.openai_url}
+    spec = spec_of(task="embed", embedding={"dimensions": 4}, prompt={"template": "{{ row.text }}"}, model=model)
+    for changes in (5, 0):
+        run(spec)
+        assert jobs_of(client, "merge")[0].num_dml_affected_rows == changes
+    expected = vector("row 3", model="text-embedding-3-small", dimensions=4)
+    assert table_of(client)[3]["answer"] == pytest.approx(expected, abs=1e-6)
+
+
 def test_answers_staged_on_this_machine_are_uploaded(client, tmp_path):
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows(30)))
@@ -420,7 +432,7 @@ TARGETS = {
     ),
     "another type": (
         [SchemaField("id", "INT64"), SchemaField("answer", "STRING", mode="REPEATED"), *OUTPUT_SCHEMA[1:]],
-        r"`sink.table` '.*answers': ",
+        r"has column 'answer' of type ARRAY<STRING>, and the answers' is STRING",
     ),
 }
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import signal
+import random
 import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import read_lines
 
 GEMINI = "gemini.generateContent"
 MAX_IN_FLIGHT = 8
@@ -56,26 +56,52 @@ def test_a_torn_journal_line_costs_one_request(job, sandbox):
     assert len(sandbox.requests) == 11
 
 
-@pytest.mark.parametrize("when", [0.15, 0.5, 0.85])
-def test_a_job_killed_with_kill_9_pays_again_at_most_for_what_was_in_flight(tmp_path, make_job, when):
-    count = 100
+def door(job, tmp_path: Path) -> subprocess.Popen[bytes]:
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(job.spec))
+    return subprocess.Popen([sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(spec)])
+
+
+def content(answers: list[dict]) -> list[str]:
+    """What a run decides, without how it came about."""
+    varying = ("origin", "attempts", "latency_seconds")
+    return sorted(str({name: value for name, value in row.items() if name not in varying}) for row in answers)
+
+
+def test_a_job_killed_with_kill_9_at_any_moment_ends_as_if_undisturbed(tmp_path, make_job):
+    """Ten moments at random: before the first request, while sending, while publishing, after the end."""
+    count, seed = 120, random.randrange(10**6)
+    chances = random.Random(seed)
     with Sandbox(latency=Latency(mean_seconds=0.05)) as sandbox:
-        job = make_job(tmp_path, sandbox)
-        job.write(rows(count))
-        spec = tmp_path / "spec.json"
-        spec.write_text(json.dumps(job.spec | {"limits": {"max_in_flight": MAX_IN_FLIGHT}}))
-        child = subprocess.Popen([sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(spec)])
-        while len(sandbox.requests) < when * count:
-            assert child.poll() is None, "the job ended too early"
-            time.sleep(0.01)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        assert not list(job.out.glob("*")) or [path.name for path in job.out.glob("*")] == [".llmbeam"]
-        ended = job.run()
-        paid = sandbox.requests.paid(GEMINI)
-    assert len(ended.answers) == count
-    assert len(paid) == count
-    assert paid.total() - count <= MAX_IN_FLIGHT
+
+        def make(name: str):
+            (tmp_path / name).mkdir()
+            made = make_job(tmp_path / name, sandbox)
+            made.spec["limits"] = {"max_in_flight": MAX_IN_FLIGHT}
+            made.write(rows(count))
+            return made
+
+        undisturbed, began = make("undisturbed"), time.monotonic()
+        assert door(undisturbed, tmp_path / "undisturbed").wait() == 0
+        seconds = time.monotonic() - began
+        expected = content(read_lines(undisturbed.out / "answers-00000-of-00001.jsonl"))
+        for number in range(10):
+            job, moment = make(f"{number}"), chances.uniform(0.2, 1.1) * seconds
+            sandbox.reset()
+            child = door(job, tmp_path / f"{number}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(moment)
+            child.kill()
+            child.wait()
+            answers = job.out / "answers-00000-of-00001.jsonl"
+            what = (
+                f"seed {seed}, kill {number} after {moment:.2f} of {seconds:.2f} s, {len(sandbox.requests)} sent"
+            )
+            assert not answers.exists() or content(read_lines(answers)) == expected, f"half a run is seen: {what}"
+            assert content(job.run().answers) == expected, what
+            paid = sandbox.requests.paid(GEMINI)
+            assert len(paid) == count, what
+            assert paid.total() - count <= MAX_IN_FLIGHT, what
 
 
 def test_a_job_ends_when_its_parent_dies(tmp_path, make_job):

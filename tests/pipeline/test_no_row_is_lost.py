@@ -219,8 +219,8 @@ def test_an_answer_that_the_schema_refuses_dies_and_is_asked_again_by_the_next_r
     with pytest.raises(NothingAnsweredError, match=r"invalid_output: `output_schema` refuses it at .*n"):
         job.run(rows(5), prompt=prompt)
     with pytest.raises(NothingAnsweredError):
-        job.run(rows(5), prompt=prompt)
-    assert len(sandbox.requests) == 10
+        job.run(rows(5), prompt={**prompt, "max_repairs": 0})
+    assert len(sandbox.requests) == 2 * 5 + 5, "twice with the default of one repair, once without"
 
 
 def test_the_openai_api_loses_no_row_either(openai_job, sandbox):
@@ -326,16 +326,52 @@ def test_length_buckets_are_in_the_report(echo_job):
     assert sum(buckets.values()) == 300
 
 
+BAD = {
+    3: ("unreadable_row", lambda number: f'{{"id": {number}, "text": "cut of'),
+    17: ("missing_key", lambda number: {"text": f"keyless {number}"}),
+    29: ("duplicate_key", lambda number: {"id": number + 1, "text": f"row {number + 1}~"}),
+    37: ("template_error", lambda number: {"id": number, "txt": f"row {number}"}),
+    41: ("bad_request", lambda number: {"id": number, "text": f"poison {number}"}),
+    53: ("blocked", lambda number: {"id": number, "text": f"[[block]] {number}"}),
+    61: ("garbage", lambda number: {"id": number, "text": f"babble {number}"}),
+    73: ("server_error", lambda number: {"id": number, "text": f"crash {number}"}),
+    83: ("timeout", lambda number: {"id": number, "text": f"sleep {number}"}),
+    97: ("connection", lambda number: {"id": number, "text": f"hang up {number}"}),
+}
+
+
+def test_one_row_in_a_hundred_bad_in_each_known_way_dies_alone(job, tmp_path, make_job, sandbox):
+    count, hundreds = 500, 5
+    good = {number: {"id": number, "text": f"row {number}"} for number in range(count) if number % 100 not in BAD}
+    (tmp_path / "undisturbed").mkdir()
+    undisturbed = make_job(tmp_path / "undisturbed", sandbox).run(list(good.values()))
+    for text, fault in (
+        ("poison", Fault(kind="error", http_status=400, message="no")),
+        ("babble", Fault(kind="garbage")),
+        ("crash", Fault(kind="error", http_status=503)),
+        ("sleep", Fault(kind="hang")),
+        ("hang up", Fault(kind="disconnect")),
+    ):
+        sandbox.faults.when(GEMINI, text, fault)
+    job.write([good.get(number) or BAD[number % 100][1](number) for number in range(count)])
+    job.spec["source"]["on_duplicate_key"] = "dead_letter"
+    ended = job.run(limits={"max_attempts": 2, "request_timeout_seconds": 1, "max_in_flight": 256})
+    assert ended.kinds == {kind: hundreds for kind, _ in BAD.values()}
+    assert {row["id"]: row["answer"] for row in ended.answers} == {
+        row["id"]: row["answer"] for row in undisturbed.answers
+    }
+
+
 def test_too_many_dead_rows_fail_the_job_and_keep_the_former_output(job, sandbox):
     before = job.run(rows(20)).answers
     sandbox.faults.when(GEMINI, "Say it: new", Fault(kind="error", http_status=400, message="no"))
     job.write([{"id": number, "text": f"{'new' if number < 5 else 'other'} {number}"} for number in range(20)])
     with pytest.raises(TooManyDeadError, match=r"5 of 20 rows ended in the dead letter.*5 × bad_request \(no\)"):
-        run(JobSpec.parse(job.spec | {"max_dead_letter_ratio": 0.2}))
+        run(JobSpec.parse(job.spec | {"limits": {"max_dead_letter_ratio": 0.2}}))
     assert read_lines(job.out / "answers-00000-of-00001.jsonl") == before
     assert len(read_lines(job.out / "dead_letter-00000-of-00001.jsonl")) == 5
     paid = len(sandbox.requests)
-    job.run(max_dead_letter_ratio=0.25)
+    job.run(limits={"max_dead_letter_ratio": 0.25})
     assert len(sandbox.requests) == paid + 5, "the answered rows cost nothing now"
 
 

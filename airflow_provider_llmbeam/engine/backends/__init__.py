@@ -6,15 +6,36 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Backend
-from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Generation, Model, OpenAIModel
+from airflow_provider_llmbeam.engine.backends.embeddings import EmbeddingBackend
+from airflow_provider_llmbeam.spec.model import (
+    EchoModel,
+    Embedding,
+    GeminiModel,
+    Generation,
+    Model,
+    OpenAIModel,
+)
 
 
-def open_backend(model: Model, generation: Generation, output_schema: Mapping[str, Any] | None) -> Backend:
+def open_backend(
+    model: Model,
+    generation: Generation,
+    output_schema: Mapping[str, Any] | None,
+    embedding: Embedding | None = None,
+) -> Backend:
     """Opens the client for a model. Call it where the client is used: none of them pickles.
+
+    Args:
+        model: The model.
+        generation: Parameters of a text.
+        output_schema: JSON Schema of a text.
+        embedding: Parameters of a vector; given, vectors are asked for instead of texts.
 
     Raises:
         JobSpecError: A key or credentials are missing.
     """
+    if embedding is not None:
+        return _open_embeddings(model, embedding)
     match model:
         case GeminiModel():
             from airflow_provider_llmbeam.engine.backends.gemini import GeminiBackend
@@ -30,3 +51,19 @@ def open_backend(model: Model, generation: Generation, output_schema: Mapping[st
             if model.padded_tokens_per_second is not None:
                 return StaticEchoBackend(model, model.padded_tokens_per_second)
             return EchoBackend(model)
+
+
+def _open_embeddings(model: Model, embedding: Embedding) -> EmbeddingBackend:
+    match model:
+        case GeminiModel():
+            from airflow_provider_llmbeam.engine.backends.gemini_embeddings import GeminiEmbeddings
+
+            return GeminiEmbeddings(model, embedding)
+        case OpenAIModel():
+            from airflow_provider_llmbeam.engine.backends.openai_embeddings import OpenAIEmbeddings
+
+            return OpenAIEmbeddings(model, embedding)
+        case EchoModel():
+            from airflow_provider_llmbeam.engine.backends.echo import EchoEmbeddings
+
+            return EchoEmbeddings(model, embedding)

@@ -15,12 +15,13 @@ class Reply:
     """A server's answer to one request.
 
     Attributes:
-        text: The completion.
+        text: The completion; empty where a vector was asked for.
         finish_reason: `stop`, `max_tokens`, or the server's own word.
         input_tokens: As billed.
         output_tokens: As billed, thoughts included.
         model: The version that answered.
         first_token_seconds: From sending to the first text, when the answer was streamed.
+        vector: The embedding, as the server sent it.
     """
 
     text: str
@@ -29,6 +30,7 @@ class Reply:
     output_tokens: int
     model: str
     first_token_seconds: float | None = None
+    vector: Sequence[float] | None = None
 
 
 class Backend(Protocol):

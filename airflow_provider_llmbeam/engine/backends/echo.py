@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import struct
 from collections.abc import Sequence
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backends.embeddings import EmbeddingBackend, vector_reply
+from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
-from airflow_provider_llmbeam.spec.model import EchoModel
+from airflow_provider_llmbeam.spec.model import EchoModel, Embedding
 
 
 class EchoBackend:
@@ -52,3 +56,35 @@ class StaticEchoBackend(EchoBackend):
         async with self._accelerator:
             await asyncio.sleep(self._model.latency_seconds + padded_tokens / self._padded_tokens_per_second)
         return replies
+
+
+class EchoEmbeddings(EmbeddingBackend):
+    """Answers with numbers drawn from a hash of the text, all between -1 and 1."""
+
+    limits = StaticBatching(max_padded_tokens=300_000, max_instances=2048)
+    #: Where none are asked for.
+    DIMENSIONS = 8
+
+    def __init__(self, model: EchoModel, embedding: Embedding) -> None:
+        self._model = model
+        self._dimensions = embedding.dimensions or self.DIMENSIONS
+        self._task_type = embedding.task_type or ""
+
+    async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
+        """Returns a vector of each text."""
+        if self._model.latency_seconds:
+            await asyncio.sleep(self._model.latency_seconds)
+        return [
+            vector_reply(
+                self._vector(prompt.text), input_tokens=estimate_tokens(prompt.text), model=self._model.name
+            )
+            for prompt in prompts
+        ]
+
+    async def aclose(self) -> None:
+        """Has nothing to close."""
+
+    def _vector(self, text: str) -> list[float]:
+        hashed = hashlib.shake_256(f"{self._task_type}\n{text}".encode("utf-8", "surrogatepass"))
+        drawn = struct.unpack(f"<{self._dimensions}h", hashed.digest(2 * self._dimensions))
+        return [number / 2**15 for number in drawn]

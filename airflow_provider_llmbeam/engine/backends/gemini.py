@@ -44,9 +44,9 @@ class GeminiBackend:
     ) -> None:
         self._model = model
         self._generation = generation
-        self._access = BearerToken() if model.project else ApiKey(_api_key())
+        self._access = open_access(model)
         self._url = (
-            f"{_address(model)}:{'streamGenerateContent?alt=sse' if generation.stream else 'generateContent'}"
+            f"{model_address(model)}:{'streamGenerateContent?alt=sse' if generation.stream else 'generateContent'}"
         )
         self._config = _plain(_config(generation, output_schema))
         self._session: aiohttp.ClientSession | None = None
@@ -66,7 +66,7 @@ class GeminiBackend:
         except (aiohttp.ClientError, OSError) as error:
             raise RequestError("connection", f"{type(error).__name__}: {error}") from None
         if response.status != 200:
-            raise _from_api_error(_api_error(response, content))
+            raise error_of(response, content)
         return _reply(_response(content), self._model.name)
 
     async def _stream(self, response: aiohttp.ClientResponse, started: float) -> Reply:
@@ -77,7 +77,7 @@ class GeminiBackend:
                 continue
             content = line.removeprefix(b"data:").strip()
             if content.startswith(b'{"error"'):
-                raise _from_api_error(_api_error(response, content))
+                raise error_of(response, content)
             last = _response(content)
             texts.append(_text(last))
             if first_token_seconds is None and texts[-1]:
@@ -99,7 +99,7 @@ class GeminiBackend:
         return self._session
 
 
-def _address(model: GeminiModel) -> str:
+def model_address(model: GeminiModel) -> str:
     """Where a model is, without the method.
 
     Names and hosts as in google-genai 2.34 (`_transformers.t_model`, `_api_client.BaseApiClient`).
@@ -123,6 +123,15 @@ def _address(model: GeminiModel) -> str:
     if not name.startswith("projects/"):
         name = f"projects/{model.project}/locations/{location}/{name}"
     return f"{model.base_url or f'https://{host}'}/v1beta1/{name}"
+
+
+def open_access(model: GeminiModel) -> ApiKey | BearerToken:
+    """What lets a request in.
+
+    Raises:
+        JobSpecError: No `project` and no `GOOGLE_API_KEY`, or `project` and no Google credentials.
+    """
+    return BearerToken() if model.project else ApiKey(_api_key())
 
 
 def _api_key() -> str:
@@ -234,6 +243,11 @@ def _reply(response: types.GenerateContentResponse, model: str, text: str | None
         output_tokens=output_tokens,
         model=response.model_version or model,
     )
+
+
+def error_of(response: aiohttp.ClientResponse, content: bytes) -> RequestError:
+    """Reads an error response."""
+    return _from_api_error(_api_error(response, content))
 
 
 def _from_api_error(error: errors.APIError) -> RequestError:

@@ -44,7 +44,7 @@ class OpenAIBackend:
         except (aiohttp.ClientError, OSError) as error:
             raise RequestError("connection", f"{type(error).__name__}: {error}") from None
         if response.status != 200:
-            raise _from_error(response.status, response.headers.get("Retry-After"), text)
+            raise error_of(response.status, response.headers.get("Retry-After"), text)
         return _reply(text, self._model.name)
 
     async def _stream(self, response: aiohttp.ClientResponse, started: float) -> Reply:
@@ -77,10 +77,14 @@ class OpenAIBackend:
     def _open(self) -> aiohttp.ClientSession:
         """Opens the session on first use: it belongs to the loop that runs it."""
         if self._session is None:
-            key = os.environ.get(self._model.api_key_env)
-            headers = {"Authorization": f"Bearer {key}"} if key else {}
-            self._session = open_session(self._model.base_url, headers)
+            self._session = open_authorized_session(self._model)
         return self._session
+
+
+def open_authorized_session(model: OpenAIModel) -> aiohttp.ClientSession:
+    """Opens a session that carries the model's key, if there is one."""
+    key = os.environ.get(model.api_key_env)
+    return open_session(model.base_url, {"Authorization": f"Bearer {key}"} if key else {})
 
 
 def _parameters(
@@ -121,7 +125,7 @@ def _piece(data: str) -> dict[str, Any]:
     if not isinstance(piece, dict):
         raise RequestError("garbage", f"a streamed piece is no object: {data[:500]}", http_status=200)
     if "error" in piece:
-        raise _from_error(500, None, data)
+        raise error_of(500, None, data)
     return piece
 
 
@@ -154,7 +158,8 @@ def _reply(text: str, model: str) -> Reply:
     )
 
 
-def _from_error(http_status: int, retry_after: str | None, text: str) -> RequestError:
+def error_of(http_status: int, retry_after: str | None, text: str) -> RequestError:
+    """Reads an error response."""
     message, code = text, None
     try:
         error = json.loads(text)["error"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, postgres
+from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, milvus, postgres
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
 
 
 def staged_as(sink: Sink) -> tuple[str, int]:
@@ -16,18 +16,27 @@ def staged_as(sink: Sink) -> tuple[str, int]:
             return sink.format, sink.shards
         case BigQuerySink():
             return "parquet", 1
-        case PostgresSink():
+        case PostgresSink() | MilvusSink():
             return "jsonl", 1
 
 
 def check(spec: JobSpec) -> None:
-    """Makes sure that the answers will have a place, before a row is read.
+    """Looks, before anything is billed, whether the sink can take the answers at the end.
 
     Raises:
-        JobSpecError: They will not; nothing was sent.
+        JobSpecError: It cannot.
+        JobFailedError: It does not answer.
     """
-    if isinstance(spec.sink, BigQuerySink):
-        bigquery.check(spec.sink, spec.source.key, spec.staging_uri)
+    match spec.sink:
+        case BigQuerySink():
+            has_vectors = spec.embedding is not None
+            bigquery.check(spec.sink, spec.source.key, spec.staging_uri, has_vectors=has_vectors)
+        case PostgresSink():
+            postgres.check(spec.sink, spec.source.key)
+        case MilvusSink() if spec.embedding is not None:
+            milvus.check(spec.sink, spec.source.key, spec.embedding.dimensions)
+        case _:
+            pass
 
 
 def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
@@ -47,3 +56,5 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
             return bigquery.publish(spec.sink, spec.source.key, spec.name, staged)
         case PostgresSink():
             return postgres.publish(spec.sink, spec.source.key, staged)
+        case MilvusSink():
+            return milvus.publish(spec.sink, spec.source.key, staged)

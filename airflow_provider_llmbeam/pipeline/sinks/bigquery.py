@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -37,21 +37,31 @@ _STAGING_DAYS = 1
 #: job's schema, `JSON_VALUE(answer, …)` reads it as it stands, and a column that the user made JSON is filled too.
 _NUMBERS = {"input_tokens": "INT64", "output_tokens": "INT64", "attempts": "INT64", "latency_seconds": "FLOAT64"}
 _TYPES = {**dict.fromkeys(OUTPUT_COLUMNS, "STRING"), **_NUMBERS}
+_VECTOR = "ARRAY<FLOAT64>"
 _FROM_ARROW = {pa.int64(): "INT64", pa.float64(): "FLOAT64", pa.bool_(): "BOOL", pa.string(): "STRING"}
 _FROM_REST = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "RECORD": "STRUCT"}
+#: Types that are written as they are, or not at all.
+_NEVER_CAST = ("ARRAY", "STRUCT")
 _PUBLICATION = "publication.json"
 
 
-def check(sink: BigQuerySink, key: tuple[str, ...], staging_uri: str) -> None:
+def check(sink: BigQuerySink, key: tuple[str, ...], staging_uri: str, *, has_vectors: bool = False) -> None:
     """Makes sure, before anything is sent, that the answers will have a place.
 
     The MERGE is run dry on no rows: BigQuery itself checks types and rights, and bills nothing.
+
+    Args:
+        sink: The table.
+        key: The key columns.
+        staging_uri: Directory of the file to load.
+        has_vectors: Whether each answer is a vector; otherwise it is text.
 
     Raises:
         JobSpecError: There is no such dataset, the table does not fit, or BigQuery refuses.
         JobFailedError: It cannot say now.
     """
     target = reference_of(sink.table)
+    outputs = {**_TYPES, "answer": _VECTOR} if has_vectors else _TYPES
     with before_the_model(f"`sink.table` {sink.table!r}"), connect(sink.project or target.project) as client:
         dataset = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id))
         if sink.location and sink.location.upper() != dataset.location.upper():
@@ -64,10 +74,10 @@ def check(sink: BigQuerySink, key: tuple[str, ...], staging_uri: str) -> None:
         if table is None:
             statement = f"CREATE TABLE {quoted_table(target)} (`{OUTPUT_COLUMNS[0]}` STRING)"
         else:
-            types = _types_of(table)
-            if trouble := _misfit(table, (*key, *OUTPUT_COLUMNS)):
+            if trouble := _misfit(table, {**dict.fromkeys(key, "STRING"), **outputs}):
                 raise JobSpecError(f"`sink.table` {sink.table!r} {trouble} {NOTHING_SENT}")
-            staged = {**{column: _key_type(types[column.lower()]) for column in key}, **_TYPES}
+            types = _types_of(table)
+            staged = {**{column: _key_type(types[column.lower()]) for column in key}, **outputs}
             nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(column)}" for column, kind in staged.items())
             statement = merge_statement(target, f"(SELECT {nothing})", key, _columns(staged, types))
         config = bigquery.QueryJobConfig(dry_run=True, use_query_cache=False)
@@ -132,13 +142,13 @@ class _Merge:
         self._job = job
         self._uri = uri
         self._rows = content.rows
-        self._types = {column: _FROM_ARROW[kind] for column, kind in content.types.items()}
+        self._types = {column: _FROM_ARROW.get(kind, _VECTOR) for column, kind in content.types.items()}
 
     def run(self, work_id: str) -> None:
         """Loads, merges and tidies up; what was done under this id is not done again."""
         dataset = bigquery.DatasetReference(self._target.project, self._target.dataset_id)
         staging = dataset.table(f"{self._target.table_id}__llmbeam_{work_id}")
-        schema = [bigquery.SchemaField(column, kind) for column, kind in self._types.items()]
+        schema = [_field(column, kind) for column, kind in self._types.items()]
         load_id, merge_id = f"llmbeam-load-{work_id}", f"llmbeam-merge-{work_id}"
         _log.info("Loading %s answers beside %s", f"{self._rows:,}", self._target)
         run_once(
@@ -171,11 +181,16 @@ class _Merge:
         table = bigquery.Table(staging, schema=schema)
         table.expires = datetime.now(UTC) + timedelta(days=_STAGING_DAYS)
         self._client.create_table(table, exists_ok=True)
+        lists = bigquery.ParquetOptions()  # type: ignore[no-untyped-call]
+        lists.enable_list_inference = True  # Else a list is a struct of `list` and `element`.
         options: dict[str, Any] = {
             "job_id": job_id,
             "location": self._location,
             "job_config": bigquery.LoadJobConfig(
-                source_format="PARQUET", schema=schema, write_disposition="WRITE_EMPTY"
+                source_format="PARQUET",
+                schema=schema,
+                write_disposition="WRITE_EMPTY",
+                parquet_options=lists,
             ),
         }
         if self._uri.startswith("gs://"):
@@ -203,7 +218,13 @@ def _find(client: bigquery.Client, target: bigquery.TableReference) -> bigquery.
         return None
 
 
-def _misfit(table: bigquery.Table, columns: Iterable[str]) -> str:
+def _field(column: str, kind: str) -> bigquery.SchemaField:
+    if kind == _VECTOR:
+        return bigquery.SchemaField(column, "FLOAT64", mode="REPEATED")
+    return bigquery.SchemaField(column, kind)
+
+
+def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     """Says what keeps a table from taking the answers; nothing when it fits.
 
     A table that lacks a column is refused: rows without their fingerprint and tokens could be neither audited nor
@@ -212,13 +233,16 @@ def _misfit(table: bigquery.Table, columns: Iterable[str]) -> str:
     if table.table_type != "TABLE":
         return f"is a {table.table_type}; the answers need a table."
     there = _types_of(table)
-    wanted = {column: _TYPES.get(column, "STRING") for column in columns}
     if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
         added = ", ".join(f"ADD COLUMN {quoted(column)} {kind}" for column, kind in missing.items())
         return (
             f"has no column {', '.join(map(repr, missing))}, which every answer has. Let the job make a table of "
             f"its own, or run: ALTER TABLE {quoted_table(table.reference)} {added};"
         )
+    for column, kind in wanted.items():
+        other = there[column.lower()]
+        if other != kind and (other.startswith(_NEVER_CAST) or kind.startswith(_NEVER_CAST)):
+            return f"has column {column!r} of type {other}, and the answers' is {kind}."
     names = {column.lower() for column in wanted}
     needed = [
         field.name
@@ -236,10 +260,9 @@ def _misfit(table: bigquery.Table, columns: Iterable[str]) -> str:
 def _types_of(table: bigquery.Table) -> dict[str, str]:
     """Returns the type of each column as SQL writes it; BigQuery's names of columns have no case."""
     return {
-        field.name.lower(): _FROM_REST.get(field.field_type, field.field_type)
-        if field.mode != "REPEATED"
-        else "ARRAY"
+        field.name.lower(): f"ARRAY<{kind}>" if field.mode == "REPEATED" else kind
         for field in table.schema
+        for kind in [_FROM_REST.get(field.field_type, field.field_type)]
     }
 
 

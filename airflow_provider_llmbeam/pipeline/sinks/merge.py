@@ -17,7 +17,7 @@ class MergeColumn:
 
     Attributes:
         name: In both tables.
-        staged_type: `STRING`, `INT64`, `FLOAT64` or `BOOL`.
+        staged_type: `STRING`, `INT64`, `FLOAT64`, `BOOL` or `ARRAY<FLOAT64>`.
         target_type: Of the column that takes it.
     """
 
@@ -45,7 +45,7 @@ class MergeColumn:
     def differs(self) -> str:
         """The condition that the target has another value."""
         mine, other = self.value, f"T.{quoted(self.name)}"
-        if self.target_type == "JSON":  # JSON cannot be compared.
+        if self.target_type.startswith(("JSON", "ARRAY")):  # Neither can be compared.
             mine, other = f"TO_JSON_STRING({mine})", f"TO_JSON_STRING({other})"
         return f"{other} IS DISTINCT FROM {mine}"
 

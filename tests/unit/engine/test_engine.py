@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -55,8 +56,14 @@ class FakeBackend:
     """Meets each prompt with the next step of its script, and answers when there is none left."""
 
     def __init__(
-        self, script: Mapping[str, Sequence[Step]] | None = None, *, always: Step = "", seconds: float = 1.0
+        self,
+        script: Mapping[str, Sequence[Step]] | None = None,
+        *,
+        always: Step = "",
+        seconds: float = 1.0,
+        finish_reason: str = "stop",
     ) -> None:
+        self._finish_reason = finish_reason
         self._script = {text: list(steps) for text, steps in (script or {}).items()}
         self._always = always
         self._seconds = seconds
@@ -79,7 +86,7 @@ class FakeBackend:
             raise step
         return Reply(
             text=step or f"answer to {prompt.text}",
-            finish_reason="stop",
+            finish_reason=self._finish_reason,
             input_tokens=7,
             output_tokens=9,
             model="fake-001",
@@ -275,6 +282,39 @@ def test_an_answer_that_the_parser_refuses_is_billed_and_not_asked_again(run: Ru
     assert backend.sent == ["a"]
 
 
+REFUSED = (
+    "\n\nAn earlier answer to this was refused: the answer is not JSON "
+    "(Expecting value: line 1 column 1 (char 0)): {0}\nAnswer with valid JSON alone."
+)
+
+
+def test_an_answer_that_is_not_valid_is_asked_again_with_the_reason_and_both_are_billed(run: Run) -> None:
+    backend = FakeBackend({"a": ["no JSON"]}, always='{"a": 1}')
+    recorder = Recorder()
+    engine = engine_of(backend, parser=OutputParser({}), max_repairs=1, observers=[recorder])
+    (outcome,) = run(engine.answer(prompts("a")))
+    assert isinstance(outcome, Completion)
+    assert (outcome.parsed, outcome.attempts, outcome.repairs) == ({"a": 1}, 2, 1)
+    assert (outcome.input_tokens, outcome.output_tokens) == (14, 18)
+    assert backend.sent == ["a", "a" + REFUSED.format("no JSON")]
+    assert recorder.outcomes == [(Prompt("a"), outcome)], "the answer is kept under the prompt that was asked for"
+
+
+def test_only_the_last_refusal_is_told_and_a_row_that_is_never_valid_dies_with_all_that_it_cost(run: Run) -> None:
+    backend = FakeBackend({"a": ["one"], "a" + REFUSED.format("one"): ["two"]}, always="three")
+    (outcome,) = run(engine_of(backend, parser=OutputParser({}), max_repairs=2).answer(prompts("a")))
+    assert isinstance(outcome, Failure)
+    assert (outcome.kind, outcome.attempts, outcome.input_tokens) == ("invalid_output", 3, 21)
+    assert backend.sent == ["a", "a" + REFUSED.format("one"), "a" + REFUSED.format("two")]
+
+
+def test_an_answer_that_was_cut_is_not_asked_again_as_it_would_be_cut_again(run: Run) -> None:
+    backend = FakeBackend(always='{"a": ', finish_reason="max_tokens")
+    (outcome,) = run(engine_of(backend, parser=OutputParser({}), max_repairs=5).answer(prompts("a")))
+    assert isinstance(outcome, Failure)
+    assert len(backend.sent) == 1
+
+
 def test_a_structured_answer_comes_with_its_value(run: Run) -> None:
     (outcome,) = run(engine_of(FakeBackend(always='{"a": 1}'), parser=OutputParser({})).answer(prompts("a")))
     assert outcome.parsed == {"a": 1}
@@ -344,7 +384,8 @@ def test_a_row_that_waits_for_its_turn_is_not_sent_once_the_sending_has_ended(ru
     assert backend.sent == ["0000"]
 
 
-def test_a_row_that_was_sent_before_the_end_keeps_its_count(run: Run) -> None:
+def test_a_row_that_was_sent_before_the_end_keeps_its_count(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.5)  # it still waits for its next try when the end comes
     backend = FakeBackend({"0000": [error("server_error")], "0001": [error("quota_exhausted")]})
     recorder = Recorder()
     outcomes = run(engine_of(backend, observers=[recorder]).answer(many(2)))

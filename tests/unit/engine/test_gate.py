@@ -35,7 +35,7 @@ def test_places_are_never_more_than_the_limit_of_the_moment(run):
 
         async def work() -> None:
             nonlocal taken
-            async with slots.place():
+            async with slots:
                 taken += 1
                 peaks.append((taken, limit))
                 await asyncio.sleep(1)
@@ -61,7 +61,7 @@ def test_a_cancelled_waiter_takes_nobodys_place(run):
 
         async def work() -> None:
             nonlocal done
-            async with slots.place():
+            async with slots:
                 await asyncio.sleep(1)
                 done += 1
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
-from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
@@ -80,3 +80,48 @@ def test_an_answer_that_never_ends_its_brackets_is_not_json() -> None:
 
 def test_a_false_answer_is_an_answer() -> None:
     assert OutputParser({"type": "boolean"}).parse(reply("false")) is False
+
+
+def vector_reply(*vector: Any) -> Reply:
+    return Reply(text="", finish_reason="stop", input_tokens=11, output_tokens=0, model="m", vector=list(vector))
+
+
+@pytest.mark.parametrize("vector", [[0.5, -1.0], [0, 1], [1e-45, 3.4e38]])
+def test_a_vector_of_finite_numbers_is_an_answer(vector: list[float]) -> None:
+    assert VectorParser(None).parse(vector_reply(*vector)) == vector
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        [float("nan")],
+        [1.0, float("inf")],
+        [1e39],
+        [10**400],
+        ["1.0"],
+        [None],
+        [True],
+        [[1.0]],
+    ],
+)
+def test_a_vector_of_something_else_is_none_and_was_billed(vector: list[Any]) -> None:
+    with pytest.raises(RequestError, match="something else than finite 32-bit numbers") as caught:
+        VectorParser(None).parse(vector_reply(*vector))
+    assert (caught.value.kind, caught.value.input_tokens) == ("invalid_output", 11)
+
+
+def test_an_answer_without_a_vector_is_none() -> None:
+    for found in (reply("a text"), vector_reply()):
+        with pytest.raises(RequestError, match="the answer has no vector") as caught:
+            VectorParser(None).parse(found)
+        assert caught.value.kind == "invalid_output"
+
+
+@pytest.mark.parametrize("dimensions", [None, 2])
+def test_every_vector_has_the_dimensions_asked_for_or_those_of_the_first(dimensions: int | None) -> None:
+    parser = VectorParser(dimensions)
+    parser.parse(vector_reply(1.0, 2.0))
+    with pytest.raises(RequestError, match="the vector has 3 dimensions, not 2") as caught:
+        parser.parse(vector_reply(1.0, 2.0, 3.0))
+    assert caught.value.kind == "invalid_output"
+    parser.parse(vector_reply(3.0, 4.0))

@@ -84,3 +84,15 @@ def test_sharegpt_like_lengths_pad_less_than_three_percent() -> None:
     requests = plan(batch, StaticBatching(max_padded_tokens=16_384))
     assert padding_ratio(requests) == pytest.approx(0.02, abs=0.01)
     assert max(len(request.indices) for request in requests) <= 1024
+
+
+def test_limits_are_narrowed_and_never_widened() -> None:
+    server = StaticBatching(max_padded_tokens=1000, max_instances=100)
+    assert server.within(500, 10) == StaticBatching(max_padded_tokens=500, max_instances=10)
+    assert server.within(5000, 500) == server
+    assert server.within(5000, None) == server
+
+
+def test_half_an_emoji_does_not_stop_the_plan() -> None:
+    (request,) = plan([Prompt("cut \ud83d"), Prompt("a")], StaticBatching(max_padded_tokens=100))
+    assert sorted(request.indices) == [0, 1]

@@ -19,6 +19,11 @@ def test_an_answer_goes_to_every_row_and_is_fresh_once(completion) -> None:
     ]
 
 
+def test_an_answer_that_took_a_second_try_is_repaired(completion) -> None:
+    first, second = FanOut().process(PredictionResult(REQUEST, completion(repairs=1)))
+    assert (first.origin, second.origin) == ("repaired", "duplicate")
+
+
 def test_a_failure_goes_to_every_row_and_was_paid_once() -> None:
     failure = Failure(kind="blocked", message="no")
     found = list(FanOut().process(PredictionResult(REQUEST, failure)))

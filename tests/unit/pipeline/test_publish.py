@@ -34,7 +34,7 @@ def test_too_many_dead_rows_keep_the_previous_output_and_say_why() -> None:
         check_ratio(tally, 0.2, "out/dead.jsonl")
     assert str(caught.value).startswith(
         "3 of 10 rows ended in the dead letter, 'out/dead.jsonl': 2 × blocked (No.), 1 × timeout (slow). "
-        "`max_dead_letter_ratio` is 0.2, so the previous output was kept."
+        "`limits.max_dead_letter_ratio` is 0.2, so the previous output was kept."
     )
 
 

@@ -1,31 +1,27 @@
 from __future__ import annotations
 
+import gc
+import json
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 import apache_beam as beam
+import httplib2
 import pytest
 from apache_beam.io.gcp.bigquery import BigQueryDisposition, ReadFromBigQuery, WriteToBigQuery
 from apache_beam.io.gcp.internal.clients import bigquery as apitools
 from apache_beam.options.pipeline_options import PipelineOptions
-from google.cloud import bigquery
+from google.cloud import bigquery, storage
 
 from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
 
 PROJECT = "llmbeam-sandbox"
 OPTIONS = [f"--project={PROJECT}", "--temp_location=gs://rows/temp"]
 ROWS = [{"id": n, "text": f"row {n}", "tags": ["a", "b"]} for n in range(20)]
-# Beam's own warnings, and sockets that it leaves to be collected.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::beam.utils.annotations.BeamDeprecationWarning")
-    if False
-    else pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+# Beam leaves its sockets to be collected.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +35,25 @@ def served() -> Iterator[tuple[Sandbox, Proxy]]:
         "by their hosts",
         pytest.param(
             "by the environment",
-            marks=pytest.mark.skipif(find_spec("socks") is None, reason="httplib2 needs PySocks for a proxy"),
+            marks=pytest.mark.skipif(find_spec("socks") is None, reason="httplib2 has no proxies without PySocks"),
         ),
     ]
 )
 def sandbox(
-    served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    served: tuple[Sandbox, Proxy],
+    credentials: None,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Sandbox:
     """A sandbox that Beam's three Google clients reach."""
     running, proxy = served
     running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
-    if request.param == "by their hosts":
+    if request.param == "by the environment":
+        for name, value in proxy.environment().items():
+            monkeypatch.setenv(name, value)
+        # httplib2 reads the environment when it is imported.
+        monkeypatch.setattr(httplib2, "CA_CERTS", os.environ["HTTPLIB2_CA_CERTS"])
+    else:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
         monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", running.url)
         # Beam's other BigQuery client has no setting for it.
@@ -68,17 +70,18 @@ def client(sandbox: Sandbox) -> Iterator[bigquery.Client]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def _collect_sockets() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
 def collect(source: beam.PTransform) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    keep = found.append
-    with beam.Pipeline(runner="DirectRunner", options=PipelineOptions([*OPTIONS, "--direct_running_mode=in_memory"])) as p:
-        _ = p | source | beam.Map(lambda row: COLLECTED.append(row))
-    del keep
-    found, COLLECTED[:] = sorted(COLLECTED, key=lambda row: row["id"]), []
-    return found
-
-
-COLLECTED: list[dict[str, Any]] = []
+    with beam.Pipeline(options=PipelineOptions(OPTIONS)) as pipeline:
+        _ = pipeline | source | beam.Map(json.dumps) | beam.io.WriteToText("gs://rows/out", shard_name_template="")
+    with storage.Client() as client:
+        text = client.bucket("rows").blob("out").download_as_text()
+    return sorted(map(json.loads, text.splitlines()), key=lambda row: row["id"])
 
 
 @pytest.mark.usefixtures("client")
@@ -89,7 +92,9 @@ def test_beam_reads_a_table_by_export() -> None:
 
 def test_beam_reads_a_query_by_export_and_cleans_up(client: bigquery.Client, sandbox: Sandbox) -> None:
     source = ReadFromBigQuery(
-        query="SELECT id, text FROM `llmbeam-sandbox.llm.rows` WHERE id < 3", use_standard_sql=True, method="EXPORT"
+        query="SELECT id, text FROM `llmbeam-sandbox.llm.rows` WHERE id < 3",
+        use_standard_sql=True,
+        method="EXPORT",
     )
     assert collect(source) == [{"id": n, "text": f"row {n}"} for n in range(3)]
     assert [found.dataset_id for found in client.list_datasets()] == ["llm"]

@@ -544,6 +544,8 @@ def test_a_job_whose_answer_is_lost_is_found_by_its_id(sandbox: Sandbox, client:
     with pytest.raises(requests.ConnectionError):
         client.query(MERGE, job_id="merge-1", job_retry=None, retry=None)
     assert client.get_job("merge-1").num_dml_affected_rows == 2
+    inserted = [record for record in sandbox.requests if record.method == "bigquery.jobs.insert"]
+    assert inserted[-1].resource == "my-project/merge-1"
 
 
 def test_a_refusal_is_worded_as_bigquery_does(sandbox: Sandbox, client: bigquery.Client) -> None:

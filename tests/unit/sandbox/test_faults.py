@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.sandbox.faults import METHODS, Fault, Faults, Method
+from airflow_provider_llmbeam.sandbox.faults import ABORTED_METHODS, METHODS, Fault, Faults, Method
 
 GENERATE: Method = "gemini.generateContent"
 ERROR = Fault(kind="error")
@@ -105,6 +105,12 @@ def test_a_delay_cannot_be_negative() -> None:
 def test_a_stream_error_needs_a_stream(method: Method) -> None:
     with pytest.raises(ValueError, match="'stream-error' needs one of"):
         Faults().queue(method, Fault(kind="stream-error"))
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in ABORTED_METHODS])
+def test_only_work_that_has_a_middle_can_be_aborted(method: Method) -> None:
+    with pytest.raises(ValueError, match="'abort' needs one of"):
+        Faults().queue(method, Fault(kind="abort"))
 
 
 @pytest.mark.parametrize(("add", "arguments"), [("every", (0, ERROR)), ("when", ("x", ERROR, 0))])

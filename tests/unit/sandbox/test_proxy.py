@@ -33,9 +33,7 @@ from airflow_provider_llmbeam.sandbox.__main__ import exported
 COMMAND = [sys.executable, "-m", "airflow_provider_llmbeam.sandbox"]
 BUCKET = "https://storage.googleapis.com/storage/v1/b/rows"
 SHORT = types.HttpOptions(timeout=5_000, retry_options=types.HttpRetryOptions(attempts=1))
-NEEDS_PYSOCKS = pytest.mark.skipif(
-    find_spec("socks") is None, reason="without PySocks httplib2 ignores every proxy, and says nothing"
-)
+NEEDS_PYSOCKS = pytest.mark.skipif(find_spec("socks") is None, reason="httplib2 has no proxies without PySocks")
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +133,36 @@ asyncio.run(get())
     assert ended.stdout == "rows\n"
 
 
+def test_a_job_reads_and_writes_buckets_and_asks_gemini_by_the_environment(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    spec = {
+        "name": "nightly",
+        "source": {"uri": "gs://rows/in/*.jsonl", "key": ["id"]},
+        "prompt": {"template": "Say {{ row.text }}"},
+        "model": {"type": "gemini"},
+        "sink": {"uri": "gs://rows/out/"},
+    }
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(spec))
+    with storage.Client() as client:
+        lines = "".join(json.dumps({"id": n, "text": f"row {n}"}) + "\n" for n in range(10))
+        client.bucket("rows").blob("in/a.jsonl").upload_from_string(lines)
+        door = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(file)]
+        subprocess.run(door, check=True, capture_output=True, timeout=60)
+        answers = client.bucket("rows").blob("out/answers-00000-of-00001.jsonl").download_as_text()
+    assert sorted(json.loads(line)["id"] for line in answers.splitlines()) == list(range(10))
+    assert sandbox.stats()["billed_answers"] == 10
+    assert sandbox.stats()["refused_hosts"] == {}
+
+
 @NEEDS_PYSOCKS
 @pytest.mark.usefixtures("sandbox")
 def test_httplib2_trusts_it_by_the_environment() -> None:
+    # Named here because httplib2 reads the variable when it is imported.
     http = httplib2.Http(ca_certs=os.environ["HTTPLIB2_CA_CERTS"])
     response, _ = http.request("https://www.googleapis.com/storage/v1/b/rows")
+    http.close()
     assert response.status == 200
 
 
@@ -172,7 +195,9 @@ def test_its_certificates_pass_the_strict_check_of_newer_pythons(proxy: Proxy) -
     assert httpx.Client(verify=context).get(url).text == "OK"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the client leaves it to be collected
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # the client leaves it to be collected
 def test_a_lost_connection_is_lost_through_the_proxy_too(sandbox: Sandbox) -> None:
     sandbox.faults.queue("storage.objects.get", Fault(kind="drop"))
     with storage.Client() as client:

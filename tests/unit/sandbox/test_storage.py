@@ -4,7 +4,6 @@ import io
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import apache_beam as beam
 import pytest
@@ -197,6 +196,11 @@ def test_buckets_come_and_go(client: storage.Client) -> None:
     assert client.lookup_bucket("made-here") is None
 
 
+def test_a_bucket_has_a_name_that_google_would_take() -> None:
+    with pytest.raises(ValueError, match="`buckets` must be names of buckets"):
+        Sandbox(buckets=("NO",))
+
+
 def test_a_wrong_hash_is_refused(bucket: storage.Bucket) -> None:
     blob = bucket.blob("h")
     blob.md5_hash = "AAAAAAAAAAAAAAAAAAAAAA=="
@@ -283,23 +287,8 @@ def test_what_is_not_emulated_says_so(gcs: Sandbox) -> None:
     assert "The sandbox does not emulate this: GET /storage/v1/b/rows/iam" in answer.text
 
 
-# With no credentials Beam looks for some for 25 s.
-CREDENTIALS = {
-    "type": "authorized_user",
-    "client_id": "x",
-    "client_secret": "x",
-    "refresh_token": "x",
-    "token": "x",
-    "expiry": "2099-01-01T00:00:00Z",
-}
-
-
 @pytest.fixture
-def beam_filesystem(gcs: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = tmp_path / "credentials.json"
-    file.write_text(json.dumps(CREDENTIALS))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "project")
+def beam_filesystem(gcs: Sandbox, credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
     FileSystems.set_options(PipelineOptions())
 

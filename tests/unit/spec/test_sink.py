@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from airflow_provider_llmbeam.spec import FilesSink
+from airflow_provider_llmbeam.spec import FilesSink, JobSpec, MilvusSink
 
 
 @pytest.mark.parametrize("uri", ["out", "out/", "  out/  "])
@@ -33,3 +35,56 @@ def test_an_unknown_format_is_refused() -> None:
     (problem,) = FilesSink.problems({"uri": "out/", "format": "csv"})
     assert problem.field == "format"
     assert "'jsonl' or 'parquet'" in problem.want
+
+
+def milvus_problem(**changes: object) -> str:
+    (problem,) = MilvusSink.problems({"type": "milvus", "uri": "a.db", "collection": "notes", **changes})
+    return str(problem)
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected", "is_local"),
+    [
+        ("http://h:19530/", "http://h:19530", False),
+        ("https://h/database.db", "https://h/database.db", False),
+        ("/data/notes.db", "/data/notes.db", True),
+        ("notes.db", "notes.db", True),
+    ],
+)
+def test_milvus_is_a_server_or_a_local_file(uri: str, expected: str, is_local: bool) -> None:
+    sink = MilvusSink(type="milvus", uri=uri, collection="notes")
+    assert (sink.uri, sink.is_local) == (expected, is_local)
+
+
+@pytest.mark.parametrize("uri", ["", "notes", "gs://b/notes.db", "tcp://h:1", "h:19530"])
+def test_another_address_of_milvus_is_refused(uri: str) -> None:
+    assert "must start with http:// or https://, or be a local file that ends in .db" in milvus_problem(uri=uri)
+
+
+def test_a_password_has_no_place_in_an_address() -> None:
+    assert "must hold no password" in milvus_problem(uri="https://root:Milvus@h:19530")
+
+
+@pytest.mark.parametrize("collection", ["", "1a", "a-b", "a b", "ä" * 300, "x" * 256])
+def test_a_name_that_milvus_does_not_take_is_refused(collection: str) -> None:
+    assert "collection" in milvus_problem(collection=collection)
+
+
+def milvus_job(job: Any, **parts: Any) -> dict[str, Any]:
+    sink = {"type": "milvus", "uri": "a.db", "collection": "notes"}
+    return job(sink=sink, state_uri="state/", task="embed", **parts)
+
+
+def test_milvus_takes_the_vectors_of_an_embedding_job(job) -> None:
+    assert isinstance(JobSpec.parse(milvus_job(job)).sink, MilvusSink)
+
+
+def test_milvus_takes_nothing_but_vectors(job) -> None:
+    (problem,) = JobSpec.problems({**milvus_job(job), "task": "generate"})
+    assert "takes vectors: it needs `task` to be 'embed'" in str(problem)
+
+
+@pytest.mark.parametrize("column", ["vector", "llmbeam_id", "a b", "1a", "größe", ""])
+def test_a_key_column_that_cannot_be_a_field_is_refused(job, column: str) -> None:
+    (problem,) = JobSpec.problems(milvus_job(job, source={"uri": "in/*.csv", "key": ["id", column]}))
+    assert f"whose fields cannot be called ['{column}']" in str(problem)

@@ -18,7 +18,6 @@ from google.oauth2 import credentials as google_credentials
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.gemini import (
     GeminiBackend,
-    _address,
     _config,
     _contents,
     _details,
@@ -27,6 +26,7 @@ from airflow_provider_llmbeam.engine.backends.gemini import (
     _reply,
     _response,
     _retry_after_seconds,
+    model_address,
 )
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
@@ -322,7 +322,7 @@ VERTEX = "aiplatform.googleapis.com/v1beta1/projects/p/locations"
     ],
 )
 def test_a_model_is_asked_where_it_lives(given: dict[str, Any], address: str) -> None:
-    assert _address(GeminiModel(**given)) == address
+    assert model_address(GeminiModel(**given)) == address
 
 
 @pytest.mark.parametrize("project", [None, "p"])
@@ -347,7 +347,9 @@ def test_the_address_is_the_one_that_google_genai_asks(
     )
     with genai.Client(**access, http_options=options) as client:
         client.models.generate_content(model=name, contents="a")
-    assert asked == [f"{_address(GeminiModel(project=project, location=location, name=name))}:generateContent"]
+    assert asked == [
+        f"{model_address(GeminiModel(project=project, location=location, name=name))}:generateContent"
+    ]
 
 
 def test_fields_that_the_installed_client_does_not_know_are_left_out() -> None:
@@ -521,7 +523,7 @@ def test_credentials_that_were_revoked_are_a_matter_of_access(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The token service says no: every further row would meet the same."""
-    key = service_account(tmp_path / "key.json", f"{sandbox.url}/token")
+    key = service_account(tmp_path / "key.json", f"{sandbox.url}/no-such-service")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
     (error,) = ask(GeminiModel(project="p", base_url=sandbox.gemini_url), Prompt("a"))
     assert error.kind == "unauthorized"

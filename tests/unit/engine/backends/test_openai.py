@@ -10,10 +10,10 @@ import pytest
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.openai import (
     OpenAIBackend,
-    _from_error,
     _messages,
     _parameters,
     _reply,
+    error_of,
 )
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
@@ -133,12 +133,12 @@ def test_a_200_that_is_no_answer_is_garbage(text: str) -> None:
     ],
 )
 def test_an_error_keeps_the_servers_words(text: str, message: str) -> None:
-    assert message in _from_error(400, None, text).message
+    assert message in error_of(400, None, text).message
 
 
 def test_an_empty_account_is_not_worth_waiting_for() -> None:
     text = '{"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}'
-    assert _from_error(429, "1", text).kind == "quota_exhausted"
+    assert error_of(429, "1", text).kind == "quota_exhausted"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_an_empty_account_is_not_worth_waiting_for() -> None:
     [(None, None), ("", None), ("7", 7.0), ("0.5", 0.5), ("Fri, 20 Nov 2026 09:00:00 GMT", None), ("-1", 0.0)],
 )
 def test_the_advice_of_a_429_is_read_from_its_header(header: str | None, seconds: float | None) -> None:
-    error = _from_error(429, header, "{}")
+    error = error_of(429, header, "{}")
     assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, seconds)
 
 

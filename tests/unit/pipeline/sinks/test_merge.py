@@ -43,7 +43,10 @@ def test_a_value_takes_the_type_of_its_column(staged: str, target: str, value: s
     assert MergeColumn("c", staged, target).value == value
 
 
-def test_json_is_compared_as_text() -> None:
+def test_json_and_arrays_are_compared_as_text() -> None:
+    assert MergeColumn("c", "ARRAY<FLOAT64>", "ARRAY<FLOAT64>").differs == (
+        "TO_JSON_STRING(T.`c`) IS DISTINCT FROM TO_JSON_STRING(S.`c`)"
+    )
     assert MergeColumn("c", "INT64", "JSON").differs == (
         "TO_JSON_STRING(T.`c`) IS DISTINCT FROM TO_JSON_STRING(TO_JSON(S.`c`))"
     )

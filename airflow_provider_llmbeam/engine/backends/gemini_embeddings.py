@@ -1,0 +1,186 @@
+"""Embeddings of Google's models on the Gemini Developer API and on Vertex AI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backends.embeddings import (
+    EmbeddingBackend,
+    no_embeddings,
+    read_json,
+    shared_out,
+    vector_reply,
+)
+from airflow_provider_llmbeam.engine.backends.gemini import error_of, model_address, open_access
+from airflow_provider_llmbeam.engine.backends.http import open_session
+from airflow_provider_llmbeam.engine.plan import StaticBatching
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel
+
+#: Of any one text: the longest input of Google's embedding models.
+_TEXT_TOKENS = 8192
+
+
+class GeminiEmbeddings(EmbeddingBackend):
+    """One aiohttp session.
+
+    Raises:
+        JobSpecError: No `project` and no `GOOGLE_API_KEY`, or `project` and no Google credentials.
+    """
+
+    def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
+        self._model = model
+        self._access = open_access(model)
+        self._method = _method(model, embedding)
+        self._url = f"{model_address(model)}:{self._method.name}"
+        self._session: aiohttp.ClientSession | None = None
+        self.limits = self._method.limits
+
+    async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
+        """Sends one request."""
+        if self._session is None:  # it belongs to the loop that runs it
+            self._session = open_session(self._url)
+        headers = await self._access.headers()
+        body = self._method.body([prompt.text for prompt in prompts])
+        try:
+            async with self._session.post(self._url, json=body, headers=headers) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise RequestError("connection", f"{type(error).__name__}: {error}") from None
+        if response.status != 200:
+            raise error_of(response, content)
+        return _replies(content, prompts, self._method, self._model.name)
+
+    async def aclose(self) -> None:
+        """Closes the session."""
+        if self._session is not None:
+            await self._session.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Vector:
+    values: Any
+    tokens: int | None = None
+    is_truncated: bool = False
+
+
+class _Method(Protocol):
+    """One of Google's three ways to ask for vectors."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def limits(self) -> StaticBatching: ...
+
+    def body(self, texts: Sequence[str]) -> dict[str, Any]:
+        """What is sent."""
+
+    def vectors(self, body: Mapping[str, Any]) -> list[_Vector]:
+        """What came back; raises whatever a body of another shape makes it raise."""
+
+
+def _method(model: GeminiModel, embedding: Embedding) -> _Method:
+    """Chooses as google-genai 2.34 does (`_transformers.t_is_vertex_embed_content_model`)."""
+    if not model.project:
+        return _BatchEmbedContents(model, embedding)
+    if "maas" in model.name or ("gemini" in model.name and model.name != "gemini-embedding-001"):
+        return _EmbedContent(embedding)
+    return _Predict(model, embedding)
+
+
+class _BatchEmbedContents:
+    """The Developer API.
+
+    It tells no tokens: they are estimates. It counts each text against the requests per minute, not each request
+    (tried by https://github.com/garrytan/gbrain/pull/1922), which the governor finds out by its 429s.
+    """
+
+    name = "batchEmbedContents"
+    #: "at most 100 requests can be in one batch": https://github.com/langchain-ai/langchainjs/issues/4491
+    limits = StaticBatching(max_padded_tokens=100 * _TEXT_TOKENS, max_instances=100)
+
+    def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
+        self._common = {"model": model_address(model).partition("/v1beta/")[2], **_config(embedding)}
+
+    def body(self, texts: Sequence[str]) -> dict[str, Any]:
+        return {"requests": [{**self._common, "content": {"parts": [{"text": text}]}} for text in texts]}
+
+    def vectors(self, body: Mapping[str, Any]) -> list[_Vector]:
+        return [_Vector(item.get("values")) for item in body["embeddings"]]
+
+
+class _Predict:
+    """Vertex AI, for `text-embedding-005`, `text-multilingual-embedding-002`, `gemini-embedding-001`."""
+
+    name = "predict"
+
+    def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
+        # 250 texts and 20,000 tokens; gemini-embedding-001 takes one text:
+        # https://cloud.google.com/vertex-ai/generative-ai/docs/embeddings/get-text-embeddings
+        takes_one = model.name.endswith("gemini-embedding-001")
+        self.limits = StaticBatching(max_padded_tokens=20_000, max_instances=1 if takes_one else 250)
+        self._instance = {} if embedding.task_type is None else {"task_type": embedding.task_type}
+        dimensions = embedding.dimensions
+        self._parameters = {} if dimensions is None else {"outputDimensionality": dimensions}
+
+    def body(self, texts: Sequence[str]) -> dict[str, Any]:
+        instances = [{**self._instance, "content": text} for text in texts]
+        return {"instances": instances, "parameters": self._parameters}
+
+    def vectors(self, body: Mapping[str, Any]) -> list[_Vector]:
+        found = []
+        for prediction in body["predictions"]:
+            embeddings = prediction["embeddings"]
+            statistics = embeddings.get("statistics") or {}
+            tokens, is_truncated = statistics.get("token_count"), bool(statistics.get("truncated"))
+            found.append(_Vector(embeddings.get("values"), None if tokens is None else int(tokens), is_truncated))
+        return found
+
+
+class _EmbedContent:
+    """Vertex AI, for the models after `gemini-embedding-001`: one text per request."""
+
+    name = "embedContent"
+    limits = StaticBatching(max_padded_tokens=_TEXT_TOKENS, max_instances=1)
+
+    def __init__(self, embedding: Embedding) -> None:
+        self._config = _config(embedding)
+
+    def body(self, texts: Sequence[str]) -> dict[str, Any]:
+        (text,) = texts
+        return {"content": {"parts": [{"text": text}]}, "embedContentConfig": self._config}
+
+    def vectors(self, body: Mapping[str, Any]) -> list[_Vector]:
+        tokens = (body.get("usageMetadata") or {}).get("promptTokenCount")
+        values = body["embedding"].get("values")
+        return [_Vector(values, None if tokens is None else int(tokens), bool(body.get("truncated")))]
+
+
+def _config(embedding: Embedding) -> dict[str, Any]:
+    given = {"taskType": embedding.task_type, "outputDimensionality": embedding.dimensions}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _replies(content: bytes, prompts: Sequence[Prompt], method: _Method, model: str) -> list[Reply]:
+    try:
+        vectors = method.vectors(read_json(content))
+    except (LookupError, TypeError, AttributeError, ValueError):
+        raise no_embeddings(content) from None
+    if len(vectors) != len(prompts):
+        raise no_embeddings(content)
+    return [
+        vector_reply(
+            vector.values,
+            input_tokens=estimate if vector.tokens is None else vector.tokens,
+            model=model,
+            is_truncated=vector.is_truncated,
+        )
+        for vector, estimate in zip(vectors, shared_out(None, prompts), strict=True)
+    ]

@@ -1,0 +1,71 @@
+"""A `postgres` connection of Airflow, as the environment of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.sdk import BaseHook
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.sink import PostgresSink, Sink
+
+#: Extras for Airflow's own hook; every other one is a parameter of libpq, e.g. `sslmode`.
+#: Source: `PostgresHook.ignored_extra_options` of apache-airflow-providers-postgres.
+_NOT_OF_LIBPQ = {
+    "aws_conn_id",
+    "cluster-identifier",
+    "cursor",
+    "iam",
+    "redshift",
+    "redshift-serverless",
+    "sqlalchemy_query",
+    "sqlalchemy_scheme",
+    "workgroup-name",
+}
+
+
+def sink_environment(sink: Sink) -> dict[str, str]:
+    """Resolves `conn_id` of a PostgreSQL sink into the variable that the job reads: no secret is in the spec.
+
+    Returns:
+        Nothing to add, where the sink is another one or names no connection.
+
+    Raises:
+        JobSpecError: There is no such connection, or it is none to PostgreSQL.
+    """
+    if not isinstance(sink, PostgresSink) or sink.conn_id is None:
+        return {}
+    try:
+        connection = BaseHook.get_connection(sink.conn_id)
+    except AirflowNotFoundException as error:
+        raise JobSpecError(
+            f"`sink.conn_id`: there is no connection {sink.conn_id!r}. Nothing was sent or billed. Add it under "
+            "Admin, Connections, with the type Postgres."
+        ) from error
+    if connection.conn_type != "postgres":
+        raise JobSpecError(
+            f"`sink.conn_id`: connection {sink.conn_id!r} is of type {connection.conn_type!r}. Expected "
+            "'postgres'. Nothing was sent or billed."
+        )
+    if connection.extra_dejson.get("iam"):
+        raise JobSpecError(
+            f"`sink.conn_id`: connection {sink.conn_id!r} asks for a token of AWS IAM (`iam`), which lives for 15 "
+            "minutes, and a job may not. Expected a password. Nothing was sent or billed."
+        )
+    return {sink.dsn_env: _dsn(connection)}
+
+
+def _dsn(connection: Any) -> str:
+    user = quote(connection.login or "", safe="")
+    password = f":{quote(connection.password, safe='')}" if connection.password else ""
+    host = quote(connection.host or "", safe="")
+    address = f"{user}{password}@{host}{f':{connection.port}' if connection.port else ''}"
+    extras = {
+        name: int(value) if isinstance(value, bool) else value
+        for name, value in connection.extra_dejson.items()
+        if name not in _NOT_OF_LIBPQ
+    }
+    query = urlencode(extras, quote_via=quote)
+    return f"postgresql://{address}/{quote(connection.schema or '', safe='')}{f'?{query}' if query else ''}"

@@ -1,0 +1,209 @@
+"""Vectors into a Milvus collection, by upserts."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError
+from airflow_provider_llmbeam.pipeline.key_types import KeyType, KeyTypes
+from airflow_provider_llmbeam.pipeline.keys import encode_key
+from airflow_provider_llmbeam.pipeline.parquet import as_text
+from airflow_provider_llmbeam.spec.sink import MilvusSink
+
+if TYPE_CHECKING:
+    from pymilvus import MilvusClient
+
+ID, VECTOR = "llmbeam_id", "vector"
+_TEXTS = ("model", "fingerprint")
+#: Of one upsert; a server takes 64 MB: https://milvus.io/docs/limitations.md
+_UPSERT_BYTES, _UPSERT_ROWS = 8 * 2**20, 5_000
+#: Of a field; https://milvus.io/docs/limitations.md
+_LONGEST_TEXT = 65_535
+_NOT_BILLED = "Nothing was sent or billed."
+_KEPT = "The answers are in the journal: another try asks the model for nothing."
+
+
+def check(sink: MilvusSink, key: tuple[str, ...], dimensions: int | None) -> None:
+    """Looks whether the collection, where there is one, takes what the job will bring.
+
+    Raises:
+        JobSpecError: It does not, or a package is missing.
+        JobFailedError: It cannot be reached.
+    """
+    with _opened(sink, _NOT_BILLED) as client:
+        if client.has_collection(sink.collection) and (wrong := _misfit(client, sink, key, dimensions)):
+            raise JobSpecError(f"{wrong} {_NOT_BILLED}")
+
+
+def publish(sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str]) -> list[str]:
+    """Upserts the rows of the staged files; doing it again changes nothing.
+
+    Returns:
+        The address of the collection.
+
+    Raises:
+        JobFailedError: The collection cannot be reached, or does not take them.
+        RowsLostError: Milvus took fewer rows than it was given.
+    """
+    shape = _shape(staged, key)
+    if shape.rows:  # without a vector nobody knows the dimensions of a collection
+        with _opened(sink, _KEPT) as client:
+            _upsert(client, sink, key, staged, shape)
+    return [f"{sink.uri}/{sink.collection}"]
+
+
+def entity_id(row: Mapping[str, Any], key: tuple[str, ...]) -> str:
+    """Names the entity of a row, in every run alike."""
+    return hashlib.sha256(encode_key(dict(row), key)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the staged rows have in common."""
+
+    rows: int
+    dimensions: int
+    columns: dict[str, KeyType]
+
+
+def _shape(staged: Mapping[int, str], key: tuple[str, ...]) -> _Shape:
+    count, lengths = 0, set[int]()
+    types = KeyTypes(key)
+    for row in _rows(staged):
+        count += 1
+        lengths.add(len(row["answer"]))
+        types.see(row)
+    if len(lengths) > 1:
+        raise JobFailedError(f"The vectors are of different lengths: {sorted(lengths)}. {_KEPT}")
+    return _Shape(count, max(lengths, default=0), types.found())
+
+
+def _rows(staged: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    for uri in staged.values():
+        with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as lines:
+            yield from map(json.loads, lines)
+
+
+def _upsert(
+    client: MilvusClient, sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str], shape: _Shape
+) -> None:
+    if not client.has_collection(sink.collection):
+        _create(client, sink, shape)
+    elif wrong := _misfit(client, sink, key, shape.dimensions):
+        raise JobFailedError(f"{wrong} {_KEPT}")
+    fields = client.describe_collection(sink.collection)["fields"]
+    texts = {field["name"] for field in fields if field["type"].name == "VARCHAR"}
+    rows, taken = _rows(staged), 0
+    size = min(_UPSERT_ROWS, max(1, _UPSERT_BYTES // (4 * shape.dimensions)))
+    while entities := [_entity(row, key, texts) for row in itertools.islice(rows, size)]:
+        taken += client.upsert(sink.collection, entities)["upsert_count"]
+    if taken != shape.rows:
+        raise RowsLostError(f"Milvus took {taken} of {shape.rows} rows into {sink.collection!r}. {_KEPT}")
+    client.flush(sink.collection)
+    client.load_collection(sink.collection)
+
+
+def _entity(row: dict[str, Any], key: tuple[str, ...], texts: set[str]) -> dict[str, Any]:
+    columns = {column: as_text(row[column]) if column in texts else row[column] for column in key}
+    return {ID: entity_id(row, key), **columns, VECTOR: row["answer"], **{name: row[name] for name in _TEXTS}}
+
+
+def _create(client: MilvusClient, sink: MilvusSink, shape: _Shape) -> None:
+    from pymilvus import DataType
+
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field(ID, DataType.VARCHAR, is_primary=True, max_length=64)
+    for column, kind in shape.columns.items():
+        match kind:
+            case "integer":
+                schema.add_field(column, DataType.INT64)
+            case "number":
+                schema.add_field(column, DataType.DOUBLE)
+            case "boolean":
+                schema.add_field(column, DataType.BOOL)
+            case "text":
+                schema.add_field(column, DataType.VARCHAR, max_length=_LONGEST_TEXT)
+    for name in _TEXTS:
+        schema.add_field(name, DataType.VARCHAR, max_length=1024)
+    schema.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=shape.dimensions)
+    index = client.prepare_index_params()
+    index.add_index(VECTOR, index_type="AUTOINDEX", metric_type=sink.metric_type)
+    client.create_collection(sink.collection, schema=schema, index_params=index)
+
+
+def _misfit(client: MilvusClient, sink: MilvusSink, key: tuple[str, ...], dimensions: int | None) -> str | None:
+    """Says what is in the way of writing to a collection that is there already."""
+    described = client.describe_collection(sink.collection)
+    fields = {field["name"]: field for field in described["fields"]}
+    if missing := [name for name in (ID, *key, VECTOR, *_TEXTS) if name not in fields]:
+        return (
+            f"The collection {sink.collection!r} has no field {missing}: a job of another kind, or with another "
+            "key, made it. Name a new one (`sink.collection`)."
+        )
+    found = int(fields[VECTOR]["params"]["dim"])
+    if dimensions is not None and found != dimensions:
+        return (
+            f"The collection {sink.collection!r} holds vectors of {found} dimensions, and this job's have "
+            f"{dimensions}. Name a new one (`sink.collection`), or ask for {found} (`embedding.dimensions`)."
+        )
+    metrics = {
+        client.describe_index(sink.collection, name)["metric_type"]
+        for name in client.list_indexes(sink.collection, field_name=VECTOR)
+    }
+    if metrics - {sink.metric_type}:
+        return (
+            f"The collection {sink.collection!r} has an index by {sorted(metrics)}, and `sink.metric_type` is "
+            f"{sink.metric_type!r}."
+        )
+    return None
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Passes over that milvus-lite 3.2 has no `AllocTimestamp`, which pymilvus 3.0 asks for and can spare."""
+    return "Method not implemented" not in record.getMessage()
+
+
+@contextmanager
+def _opened(sink: MilvusSink, consolation: str) -> Iterator[MilvusClient]:
+    """Opens a client, and puts what it raises into our words."""
+    try:
+        from pymilvus import MilvusClient
+        from pymilvus.exceptions import MilvusException
+
+        if sink.is_local:
+            from milvus_lite.server_manager import server_manager_instance
+    except ImportError as error:
+        raise JobSpecError(
+            f"A sink of type 'milvus' needs {error.name!r}: install `airflow-provider-llmbeam[milvus]` where the "
+            f"job runs. {consolation}"
+        ) from error
+    # It logs, with a traceback, whatever it raises.
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+    if sink.is_local:
+        logging.getLogger("grpc._server").addFilter(_is_news)
+        Path(sink.uri).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        client = MilvusClient(sink.uri, token=os.environ.get(sink.token_env, ""))
+        try:
+            yield client
+        finally:
+            client.close()
+    except MilvusException as error:
+        in_use = " Another process may have the file open." if sink.is_local else ""
+        raise JobFailedError(f"Milvus at {sink.uri!r}: {error}{in_use} {consolation}") from error
+    finally:
+        if sink.is_local:
+            # Other processes can open the file once the server in this one has ended.
+            server_manager_instance.release_server(sink.uri)

@@ -1,0 +1,151 @@
+"""The way into PostgreSQL, and its refusals in words that hold no secret."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.spec.sink import PostgresSink
+
+#: For as long a server may leave the first packet without an answer.
+_CONNECT_TIMEOUT_SECONDS = 10
+#: Before a server has let us in, its errors have no code, only words: those that stay until somebody changes
+#: something (`FATAL` comes from the server, the others from libpq), and among them those that pass.
+_FINAL = ("FATAL", "password", "invalid ", "definition of service")
+_LATER = ("starting up", "shutting down", "recovery", "too many", "connection slots")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When something is refused: before the model is paid, or after.
+
+    Attributes:
+        error: Class of the error, where a retry would repeat it.
+        kept: End of each of its sentences.
+    """
+
+    error: type[LLMBeamError]
+    kept: str
+
+    def refusal(self, fault: str) -> LLMBeamError:
+        """An error that a retry repeats, unless somebody changes something."""
+        return self.error(f"{fault} {self.kept}")
+
+    def failure(self, fault: str) -> LLMBeamError:
+        """An error that may be over at the next try."""
+        return JobFailedError(f"{fault} {self.kept}")
+
+
+BEFORE = Moment(JobSpecError, "Nothing was sent or billed.")
+AFTER = Moment(
+    JobFailedError, "Nothing was half written, and the answers are in the journal: a retry sends nothing."
+)
+
+
+@contextmanager
+def session(sink: PostgresSink, moment: Moment) -> Iterator[psycopg.Connection]:
+    """Opens a connection that commits nothing by itself, and puts the server's refusals into sentences.
+
+    Raises:
+        LLMBeamError: As `moment` says.
+    """
+    given = _parameters(sink, moment)
+    try:
+        # Without prepared statements it also works through a pool of connections, e.g. pgbouncer.
+        connection = psycopg.connect(given, autocommit=True, prepare_threshold=None)
+    except psycopg.OperationalError as error:
+        words = _words(error)
+        fault = (
+            f"`sink`: no connection to {_address(conninfo_to_dict(given))}: {words}. Expected a server there that "
+            f"accepts what the environment variable {sink.dsn_env!r} holds."
+        )
+        is_final = any(sign in words for sign in _FINAL) and not any(sign in words for sign in _LATER)
+        raise (moment.refusal(fault) if is_final else moment.failure(fault)) from None
+    with closing(connection):
+        # After a wait for the lock of `postgres_upsert`, the next statement must see what its holder committed.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        try:
+            yield connection
+        except psycopg.Error as error:
+            raise _in_words(error, sink, connection, moment) from None
+
+
+def address(connection: psycopg.Connection) -> str:
+    """Where a connection leads to, without user and password."""
+    info = connection.info
+    return _address({"host": info.host, "port": info.port, "dbname": info.dbname})
+
+
+def _address(given: Mapping[str, Any]) -> str:
+    host, port, database = (given.get(name) or "" for name in ("host", "port", "dbname"))
+    return f"postgres://{quote(str(host), safe=',')}{f':{port}' if port else ''}/{quote(str(database), safe='')}"
+
+
+def _parameters(sink: PostgresSink, moment: Moment) -> str:
+    dsn = os.environ.get(sink.dsn_env)
+    if not dsn:
+        raise moment.refusal(
+            f"`sink.dsn_env`: the environment variable {sink.dsn_env!r} is not set. Expected a connection string, "
+            "`postgresql://user:password@host:5432/database`; in Airflow, name a connection in `sink.conn_id`."
+        )
+    given = _parsed(dsn)
+    if given is None:
+        raise moment.refusal(
+            f"`sink.dsn_env`: what the environment variable {sink.dsn_env!r} holds is no connection string. "
+            "Expected `postgresql://user:password@host:5432/database?sslmode=require`, where what is special in "
+            "user name and password is percent-encoded: `%40` for `@`, `%2F` for `/`."
+        )
+    own: dict[str, Any] = {"connect_timeout": _CONNECT_TIMEOUT_SECONDS, "application_name": "llmbeam"}
+    return make_conninfo(**(own | given | {"client_encoding": "utf8"}))
+
+
+def _parsed(dsn: str) -> dict[str, Any] | None:
+    """Reads a connection string, unless libpq would take a part of its password for a host, and say it aloud."""
+    scheme, _, rest = dsn.partition("://")
+    # For libpq the password ends at the first `@`, and there is none where a `/` comes before.
+    if scheme in ("postgresql", "postgres") and (rest.count("@") > 1 or "@" in rest.partition("/")[2]):
+        return None
+    try:
+        given = conninfo_to_dict(dsn)
+    except (psycopg.ProgrammingError, UnicodeError):  # the latter for `%aa`, which is no UTF-8
+        return None
+    ports = str(given.get("port") or "").split(",")
+    return given if all(port.isdecimal() or not port for port in ports) else None
+
+
+def _in_words(
+    error: psycopg.Error, sink: PostgresSink, connection: psycopg.Connection, moment: Moment
+) -> LLMBeamError:
+    words = error.diag.message_primary or _words(error) or type(error).__name__
+    at = f" at {error.diag.context}" if isinstance(error, psycopg.DataError) and error.diag.context else ""
+    code = f" ({error.sqlstate})" if error.sqlstate else ""
+    fault = f"`sink.table`: PostgreSQL refused {sink.table!r}: {words}{at}{code}."
+    match error:
+        case errors.InsufficientPrivilege():
+            fault += (
+                f" User {connection.info.user!r} needs SELECT, INSERT and UPDATE on the table, or CREATE on the "
+                "schema where the job makes it."
+            )
+        case errors.InvalidSchemaName():
+            fault += " Create the schema first; the job creates only the table."
+        case psycopg.DataError() | psycopg.IntegrityError():
+            fault += " A value does not fit the table: alter the column, e.g. to text."
+        case errors.ObjectNotInPrerequisiteState():
+            pass
+        case psycopg.OperationalError():
+            return moment.failure(fault)
+    return moment.refusal(fault)
+
+
+def _words(error: psycopg.Error) -> str:
+    """What it says, without the hints of libpq, which it indents."""
+    return " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("\t")).rstrip(".")

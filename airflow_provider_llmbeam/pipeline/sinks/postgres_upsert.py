@@ -1,0 +1,231 @@
+"""What happens in the one transaction. The only modules that load psycopg are this and `postgres_session`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import errors, sql
+
+from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.sinks.postgres_session import AFTER, BEFORE, Moment, address, session
+from airflow_provider_llmbeam.pipeline.sinks.postgres_values import OUTPUT_TYPES, as_json, as_text, types_of
+from airflow_provider_llmbeam.spec.sink import PostgresSink
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+
+_log = logging.getLogger(__name__)
+
+_JSON = ("json", "jsonb")
+_STAGED = sql.Identifier("pg_temp", "llmbeam_staged")
+#: PostgreSQL cuts longer names, silently.
+_MAX_NAME_BYTES = 63
+#: Keys that an error names.
+_NAMED = 5
+
+Records = Callable[[], Iterator[Row]]
+
+
+@dataclass(frozen=True)
+class _Column:
+    type: str
+    must_be_given: bool
+
+
+def check(sink: PostgresSink, key: tuple[str, ...]) -> None:
+    """Upserts nothing, and takes it back."""
+    with session(sink, BEFORE) as connection, connection.transaction(force_rollback=True):
+        connection.execute("SET LOCAL lock_timeout = '3s'")
+        try:
+            _Upsert(connection, sink, key, BEFORE).run(lambda: iter(()), dict.fromkeys(key, "text") | OUTPUT_TYPES)
+        except errors.LockNotAvailable:
+            _log.warning("Table %r is locked by somebody else, so it was not checked.", sink.table)
+
+
+def publish(sink: PostgresSink, key: tuple[str, ...], records: Records) -> str:
+    """Upserts the records; returns the address of the table."""
+    with session(sink, AFTER) as connection:
+        with connection.transaction():
+            table = _Upsert(connection, sink, key, AFTER).run(records)
+        return f"{address(connection)}/{table}"
+
+
+class _Upsert:
+    def __init__(
+        self, connection: psycopg.Connection, sink: PostgresSink, key: tuple[str, ...], moment: Moment
+    ) -> None:
+        self._connection = connection
+        self._sink = sink
+        self._key = key
+        self._moment = moment
+
+    def run(self, records: Records, types: Mapping[str, str] | None = None) -> str:
+        """Does all of it.
+
+        Args:
+            records: Called for each pass over the records.
+            types: Of the columns of a new table; left out, the records decide.
+
+        Returns:
+            The full name of the table.
+        """
+        self._refuse_names()
+        schema, table = self._resolve()
+        self._target = sql.Identifier(schema, table)
+        # Two runs for one table go one after the other: neither creates it under the other's hands, and their
+        # upserts cannot lock each other's rows crosswise.
+        self._connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"llmbeam:{schema}.{table}",)
+        )
+        columns = self._columns(schema, table)
+        if columns:
+            self._refuse_shape(columns)
+            types = {name: columns[name].type for name in (*self._key, *OUTPUT_COLUMNS)}
+        else:
+            types = types or types_of(self._key, records())
+            if types is None:
+                _log.info("There is no answer, so the table %r was not created: its types are unknown.", table)
+                return f"{schema}.{table}"
+            self._create(types)
+        staged = self._stage(types, records())
+        changed = self._upsert(types)
+        if staged:
+            _log.info("Table %r: %s of %s rows are new or changed.", f"{schema}.{table}", changed, staged)
+        return f"{schema}.{table}"
+
+    def _refuse_names(self) -> None:
+        for name in (*self._key, *self._sink.table.split(".")):
+            encoded = name.encode("utf-8", "replace")
+            if encoded.decode() != name or "\0" in name or not 0 < len(encoded) <= _MAX_NAME_BYTES:
+                raise self._moment.refusal(
+                    f"`sink`: PostgreSQL cannot have a name like {name!r}. Expected 1 to {_MAX_NAME_BYTES} bytes "
+                    "of UTF-8 for the table and for each column of `source.key`."
+                )
+
+    def _resolve(self) -> tuple[str, str]:
+        """Finds the schema of the table, or the one where an unqualified `CREATE TABLE` would put it."""
+        schema, _, table = self._sink.table.rpartition(".")
+        if schema:
+            return schema, table
+        found = self._connection.execute(
+            "SELECT coalesce((SELECT nspname FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace"
+            " WHERE pg_class.oid = to_regclass(quote_ident(%s))), current_schema())",
+            (table,),
+        ).fetchone()
+        if found is None or found[0] is None:
+            raise self._moment.refusal(
+                f"`sink.table`: no schema of this user's `search_path` exists. Expected `schema.table`; got "
+                f"{table!r}."
+            )
+        return str(found[0]), table
+
+    def _columns(self, schema: str, table: str) -> dict[str, _Column]:
+        rows = self._connection.execute(
+            "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''"
+            " FROM pg_attribute WHERE attrelid = to_regclass(quote_ident(%s) || '.' || quote_ident(%s))"
+            " AND attnum > 0 AND NOT attisdropped",
+            (schema, table),
+        )
+        return {name: _Column(type_, must_be_given) for name, type_, must_be_given in rows}
+
+    def _refuse_shape(self, columns: Mapping[str, _Column]) -> None:
+        """A user's own table gets every output column or nothing: half an answer cannot be audited."""
+        if missing := [name for name in self._key if name not in columns]:
+            raise self._moment.refusal(
+                f"`source.key`: table {self._sink.table!r} has no column {missing[0]!r}; it has {[*columns]}. "
+                "Expected a table with one row per key."
+            )
+        if missing := [name for name in OUTPUT_COLUMNS if name not in columns]:
+            additions = sql.SQL(", ").join(
+                sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(name), sql.SQL(OUTPUT_TYPES[name]))
+                for name in missing
+            )
+            raise self._moment.refusal(
+                f"`sink.table`: table {self._sink.table!r} has no columns {missing}, which every answer carries. "
+                f"This adds them: `{self._alter(additions)}`."
+            )
+        known = {*self._key, *OUTPUT_COLUMNS}
+        if unknown := [name for name, column in columns.items() if column.must_be_given and name not in known]:
+            raise self._moment.refusal(
+                f"`sink.table`: column {unknown[0]!r} of table {self._sink.table!r} must not be null and has no "
+                "default, and the job has no value for it. Give it a default."
+            )
+
+    def _create(self, types: Mapping[str, str]) -> None:
+        columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(types[name])) for name in types]
+        self._connection.execute(
+            sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY ({}))").format(
+                self._target, sql.SQL(", ").join(columns), _names(self._key)
+            )
+        )
+
+    def _stage(self, types: Mapping[str, str], records: Iterable[Row]) -> int:
+        """Copies the records into a table of the target's own types, which casts them."""
+        self._connection.execute(
+            sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
+                _STAGED, _names(types), self._target
+            )
+        )
+        encoders = [(name, as_json if type_ in _JSON else as_text) for name, type_ in types.items()]
+        count = 0
+        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(_STAGED, _names(types))
+        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for record in records:
+                copy.write_row([encode(record[name]) for name, encode in encoders])
+                count += 1
+        return count
+
+    def _upsert(self, types: Mapping[str, str]) -> int:
+        statement = sql.SQL(
+            "INSERT INTO {target} AS old ({columns}) SELECT {columns} FROM {staged} ON CONFLICT ({key})"
+            " DO UPDATE SET {changes} WHERE ({before}) IS DISTINCT FROM ({after})"
+        ).format(
+            target=self._target,
+            staged=_STAGED,
+            columns=_names(types),
+            key=_names(self._key),
+            changes=sql.SQL(", ").join(
+                sql.SQL("{name} = excluded.{name}").format(name=sql.Identifier(name)) for name in OUTPUT_COLUMNS
+            ),
+            before=_compared("old", types),
+            after=_compared("excluded", types),
+        )
+        try:
+            with self._connection.transaction():  # a savepoint, so that the staged rows can be asked about
+                return self._connection.execute(statement).rowcount
+        except errors.InvalidColumnReference:
+            addition = sql.SQL("ADD UNIQUE ({})").format(_names(self._key))
+            raise self._moment.refusal(
+                f"`sink.table`: table {self._sink.table!r} has no unique constraint on {[*self._key]}, so it may "
+                f"hold several rows of one key. This adds it: `{self._alter(addition)}`."
+            ) from None
+        except errors.CardinalityViolation:
+            raise self._moment.refusal(
+                f"`source.key`: rows with different keys have one key in table {self._sink.table!r}: "
+                f"{self._same_keys()}. Expected columns of a type that tells them apart."
+            ) from None
+
+    def _same_keys(self) -> str:
+        rows = self._connection.execute(
+            sql.SQL(
+                "SELECT {key} FROM {staged} GROUP BY {key} HAVING count(*) > 1 ORDER BY {key} LIMIT {named}"
+            ).format(key=_names(self._key), staged=_STAGED, named=sql.Literal(_NAMED))
+        )
+        return ", ".join(repr(row[0] if len(row) == 1 else row) for row in rows)
+
+    def _alter(self, change: sql.Composable) -> str:
+        return sql.SQL("ALTER TABLE {} {}").format(self._target, change).as_string(self._connection)
+
+
+def _names(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _compared(table: str, types: Mapping[str, str]) -> sql.Composed:
+    """The columns that make a row another one; `json`, unlike `jsonb`, has no equality."""
+    return sql.SQL(", ").join(
+        sql.SQL("{}::text" if types[name] == "json" else "{}").format(sql.Identifier(table, name))
+        for name in OUTPUT_COLUMNS
+        if name != "origin"
+    )

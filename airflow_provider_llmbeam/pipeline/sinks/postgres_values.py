@@ -1,0 +1,66 @@
+"""What a record is as columns of PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.key_types import KeyTypes
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+
+#: Of a new table; the answer's may be `jsonb` instead.
+OUTPUT_TYPES = {
+    **dict.fromkeys(OUTPUT_COLUMNS, "text"),
+    **dict.fromkeys(("input_tokens", "output_tokens", "attempts"), "bigint"),
+    "latency_seconds": "double precision",
+}
+_KEY_TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+#: NUL as JSON writes it; after an even number of backslashes, or it is a backslash and five plain signs.
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+def types_of(key: tuple[str, ...], records: Iterable[Row]) -> dict[str, str] | None:
+    """Takes the types of a new table from the records; there are none to take from no record."""
+    types, structured, count = KeyTypes(key), True, 0
+    for record in records:
+        types.see(record)
+        structured = structured and not isinstance(record["answer"], str)
+        count += 1
+    if not count:
+        return None
+    keys = {column: _KEY_TYPES[found] for column, found in types.found().items()}
+    return keys | OUTPUT_TYPES | ({"answer": "jsonb"} if structured else {})
+
+
+def as_text(value: Any) -> str | None:
+    """The value as a column of any type but JSON reads it."""
+    if value is None:
+        return None
+    return _clean(value if isinstance(value, str) else _to_json(value))
+
+
+def as_json(value: Any) -> str | None:
+    """The value as a JSON column reads it."""
+    if value is None:
+        return None
+    text = _to_json(value)
+    return _clean(_NUL.sub("\\1\ufffd", text) if "\\u0000" in text else text)
+
+
+def _to_json(value: Any) -> str:
+    try:
+        return _encode(value)
+    except ValueError:  # 1e999 is JSON, and in Python it is infinite, which JSON cannot say
+        return _encode(json.loads(json.dumps(value), parse_constant=lambda _: None))
+
+
+def _clean(text: str) -> str:
+    """Replaces what PostgreSQL has no sign for: NUL, and half of a surrogate pair."""
+    if text.isascii():
+        return text.replace("\0", "\ufffd")
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

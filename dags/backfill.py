@@ -1,0 +1,48 @@
+"""Every day's reviews, each night and over years of history, from one quota.
+
+    airflow backfill create --dag-id backfill --from-date 2024-11-01 --to-date 2026-11-01 --max-active-runs 4
+
+Each day is a run with an output of its own. What was answered is kept: the same backfill once more, with
+`--reprocess-behavior completed`, sends no request, and a review that comes up again on another day costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+# A run that was started by hand has no logical date, hence no `{{ ds }}`.
+DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
+# All days of a backfill together take 30 % of the quota; the night keeps the rest.
+SHARE = "{{ 0.3 if dag_run.run_type == 'backfill' else 0.7 }}"
+
+with DAG(
+    "backfill",
+    schedule="@daily",
+    start_date=datetime(2020, 1, 1),
+    catchup=False,
+    doc_md=__doc__,
+):
+    RunInferenceOperator(
+        task_id="judge",
+        source={"uri": f"{DATA}/reviews/{DAY}.jsonl", "key": ["review_id"]},
+        prompt={
+            "template": "What is the mood of this review?\n\n{{ row.text }}",
+            "output_schema": {
+                "type": "object",
+                "properties": {"mood": {"type": "string", "enum": ["good", "mixed", "bad"]}},
+                "required": ["mood"],
+            },
+        },
+        model={"type": "gemini", "name": "gemini-2.5-flash"},
+        limits={"requests_per_minute": 600, "share_ratio": SHARE},
+        sink={"uri": f"{DATA}/moods/day={DAY}", "format": "parquet"},
+        state_uri=f"{DATA}/state",
+        cache={"scope": "moods"},
+        retries=3,
+    )

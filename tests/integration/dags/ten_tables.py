@@ -1,0 +1,27 @@
+"""Ten tables through a model at once, each a task of its own that is tried again and again."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+
+with DAG("ten_tables", schedule=None):
+    RunInferenceOperator.partial(
+        task_id="answer",
+        prompt={"template": "Say it: {{ row.text }}"},
+        model={"type": "gemini"},
+        limits={"max_in_flight": 8},
+        retries=50,
+        retry_delay=timedelta(seconds=1),
+    ).expand_kwargs(
+        [
+            {"source": {"uri": f"{DATA}/in/{table}.jsonl", "key": ["id"]}, "sink": {"uri": f"{DATA}/out/{table}"}}
+            for table in range(10)
+        ]
+    )

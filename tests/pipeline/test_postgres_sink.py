@@ -1,0 +1,608 @@
+"""Answers into a real PostgreSQL: all of them or none, once, and whatever is in them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.pipeline.sinks import postgres as postgres_sink
+from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+
+DSN = "LLMBEAM_POSTGRES_DSN"
+SINK = PostgresSink(type="postgres", table="answers")
+ODD = [
+    "plain",
+    'it\'s "quoted"',
+    "back\\slash \\n \\N \\x41",
+    "\\.",
+    "tab\there",
+    "line\nbreak\r\n",
+    "Grüße, 東京, 🦄",
+    "{curly, braces}",
+    "%s %(x)s %%",
+    "'; DROP TABLE answers; --",
+    "\u2028\x1f\x7f",
+]
+
+
+@pytest.fixture
+def dsn(database, monkeypatch):
+    monkeypatch.setenv(DSN, database)
+    return database
+
+
+@pytest.fixture
+def client(dsn):
+    """A connection of somebody else."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def start(tmp_path, dsn):
+    """Runs a job in this process; rows in must be rows answered."""
+
+    def started(rows, **changes):
+        spec = spec_of(tmp_path, rows, **changes)
+        manifest = run(JobSpec.parse(spec))
+        assert manifest["rows"] == {"read": len(rows), "answered": len(rows), "dead_letter": 0}
+        return manifest
+
+    return started
+
+
+def spec_of(directory, rows, **changes):
+    source = directory / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "name": "job",
+        "source": {"uri": str(source), "key": ["id"]},
+        "prompt": {"template": "{{ row.text }}"},
+        "model": {"type": "echo"},
+        "sink": {"type": "postgres", "table": "answers"},
+        "state_uri": str(directory / "state"),
+    } | changes
+
+
+def rows_of(count, text="row number"):
+    return [{"id": number, "text": f"{text} {number}"} for number in range(count)]
+
+
+def record(answer="a", **changes):
+    return {
+        "id": 1,
+        "answer": answer,
+        "origin": "fresh",
+        "model": "echo",
+        "fingerprint": "f",
+        "finish_reason": "stop",
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "attempts": 1,
+        "latency_seconds": 0.25,
+    } | changes
+
+
+def publish(directory, *records, sink=SINK, key=("id",)):
+    """Publishes hand-made records, as a job stages them."""
+    path = directory / f"{uuid.uuid4().hex}.jsonl"
+    lines = (json.dumps(found, ensure_ascii=False) + "\n" for found in records)
+    path.write_bytes("".join(lines).encode("utf-8", "surrogatepass"))
+    return postgres_sink.publish(sink, key, {0: str(path)})
+
+
+def table(client, columns="*", name="answers"):
+    query = f"SELECT {columns} FROM {name} ORDER BY 1"
+    return client.execute(query).fetchall()
+
+
+def types(client, name="answers"):
+    rows = client.execute(
+        "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s"
+        " ORDER BY ordinal_position",
+        (name,),
+    )
+    return dict(rows.fetchall())
+
+
+def wait_until(found, child=None):
+    deadline = time.monotonic() + 30
+    while not found():
+        assert time.monotonic() < deadline, "it did not happen"
+        assert child is None or child.poll() is None, "the job ended too early"
+        time.sleep(0.001)
+
+
+def test_every_row_of_the_source_is_a_row_of_the_table(start, client, dsn):
+    manifest = start(rows_of(50))
+    assert table(client, "id, answer, origin, finish_reason, attempts") == [
+        (number, f"row number {number}", "fresh", "stop", 1) for number in range(50)
+    ]
+    assert [*types(client)] == ["id", *OUTPUT_COLUMNS]
+    at = urlsplit(dsn)
+    assert manifest["answers_uris"] == [f"postgres://127.0.0.1:{at.port}{at.path}/public.answers"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "type_"),
+    [
+        ([1, -(2**63)], "bigint"),
+        ([1.5, 2**53], "double precision"),
+        ([True, False], "boolean"),
+        (["a", "it's"], "text"),
+        ([1, "1a"], "text"),
+        ([1, 2**63], "text"),
+        ([0.5, 2**60], "text"),
+    ],
+)
+def test_a_new_table_has_key_columns_of_the_types_of_the_data(tmp_path, client, dsn, keys, type_):
+    publish(tmp_path, *(record(id=key) for key in keys))
+    assert types(client) == {
+        "id": type_,
+        **dict.fromkeys(("answer", "origin", "model", "fingerprint", "finish_reason"), "text"),
+        **dict.fromkeys(("input_tokens", "output_tokens", "attempts"), "bigint"),
+        "latency_seconds": "double precision",
+    }
+    assert {key if type_ == "double precision" else str(key) for (key,) in table(client, "id")} == {
+        key if type_ == "double precision" else str(key) for key in keys
+    }
+
+
+def test_a_key_of_several_columns_with_odd_names_is_the_primary_key(start, client):
+    odd = 'select "%s"; 東京'
+    rows = [{"a": 1, odd: "x", "text": "t1"}, {"a": 1, odd: "y", "text": "t2"}]
+    source = {"type": "rows", "rows": rows, "key": ["a", odd]}
+    start(rows, source=source)
+    start(rows, source=source, prompt={"template": "{{ row.text }}!"})
+    columns = sql.SQL(", ").join(map(sql.Identifier, ("a", odd, "answer"))).as_string()
+    assert table(client, columns) == [(1, "x", "t1!"), (1, "y", "t2!")]
+
+
+def test_a_second_run_changes_nothing(start, client):
+    start(rows_of(30))
+    before = table(client, "id, xmin::text, ctid::text, answers.*::text")
+    assert start(rows_of(30))["origins"]["resumed"] == 30
+    assert table(client, "id, xmin::text, ctid::text, answers.*::text") == before
+
+
+def test_a_changed_prompt_updates_and_rows_of_others_stay(start, client):
+    start(rows_of(5))
+    client.execute("ALTER TABLE answers ADD COLUMN reviewed boolean DEFAULT false")
+    client.execute("UPDATE answers SET reviewed = true WHERE id < 3")
+    client.execute("INSERT INTO answers (id, answer) VALUES (77, 'by hand')")
+    start(rows_of(10), prompt={"template": "{{ row.text }}!"})
+    expected = [(number, f"row number {number}!", number < 3) for number in range(10)]
+    assert table(client, "id, answer, reviewed") == [*expected, (77, "by hand", False)]
+
+
+def test_only_rows_that_differ_are_written(start, client):
+    start(rows_of(10))
+    before = dict(table(client, "id, xmin::text"))
+    rows = rows_of(10)
+    rows[3]["text"] = "another"
+    start(rows)
+    after = dict(table(client, "id, xmin::text"))
+    assert {key for key, xmin in after.items() if xmin != before[key]} == {3}
+
+
+def test_structured_answers_are_jsonb(start, client):
+    answers = [{"label": "ä", "score": 0.5}, [1, None], 7, True]
+    rows = [{"id": number, "text": json.dumps(answer)} for number, answer in enumerate(answers)]
+    start(rows, prompt={"template": "{{ row.text }}", "output_schema": {}})
+    assert types(client)["answer"] == "jsonb"
+    assert table(client, "id, answer") == [*enumerate(answers)]
+    assert table(client, "answer ->> 'label'")[0] == ("ä",)
+
+
+def test_answers_of_the_other_kind_fit_a_table_that_is_there(tmp_path, client, dsn):
+    publish(tmp_path, record({"label": 1}))
+    publish(tmp_path, record("it's \\text\0"))
+    assert table(client, "answer") == [("it's \\text\ufffd",)]
+    client.execute("DROP TABLE answers")
+    publish(tmp_path, record("text"))
+    publish(tmp_path, record({"label": [1, "ä"]}))
+    assert table(client, "answer") == [('{"label": [1, "ä"]}',)]
+
+
+def test_values_are_cast_to_the_types_of_a_table_that_is_there(tmp_path, client, dsn):
+    client.execute(
+        "CREATE TABLE answers (added timestamptz DEFAULT now(), id uuid UNIQUE, answer json, origin varchar(20),"
+        " model text, fingerprint text, finish_reason text, input_tokens numeric, output_tokens int,"
+        " attempts int2, latency_seconds numeric(6, 1))"
+    )
+    key = str(uuid.uuid4())
+    for _ in range(2):
+        publish(tmp_path, record(["a", {"b": 1}], id=key))
+    query = "id::text, answer, input_tokens, latency_seconds::text, added IS NULL"
+    assert table(client, query) == [(key, ["a", {"b": 1}], 1, "0.3", False)]
+
+
+def test_a_run_without_rows_makes_no_table_and_empties_none(start, client):
+    start([])
+    assert types(client) == {}
+    start(rows_of(3))
+    start([])
+    assert len(table(client)) == 3
+
+
+def test_odd_texts_survive_a_whole_job(start, client):
+    start([{"id": text, "text": text} for text in ODD])
+    assert {(key, answer) for key, answer in table(client, "id, answer")} == {(text, text) for text in ODD}
+
+
+def no_nul(value):
+    """What PostgreSQL can hold of a value."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [no_nul(found) for found in value]
+    if isinstance(value, dict):
+        return {no_nul(key): no_nul(found) for key, found in value.items()}
+    return value
+
+
+def alike(found, expected):
+    """Equal; PostgreSQL writes the float 5.1e16 without its exponent, which Python then reads as an integer."""
+    if isinstance(expected, float):
+        return float(found) == expected
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(alike, found, expected))
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(alike(found[key], expected[key]) for key in expected)
+    return found == expected and type(found) is type(expected)
+
+
+any_text = st.text(st.characters(exclude_categories=())) | st.sampled_from([*ODD, "", "\0", "\\u0000", "\\\0"])
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | any_text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(any_text, inner, max_size=4),
+)
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@many
+@given(texts=st.lists(any_text, min_size=1, max_size=20, unique_by=no_nul))
+def test_any_text_comes_back_as_it_was(texts, tmp_path, client, dsn):
+    client.execute("DROP TABLE IF EXISTS answers")
+    publish(tmp_path, *(record(text, id=text) for text in texts))
+    assert {*table(client, "id, answer")} == {(no_nul(text), no_nul(text)) for text in texts}
+
+
+@many
+@given(answers=st.lists(any_json.filter(lambda value: not isinstance(value, str)), min_size=1, max_size=5))
+def test_any_structure_comes_back_as_it_was(answers, tmp_path, client, dsn):
+    client.execute("DROP TABLE IF EXISTS answers")
+    publish(tmp_path, *(record(answer, id=number) for number, answer in enumerate(answers)))
+    found = [answer for _, answer in table(client, "id, answer")]
+    assert all(map(alike, found, map(no_nul, answers)))
+
+
+def test_a_number_that_json_cannot_hold_is_null_and_the_rest_stays(tmp_path, client, dsn):
+    publish(tmp_path, record({"big": float("inf"), "small": 1}))
+    assert table(client, "answer") == [({"big": None, "small": 1},)]
+
+
+@pytest.mark.parametrize("statement", ["COPY", "INSERT"])
+def test_a_job_killed_half_way_leaves_the_old_rows_and_the_next_sends_nothing(
+    tmp_path, sandbox, client, dsn, start, statement
+):
+    count = 5000
+    start(rows_of(count))
+    old = table(client, "id, answer")
+    model = {"type": "gemini", "base_url": sandbox.gemini_url}
+    # Rows of one text share a request: the sandbox answers one, and the table gets all.
+    rows = [{"id": number, "text": "new " * 1000} for number in range(count)]
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(spec_of(tmp_path, rows, model=model)))
+    with psycopg.connect(dsn) as holder:
+        child = subprocess.Popen([sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(path)])
+        wait_until(lambda: len(sandbox.requests), child)
+        if statement == "COPY":
+            query = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed BETWEEN 1 AND 4999"
+        else:
+            # Readers pass, writers wait.
+            holder.execute("LOCK TABLE answers IN SHARE MODE")
+            query = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT%'"
+        wait_until(lambda: client.execute(query).fetchone(), child)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        assert table(client, "id, answer") == old
+    paid = len(sandbox.requests)
+    start(rows, model=model)
+    assert len(sandbox.requests) == paid == 1
+    assert len({answer for _, answer in table(client, "id, answer")} - {answer for _, answer in old}) == 1
+    assert len(table(client)) == count
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_two_jobs_at_once_share_a_table(tmp_path, client, dsn, is_new):
+    if not is_new:
+        publish(tmp_path, record(id=0))
+
+    def work(first):
+        records = [record(f"of {first}", id=number) for number in range(first, first + 2000)]
+        publish(tmp_path, *(records if first else reversed(records)))
+
+    with ThreadPoolExecutor(4) as pool:
+        [*pool.map(work, (0, 0, 1000, 1000))]
+    assert [key for (key,) in table(client, "id")] == [*range(3000)]
+
+
+def test_two_processes_that_start_at_once_make_one_table(tmp_path, client, dsn):
+    children = []
+    for name, rows in (("one", rows_of(300)), ("two", rows_of(400)[200:])):
+        directory = tmp_path / name
+        directory.mkdir()
+        path = directory / "job.json"
+        path.write_text(json.dumps(spec_of(directory, rows, name=name)))
+        command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(path)]
+        children.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    assert [child.wait() for child in children] == [0, 0]
+    assert table(client, "id, answer") == [(number, f"row number {number}") for number in range(400)]
+
+
+@pytest.fixture
+def refused(tmp_path, sandbox, monkeypatch):
+    """Runs a job that cannot start: its sentence, which holds no password, and nothing sent."""
+
+    def sentence(dsn, error=JobSpecError, secret="s3cret!", **changes):
+        if dsn is None:
+            monkeypatch.delenv(DSN, raising=False)
+        else:
+            monkeypatch.setenv(DSN, dsn)
+        changes = {"model": {"type": "gemini", "base_url": sandbox.gemini_url}} | changes
+        started = time.monotonic()
+        with pytest.raises(error) as caught:
+            run(JobSpec.parse(spec_of(tmp_path, rows_of(3), **changes)))
+        assert type(caught.value) is error
+        assert time.monotonic() - started < 10
+        assert len(sandbox.requests) == 0
+        assert str(caught.value).endswith("Nothing was sent or billed.")
+        assert secret not in str(caught.value)
+        return str(caught.value)
+
+    return sentence
+
+
+def test_a_missing_variable_stops_the_job_before_anything_is_sent(refused):
+    assert "environment variable 'LLMBEAM_POSTGRES_DSN' is not set. Expected" in refused(None)
+    sink = {"type": "postgres", "table": "answers", "dsn_env": "OTHER"}
+    assert "environment variable 'OTHER' is not set" in refused(None, sink=sink)
+
+
+def test_a_refused_connection_stops_the_job_and_may_be_tried_again(refused):
+    found = refused("postgresql://me:s3cret!@127.0.0.1:1/db", error=JobFailedError)
+    assert "no connection to postgres://127.0.0.1:1/db: " in found
+    assert "Connection refused" in found
+
+
+def test_a_wrong_password_stops_the_job(refused, database):
+    at = urlsplit(database)
+    wrong = refused(database.replace(at.password, "s3cret!"))
+    assert 'password authentication failed for user "llmbeam"' in wrong
+    assert "no password supplied" in refused(database.replace(f":{at.password}", ""))
+
+
+def test_a_missing_database_stops_the_job(refused, postgres):
+    found = refused(postgres.replace("/postgres", "/nowhere"), secret=urlsplit(postgres).password)
+    assert 'database "nowhere" does not exist' in found
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://me:s3cret!@x@127.0.0.1:1/db",
+        "postgresql://me:s3cret!/x@127.0.0.1:1/db",
+        "postgresql://me:?s3cret!&x/@127.0.0.1:1/db",
+        "postgresql://me:s3cret!%@127.0.0.1:1/db",
+        "postgresql://me:s3cret!%aa@127.0.0.1:1/db",
+        "postgresql://me:s3cret!",
+        "postgresql+psycopg://me:s3cret!@127.0.0.1:1/db",
+        "host=127.0.0.1 password=s3cret! x",
+        "s3cret!",
+    ],
+)
+def test_a_connection_string_that_cannot_be_read_is_not_repeated(refused, dsn):
+    assert "'LLMBEAM_POSTGRES_DSN' holds is no connection string. Expected `postgresql://" in refused(dsn)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    head=st.text("@:/?#[]%&= '\\ab", max_size=4),
+    tail=st.text("@:/?#[]%&= '\\ab", max_size=4),
+)
+def test_no_part_of_a_password_is_ever_named(head, tail, monkeypatch):
+    monkeypatch.setenv(DSN, f"postgresql://me:{head}SeCrEt{tail}@127.0.0.1:1/db")
+    with pytest.raises((JobSpecError, JobFailedError)) as caught:
+        postgres_sink.check(SINK, ("id",))
+    assert "secret" not in str(caught.value).lower()
+
+
+@pytest.fixture
+def reader(client, database):
+    """The connection string of a role that owns nothing."""
+    role = f"reader_{uuid.uuid4().hex[:8]}"
+    client.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 's3cret!'").format(sql.Identifier(role)))
+    at = urlsplit(database)
+    yield database.replace(f"{at.username}:{at.password}", f"{role}:s3cret!")
+    client.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)))
+
+
+def test_no_permission_stops_the_job(refused, client, reader):
+    assert "permission denied for schema public (42501). User 'reader_" in refused(reader)
+    assert "or CREATE on the schema" in refused(reader)
+    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+    client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {columns})")
+    for right in ("SELECT", "INSERT", "UPDATE"):
+        assert "permission denied for table answers" in refused(reader)
+        client.execute(f"GRANT {right} ON answers TO {urlsplit(reader).username}")
+    postgres_sink.check(SINK, ("id",))
+
+
+def test_a_schema_that_is_not_there_stops_the_job(refused, database):
+    found = refused(database, sink={"type": "postgres", "table": "nowhere.answers"})
+    assert 'schema "nowhere" does not exist (3F000). Create the schema first' in found
+
+
+def test_a_table_is_made_in_its_schema(start, client):
+    client.execute('CREATE SCHEMA "Reports"')
+    start(rows_of(2), sink={"type": "postgres", "table": "Reports.Answers"})
+    assert len(table(client, name='"Reports"."Answers"')) == 2
+
+
+def test_a_table_is_found_where_the_search_path_finds_it(start, client, dsn, monkeypatch):
+    start(rows_of(2))
+    client.execute("CREATE SCHEMA first")
+    monkeypatch.setenv(DSN, f"{dsn}?options=-c%20search_path%3Dfirst,public")
+    start(rows_of(4))
+    assert len(table(client, name="public.answers")) == 4
+    monkeypatch.setenv(DSN, f"{dsn}?options=-c%20search_path%3Dnowhere")
+    with pytest.raises(JobSpecError, match="no schema of this user's `search_path` exists"):
+        start(rows_of(4))
+
+
+def test_a_table_without_output_columns_names_the_statement_that_adds_them(refused, client, database):
+    client.execute("CREATE TABLE answers (id int PRIMARY KEY, answer text, model text, note text)")
+    found = refused(database)
+    assert "has no columns ['origin', 'fingerprint', 'finish_reason'" in found
+    client.execute(found.split("`")[3])
+    postgres_sink.check(SINK, ("id",))
+
+
+def test_a_table_without_a_unique_key_names_the_statement_that_makes_one(refused, client, database):
+    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+    client.execute(f"CREATE TABLE answers (id int, {columns})")
+    found = refused(database)
+    assert "has no unique constraint on ['id']" in found
+    client.execute(found.split("`")[3])
+    postgres_sink.check(SINK, ("id",))
+
+
+def test_a_table_without_the_key_stops_the_job(refused, client, database):
+    client.execute("CREATE TABLE answers (number int PRIMARY KEY, answer text)")
+    assert "table 'answers' has no column 'id'; it has ['number', 'answer']" in refused(database)
+
+
+def test_a_column_that_nobody_fills_stops_the_job(refused, client, database):
+    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+    client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {columns}, made date DEFAULT now() NOT NULL)")
+    client.execute("ALTER TABLE answers ADD COLUMN serial int GENERATED ALWAYS AS IDENTITY")
+    postgres_sink.check(SINK, ("id",))
+    client.execute("ALTER TABLE answers ADD COLUMN owner text NOT NULL")
+    assert "column 'owner' of table 'answers' must not be null and has no default" in refused(database)
+
+
+def test_a_view_stops_the_job(refused, client, database):
+    columns = ", ".join(f"1 AS {name}" for name in ("id", *OUTPUT_COLUMNS))
+    client.execute(f"CREATE VIEW answers AS SELECT {columns}")
+    assert "cannot insert into view" in refused(database)
+
+
+@pytest.mark.parametrize("name", ["x" * 64, "ä" * 32, "", "a\0b", "a\ud800"])
+def test_a_name_that_postgresql_would_change_stops_the_job(dsn, name):
+    with pytest.raises(JobSpecError, match="PostgreSQL cannot have a name like"):
+        postgres_sink.check(SINK, (name,))
+
+
+def test_a_check_leaves_nothing_behind(client, dsn):
+    postgres_sink.check(SINK, ("id",))
+    assert types(client) == {}
+
+
+def test_a_locked_table_is_no_reason_not_to_start(client, dsn, caplog):
+    create = f"CREATE TABLE answers (id int PRIMARY KEY, {', '.join(f'{name} text' for name in OUTPUT_COLUMNS)})"
+    with psycopg.connect(dsn) as holder, caplog.at_level(logging.WARNING):
+        holder.execute(create)
+        postgres_sink.check(SINK, ("id",))
+        holder.commit()
+        holder.execute("LOCK TABLE answers IN ACCESS EXCLUSIVE MODE")
+        postgres_sink.check(SINK, ("id",))
+    said = [message for message in caplog.messages if "answers" in message]
+    assert said == ["Table 'answers' is locked by somebody else, so it was not checked."] * 2
+
+
+def test_a_missing_client_names_the_extra(monkeypatch, dsn):
+    for name in [found for found in sys.modules if found.startswith("airflow_provider_llmbeam.pipeline.sinks.p")]:
+        monkeypatch.delitem(sys.modules, name)
+    import airflow_provider_llmbeam.pipeline.sinks as package
+
+    monkeypatch.delattr(package, "postgres_upsert", raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(JobSpecError, match=r"pip install 'airflow-provider-llmbeam\[postgres\]'"):
+        postgres_sink.check(SINK, ("id",))
+
+
+@pytest.fixture
+def late(tmp_path, dsn):
+    """What the publication says when the server refuses after the model was paid."""
+
+    def sentence(*records):
+        with pytest.raises(JobFailedError) as caught:
+            publish(tmp_path, *records)
+        found = str(caught.value)
+        assert found.endswith("the answers are in the journal: a retry sends nothing.")
+        return found
+
+    return sentence
+
+
+def test_a_key_that_does_not_fit_its_column_is_named_and_nothing_is_written(tmp_path, client, late):
+    publish(tmp_path, record(id=1))
+    found = late(record("new", id=1), record(id="A7"))
+    assert 'invalid input syntax for type bigint: "A7" at COPY llmbeam_staged, line 2, column id' in found
+    assert table(client, "id, answer") == [(1, "a")]
+
+
+def test_keys_that_are_one_in_the_table_are_named_and_nothing_is_written(tmp_path, client, late):
+    publish(tmp_path, record(id="a"))
+    found = late(record(id="1"), record(id=1), record(id="b"))
+    assert "rows with different keys have one key in table 'answers': '1'." in found
+    assert len(table(client)) == 1
+
+
+def test_a_variable_that_is_gone_keeps_the_answers(late, monkeypatch):
+    monkeypatch.delenv(DSN)
+    assert "is not set" in late(record())
+
+
+def test_a_server_that_ends_the_session_keeps_the_answers(tmp_path, client, dsn):
+    publish(tmp_path, record())
+
+    def killing():
+        yield record("new")
+        client.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'llmbeam'")
+        for number in range(200_000):
+            yield record("x" * 100, id=number + 2)
+
+    from airflow_provider_llmbeam.pipeline.sinks import postgres_upsert
+
+    with pytest.raises(JobFailedError, match=r"a retry sends nothing\.$"):
+        postgres_upsert.publish(SINK, ("id",), killing)
+    assert table(client, "answer") == [("a",)]
+
+
+def test_the_password_is_in_no_file_and_no_line_of_the_job(tmp_path, dsn):
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(spec_of(tmp_path, rows_of(3))))
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Table 'public.answers': 3 of 3 rows are new or changed." in ended.stderr
+    files = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 3
+    assert [text for text in (*files, ended.stdout, ended.stderr) if urlsplit(dsn).password in text] == []

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backends.openai_embeddings import OpenAIEmbeddings, _replies
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.sandbox import Fault, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox.embeddings import vector
+from airflow_provider_llmbeam.spec import Embedding, OpenAIModel
+
+METHOD = "openai.embeddings"
+PROMPTS = [Prompt("a" * 40), Prompt("b" * 20)]
+
+
+def ask(base_url: str, *batches: list[str], embedding: Embedding | None = None) -> list[Any]:
+    """Sends each batch once, through one client."""
+
+    async def main() -> list[Any]:
+        model = OpenAIModel(type="openai", name="nomic", base_url=base_url)
+        backend = OpenAIEmbeddings(model, embedding or Embedding())
+        found: list[Any] = []
+        for texts in batches:
+            try:
+                found.append(await backend.complete_batch([Prompt(text) for text in texts]))
+            except RequestError as error:
+                found.append(error)
+        await backend.aclose()
+        return found
+
+    return asyncio.run(main())
+
+
+def body(*vectors: Any, **changes: Any) -> bytes:
+    data = [{"object": "embedding", "index": index, "embedding": found} for index, found in enumerate(vectors)]
+    usage = {"prompt_tokens": 30, "total_tokens": 30}
+    return json.dumps({"data": data, "model": "nomic-1.5", "usage": usage, **changes}).encode()
+
+
+def test_vectors_are_read_and_the_tokens_shared_out_by_length() -> None:
+    assert _replies(body([1.0, 0.5], [0.25, 0]), PROMPTS, "nomic") == [
+        Reply(
+            text="", finish_reason="stop", input_tokens=20, output_tokens=0, model="nomic-1.5", vector=[1.0, 0.5]
+        ),
+        Reply(
+            text="", finish_reason="stop", input_tokens=10, output_tokens=0, model="nomic-1.5", vector=[0.25, 0]
+        ),
+    ]
+
+
+def test_each_vector_goes_to_the_text_it_names() -> None:
+    data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]
+    assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m")] == [[1.0], [2.0]]
+
+
+def test_vectors_that_name_no_text_are_in_order() -> None:
+    data = [{"embedding": [1.0]}, {"embedding": [2.0]}]
+    assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m")] == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, [1]])
+def test_a_server_that_counts_no_tokens_is_estimated(usage: Any) -> None:
+    replies = _replies(body([1.0], [2.0], usage=usage, model=None), PROMPTS, "nomic")
+    assert [(reply.input_tokens, reply.model) for reply in replies] == [(10, "nomic"), (5, "nomic")]
+
+
+def test_one_vector_that_is_none_is_that_texts_own_trouble() -> None:
+    assert [reply.vector for reply in _replies(body(None, [1.0]), PROMPTS, "m")] == [None, [1.0]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<html>",
+        b"{}",
+        b'{"data": null}',
+        b'{"data": [null, null]}',
+        body(),
+        body([1.0]),
+        body([1.0], [1.0], [1.0]),
+        body(data=[{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}]),
+        body(data=[{"index": 1, "embedding": [1.0]}, {"index": 2, "embedding": [1.0]}]),
+        body(data=[{"index": [0], "embedding": [1.0]}, {"index": 1, "embedding": [1.0]}]),
+    ],
+)
+def test_a_200_without_one_vector_per_text_is_garbage(content: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        _replies(content, PROMPTS, "m")
+    assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
+
+
+def test_many_texts_are_embedded_by_one_request(sandbox: Sandbox) -> None:
+    texts = ["How tall is it?", "ä漢😀", "x" * 100]
+    (replies,) = ask(sandbox.openai_url, texts, embedding=Embedding(dimensions=5))
+    assert [reply.vector for reply in replies] == [vector(text, model="nomic", dimensions=5) for text in texts]
+    (record,) = sandbox.requests
+    assert record.method == METHOD
+    assert record.texts_sha256 == tuple(map(prompt_sha256, texts))
+    assert sum(reply.input_tokens for reply in replies) == record.input_tokens
+
+
+def test_dimensions_are_the_models_own_unless_told(sandbox: Sandbox) -> None:
+    ((reply,),) = ask(sandbox.openai_url, ["a"])
+    assert len(reply.vector) == 768
+
+
+def test_a_429_says_when_to_come_back(sandbox: Sandbox) -> None:
+    sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=1.5))
+    (error,) = ask(sandbox.openai_url, ["a", "b"])
+    assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault(kind="garbage"), "garbage"),
+        (Fault(kind="garbage-json"), "garbage"),
+        (Fault(kind="truncated"), "garbage"),
+        (Fault(kind="drop"), "connection"),
+        (Fault(kind="disconnect"), "connection"),
+        (Fault(kind="error", http_status=503), "server_error"),
+        (Fault(kind="error", http_status=413), "bad_request"),
+        (Fault(kind="error", http_status=404), "not_found"),
+    ],
+    ids=lambda value: f"{value.kind}-{value.http_status}" if isinstance(value, Fault) else None,
+)
+def test_each_trouble_has_its_kind_and_is_never_sent_again_here(sandbox: Sandbox, fault: Fault, kind: str) -> None:
+    sandbox.faults.when(METHOD, "unlucky", fault)
+    _, error = ask(sandbox.openai_url, ["hello"], ["hello", "unlucky"])
+    assert isinstance(error, RequestError)
+    assert error.kind == kind
+    assert len(sandbox.requests) == 2
+
+
+def test_nobody_at_home_is_a_broken_connection() -> None:
+    (error,) = ask("http://127.0.0.1:9/v1", ["a"])
+    assert (error.kind, error.http_status) == ("connection", None)
+
+
+def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox(openai_api_key="secret") as guarded:
+        (refused,) = ask(guarded.openai_url, ["a"])
+        monkeypatch.setenv("OPENAI_API_KEY", "secret")
+        (replies,) = ask(guarded.openai_url, ["a"])
+    assert (refused.kind, refused.http_status) == ("unauthorized", 401)
+    assert len(replies) == 1
+
+
+def test_closing_a_client_that_never_sent_does_nothing() -> None:
+    assert ask("http://127.0.0.1:9/v1") == []

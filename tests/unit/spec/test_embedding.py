@@ -1,0 +1,108 @@
+"""What an embedding job may ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_llmbeam.spec import EchoModel, Embedding, Generation, JobSpec
+from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+
+
+def problem(data: dict[str, Any]) -> str:
+    (found,) = JobSpec.problems(data)
+    return str(found)
+
+
+def test_a_job_generates_unless_told(job) -> None:
+    spec = JobSpec.parse(job())
+    assert (spec.task, spec.embedding) == ("generate", None)
+
+
+def test_an_embedding_job_has_its_parameters_even_when_none_is_given(job) -> None:
+    spec = JobSpec.parse(job(task="embed"))
+    assert spec.embedding == Embedding()
+    assert JobSpec.from_json(spec.model_dump_json()) == spec
+    assert JobSpec.parse(job(task="embed", embedding=None)) == spec
+
+
+def test_its_parameters_survive_the_way_through_json(job) -> None:
+    spec = JobSpec.parse(job(task="embed", embedding={"dimensions": 256, "task_type": "RETRIEVAL_DOCUMENT"}))
+    assert JobSpec.from_json(spec.model_dump_json()) == spec
+
+
+def test_parameters_of_vectors_need_the_task(job) -> None:
+    assert "has `embedding`, which needs `task` to be 'embed'" in problem(job(embedding={"dimensions": 8}))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("prompt.system", {"prompt": {"template": "t", "system": "Be brief."}}),
+        ("prompt.output_schema", {"prompt": {"template": "t", "output_schema": {}}}),
+        ("prompt.media", {"prompt": {"template": "t", "media": [{"uri": "gs://b/a.png"}]}}),
+        ("generation.stream", {"generation": {"stream": True}}),
+        ("generation.max_output_tokens", {"generation": {"max_output_tokens": 7}}),
+    ],
+)
+def test_what_has_no_place_in_a_vector_is_refused_by_name(job, part: str, value: dict[str, Any]) -> None:
+    assert f"embeds (`task`), which takes no `{part}`: " in problem(job(task="embed", **value))
+
+
+def test_parameters_of_texts_that_say_the_usual_are_no_trouble(job) -> None:
+    assert JobSpec.parse(job(task="embed", generation={"max_output_tokens": 1024})).task == "embed"
+
+
+def test_openai_has_no_task_type(job) -> None:
+    data = job(task="embed", model={"type": "openai", "name": "m"}, embedding={"task_type": "CLUSTERING"})
+    assert "has `embedding.task_type`, which the OpenAI API does not know" in problem(data)
+
+
+@pytest.mark.parametrize("model", [{}, {"name": "gemini-2.5-pro"}])
+def test_a_gemini_model_that_writes_texts_embeds_none(job, model: dict[str, Any]) -> None:
+    found = problem(job(task="embed", model={"type": "gemini", **model}))
+    assert "writes texts: name an embedding model, e.g. 'gemini-embedding-001'" in found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gemini-embedding-001",
+        "text-embedding-005",
+        "models/gemini-embedding-001",
+        "projects/p/locations/l/endpoints/1",
+    ],
+)
+def test_a_model_that_may_embed_is_welcome(job, name: str) -> None:
+    assert JobSpec.parse(job(task="embed", model={"type": "gemini", "name": name})).model.name == name
+
+
+@pytest.mark.parametrize(
+    "embedding", [{"dimensions": 0}, {"task_type": "clustering"}, {"task_type": ""}, {"size": 1}]
+)
+def test_odd_parameters_are_refused(job, embedding: dict[str, Any]) -> None:
+    (found,) = JobSpec.problems(job(task="embed", embedding=embedding))
+    assert found.field == f"embedding.{next(iter(embedding))}"
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_request_holds_at_least_one_text(job, number: int) -> None:
+    (found,) = JobSpec.problems(job(batching={"max_instances": number}))
+    assert found.field == "batching.max_instances"
+
+
+def test_whatever_decides_a_vector_decides_its_fingerprint() -> None:
+    model = EchoModel(type="echo")
+    asked = [None, Embedding(), Embedding(dimensions=8), Embedding(task_type="CLUSTERING")]
+    names = {Fingerprinter(model, Generation(), None, embedding)("text", None) for embedding in asked}
+    names.add(Fingerprinter(EchoModel(type="echo", name="other"), Generation(), None, Embedding())("text", None))
+    names.add(Fingerprinter(model, Generation(), None, Embedding())("texts", None))
+    assert len(names) == 6
+
+
+def test_the_fingerprint_of_a_vector_never_changes_between_versions() -> None:
+    """Another value here would ask, and pay, for every vector again."""
+    name = Fingerprinter(EchoModel(type="echo"), Generation(), None, Embedding())("Hello", None)
+    assert name == Fingerprinter(EchoModel(type="echo"), Generation(seed=1), {}, Embedding())("Hello", None)
+    assert name == "1bb00aefbc210375c297ca23cf75abc3535912ec7ad93d24889a8bc8bdad3224"
