@@ -61,12 +61,14 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
     with _no_garbage():
         import apache_beam as beam
 
+        from airflow_provider_llmbeam.pipeline import sinks
         from airflow_provider_llmbeam.pipeline.build import build
         from airflow_provider_llmbeam.pipeline.progress import shown_progress
         from airflow_provider_llmbeam.pipeline.report import Report
         from airflow_provider_llmbeam.pipeline.runner import pinned_runner
 
         check_model(spec)
+        sinks.check(spec)
     runner, options = pinned_runner(beam_options)
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline, spec)

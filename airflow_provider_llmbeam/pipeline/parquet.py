@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import IO, Any
 
 import pyarrow as pa
@@ -28,6 +31,24 @@ _OUTPUT_TYPES = {
 }
 #: Of 32 bits, as models compute.
 _VECTOR = pa.list_(pa.float32())
+_CONTENT = b"llmbeam.content"
+#: In a line, where a quote inside of a text is escaped.
+_ORIGIN = re.compile(rb'"origin": "\w+", ')
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a file holds.
+
+    Attributes:
+        types: Of its columns.
+        rows: How many.
+        content: Equal for equal rows, whatever their order and `origin`, which differ from try to try of a job.
+    """
+
+    types: dict[str, pa.DataType]
+    rows: int
+    content: str
 
 
 def write_parquet(
@@ -43,8 +64,9 @@ def write_parquet(
     """
     output_types = {**_OUTPUT_TYPES, "answer": _VECTOR} if has_vectors else _OUTPUT_TYPES
     with tempfile.TemporaryFile() as spool:
-        types = KeyTypes(key)
+        types, content = KeyTypes(key), 0
         for line in lines:
+            content ^= int.from_bytes(hashlib.sha256(_ORIGIN.sub(b"", line)).digest())
             types.see(json.loads(line))
             spool.write(line)
         spool.seek(0)
@@ -54,6 +76,15 @@ def write_parquet(
             size = _VECTORS_ROW_GROUP if has_vectors else _ROW_GROUP
             while rows := [_flat(json.loads(line), schema) for line in _take(spool, size)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+            writer.add_key_value_metadata({_CONTENT: f"{content:064x}".encode()})
+
+
+def read_staged(file: IO[bytes]) -> Staged:
+    """Reads what `write_parquet` has noted at the end of its file."""
+    footer = pq.read_metadata(file)
+    schema = footer.schema.to_arrow_schema()
+    types = {field.name: field.type for field in schema}
+    return Staged(types, footer.num_rows, footer.metadata[_CONTENT].decode())
 
 
 def as_text(value: Any) -> str:

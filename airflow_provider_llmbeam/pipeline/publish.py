@@ -14,8 +14,10 @@ from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.account import Tally, add_up
 from airflow_provider_llmbeam.pipeline.report import build_report
 from airflow_provider_llmbeam.pipeline.sinks.files import existing, move_in
+from airflow_provider_llmbeam.pipeline.sources import bigquery
 from airflow_provider_llmbeam.pipeline.write import write_file
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.source import BigQuerySource
 
 
 class Publish(beam.DoFn):
@@ -64,6 +66,8 @@ class Publish(beam.DoFn):
         move_in({aside: report.report_uri})
         if leftovers := existing(staging_uri, ("*",)):
             FileSystems.delete(sorted(leftovers))
+        if isinstance(spec.source, BigQuerySource):
+            bigquery.discard(spec.export_uri)
         yield text
 
     def _every_shard(

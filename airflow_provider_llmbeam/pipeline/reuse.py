@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 REUSED = "reused"
 _DAY_SECONDS = 86_400.0
+_READ_BYTES = 2**20
 
 
 def reuse(
@@ -64,8 +66,9 @@ def reuse(
 
 
 def _read_segment(file: fileio.ReadableFile, oldest_at: float) -> Iterator[tuple[str, tuple[str, Completion]]]:
-    with file.open() as lines:
-        for entry in read_entries(iter(lines)):
+    # What Beam opens on Cloud Storage has no lines but byte by byte: 100,000 entries took 16 s.
+    with io.BufferedReader(file.open(), _READ_BYTES) as lines:
+        for entry in read_entries(lines):
             if entry.completion.answered_at >= oldest_at:
                 yield entry.fingerprint, (entry.job, entry.completion)
 

@@ -158,9 +158,11 @@ class BigQuery:
 
     def _insert_table(self, call: RestCall) -> Reply:
         fields = call.fields()
-        if fields.get("view") or fields.get("materializedView") or fields.get("externalDataConfiguration"):
-            raise RestError(400, "The sandbox has neither views nor external tables.", "invalid")
+        if fields.get("materializedView") or fields.get("externalDataConfiguration"):
+            raise RestError(400, "The sandbox has neither materialized views nor external tables.", "invalid")
         name = TableId.of(fields.get("tableReference") or {}, call.names["project"])
+        if fields.get("view"):
+            return json_reply(self._table(self._jobs.add_view(name, fields)))
         return json_reply(self._table(self._tables.add(name, fields)))
 
     def _list_tables(self, call: RestCall) -> Reply:
@@ -181,6 +183,8 @@ class BigQuery:
         return no_content()
 
     def _table(self, table: Table) -> dict[str, Any]:
+        if table.is_view:
+            return table_outline(table)
         sizes = {"numRows": self._tables.row_count(table.id), "numBytes": self._tables.byte_count(table.id)}
         modified = {"lastModifiedTime": str(int(table.modified_at * 1000))}
         return table_outline(table) | modified | {name: str(value) for name, value in sizes.items()}

@@ -73,6 +73,11 @@ class Table:
         """Its schema; empty when it has none yet."""
         return list((self.fields.get("schema") or {}).get("fields") or [])
 
+    @property
+    def is_view(self) -> bool:
+        """Whether it is a query under a name."""
+        return bool(self.fields.get("view"))
+
 
 @dataclass(slots=True, kw_only=True)
 class Dataset:

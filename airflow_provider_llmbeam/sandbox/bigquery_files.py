@@ -296,7 +296,8 @@ def _write_avro(table: Any, fields: Sequence[Field], options: Mapping[str, Any])
     file = io.BytesIO()
     schema = {"type": "record", "name": "Root", "fields": [_avro_field(one) for one in fields]}
     rows = [{one["name"]: _avro_value(row[one["name"]], one) for one in fields} for row in table.to_pylist()]
-    fastavro.writer(file, fastavro.parse_schema(schema), rows)
+    codec = "deflate" if options.get("compression") == "DEFLATE" else "null"
+    fastavro.writer(file, fastavro.parse_schema(schema), rows, codec=codec)
     return file.getvalue()
 
 

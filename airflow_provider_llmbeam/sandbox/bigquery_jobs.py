@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.sandbox import bigquery_files
 from airflow_provider_llmbeam.sandbox.backend import Backend
-from airflow_provider_llmbeam.sandbox.bigquery_catalog import TableId
+from airflow_provider_llmbeam.sandbox.bigquery_catalog import Table, TableId
 from airflow_provider_llmbeam.sandbox.bigquery_files import Source, UnreadableError
 from airflow_provider_llmbeam.sandbox.bigquery_queries import Estimate, Queries, Result, duckdb_error
 from airflow_provider_llmbeam.sandbox.bigquery_tables import ABORTED, Tables
@@ -96,6 +96,11 @@ class Jobs:
     def estimate(self, project: str, configuration: Mapping[str, Any]) -> Estimate:
         """Return what a query would do and cost; raises `RestError` when it is not valid."""
         return self._queries.estimate(project, configuration["query"])
+
+    def add_view(self, table: TableId, fields: Mapping[str, Any]) -> Table:
+        """Make a view; raises `RestError` when its query is not valid."""
+        estimate = self._queries.estimate(table.project, fields["view"])
+        return self._tables.add_view(table, fields, estimate.statement.sql)
 
     def insert(
         self,
@@ -246,6 +251,12 @@ class Jobs:
     def _extract(self, job: Job) -> None:
         options = job.options
         table = TableId.of(options.get("sourceTable") or {}, job.project)
+        if self._tables.get(table).is_view:
+            message = (
+                f"Using table {table} is not allowed for this operation because of its type. Try using a "
+                "different table that is of type TABLE."
+            )
+            raise RestError(400, message, "invalid")
         fields = self._tables.get(table).columns
         uris = options.get("destinationUris") or [options.get("destinationUri") or ""]
         data = bigquery_files.write(self._tables.arrow(f"SELECT * FROM {table.sql}"), fields, options)

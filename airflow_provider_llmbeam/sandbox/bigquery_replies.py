@@ -74,7 +74,7 @@ def table_outline(table: Table) -> dict[str, Any]:
         "etag": "CAE=",
         "id": str(table.id),
         "tableReference": table.id.reference(),
-        "type": "TABLE",
+        "type": "VIEW" if table.is_view else "TABLE",
         "location": LOCATION,
         "creationTime": str(int(table.created_at * 1000)),
     }

@@ -167,6 +167,17 @@ class Tables:
         dataset.tables[table.table] = made
         return made
 
+    def add_view(self, table: TableId, fields: Mapping[str, Any], sql: str) -> Table:
+        """Make a view of a query.
+
+        Raises:
+            RestError: There is a table of that name, or no such dataset.
+        """
+        made = self.add(table, {**fields, "schema": {}})
+        self.run(f"CREATE VIEW {table.sql} AS {sql}")
+        made.fields["schema"] = {"fields": self.shape(f"SELECT * FROM {table.sql}")}
+        return made
+
     def patch(self, table: TableId, fields: Mapping[str, Any]) -> Table:
         """Change fields; None drops one. A schema may only gain columns.
 
@@ -348,7 +359,8 @@ class Tables:
         return [*table.columns, *added]
 
     def _drop(self, dataset: Dataset, table: TableId) -> None:
-        self.run(f"DROP TABLE IF EXISTS {table.sql}")
+        word = "VIEW" if dataset.tables[table.table].is_view else "TABLE"
+        self.run(f"DROP {word} IF EXISTS {table.sql}")
         del dataset.tables[table.table]
 
     def _is_expired(self, table: Table) -> bool:

@@ -42,13 +42,15 @@ _RANGE = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
 
 def bucket_resource(bucket: Bucket, base_url: str) -> dict[str, Any]:
     """Return a bucket as the API shows it; without a project number, which Beam would look up."""
+    location = str(bucket.fields.get("location", "US"))
     return {
         "kind": "storage#bucket",
         "id": bucket.name,
         "name": bucket.name,
         "selfLink": f"{base_url}/storage/v1/b/{bucket.name}",
-        "location": "US",
-        "locationType": "multi-region",
+        # A region has a number at its end, after a dash: EUROPE-WEST1.
+        "locationType": "region" if "-" in location else "multi-region",
+        "location": location,
         "storageClass": "STANDARD",
         "metageneration": str(bucket.metageneration),
         "etag": "CAE=",

@@ -153,9 +153,9 @@ class JobSpec(SpecModel):
 
     @property
     def export_uri(self) -> str:
-        """Directory that a BigQuery source is exported to."""
+        """Directory that a BigQuery source is exported to, of this job alone."""
         given = self.source.export_uri if isinstance(self.source, BigQuerySource) else None
-        return given or f"{self.home_uri}export/"
+        return f"{given}{self.name}/" if given else f"{self.home_uri}export/"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:

@@ -44,10 +44,11 @@ class BigQuerySink(SpecModel):
 
     The answers are loaded into a staging table, then merged by the source's key in one statement: a reader sees
     the old rows or the new ones, and a second run changes nothing. The table is created where it does not exist;
-    columns of it that the job does not know stay as they are.
+    columns of it that the job does not know stay as they are. A key column may have any type that the key can be
+    cast to, e.g. DATE or NUMERIC; `answer` is STRING, or JSON in a table of your own.
 
     Attributes:
-        table: `project.dataset.table`.
+        table: `project.dataset.table`; the dataset is there already.
         project: Google Cloud project that runs the load and the merge; left out, that of the table.
         location: Of the dataset, where BigQuery cannot tell by itself.
     """

@@ -74,6 +74,8 @@ class BigQuerySource(_Source):
     """Rows of a BigQuery table or query, exported once to files that the job then reads.
 
     An export costs nothing, and a query is billed once, not once for each attempt: a retry reads the same files.
+    They are removed when the job has succeeded, so that a later run reads fresh rows. A row holds what JSON has:
+    NUMERIC, dates and times are text, BYTES is base64, GEOGRAPHY is WKT.
 
     Attributes:
         table: `project.dataset.table`; either this or `query`.
@@ -81,7 +83,8 @@ class BigQuerySource(_Source):
         project: Google Cloud project that runs and pays for the query; left out, that of the table or of the
             credentials.
         location: Of the dataset, where BigQuery cannot tell by itself, e.g. `EU`.
-        export_uri: Directory on Cloud Storage for the export; left out, below `state_uri`, which then is there.
+        export_uri: Directory on Cloud Storage for the exports, each below the name of its job; left out, below
+            `state_uri`, which then is there.
     """
 
     type: Literal["bigquery"]

@@ -28,6 +28,9 @@ def check(spec: JobSpec) -> None:
         JobFailedError: It does not answer.
     """
     match spec.sink:
+        case BigQuerySink():
+            has_vectors = spec.embedding is not None
+            bigquery.check(spec.sink, spec.source.key, spec.staging_uri, has_vectors=has_vectors)
         case PostgresSink():
             postgres.check(spec.sink, spec.source.key)
         case MilvusSink() if spec.embedding is not None:

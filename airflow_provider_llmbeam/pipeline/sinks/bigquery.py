@@ -2,11 +2,274 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import pyarrow as pa
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from google.api_core.exceptions import GoogleAPIError, NotFound
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import bigquery
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
+    NOTHING_SENT,
+    before_the_model,
+    begun_once,
+    check_bucket,
+    connect,
+    reference_of,
+    run_once,
+    words,
+)
+from airflow_provider_llmbeam.pipeline.parquet import Staged, read_staged
+from airflow_provider_llmbeam.pipeline.sinks.merge import MergeColumn, merge_statement, quoted, quoted_table
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+
+_log = logging.getLogger("llmbeam")
+
+_STAGING_DAYS = 1
+#: Of the output columns that are not text; `answer` is, also a structured one: its type does not change with a
+#: job's schema, `JSON_VALUE(answer, …)` reads it as it stands, and a column that the user made JSON is filled too.
+_NUMBERS = {"input_tokens": "INT64", "output_tokens": "INT64", "attempts": "INT64", "latency_seconds": "FLOAT64"}
+_TYPES = {**dict.fromkeys(OUTPUT_COLUMNS, "STRING"), **_NUMBERS}
+_VECTOR = "ARRAY<FLOAT64>"
+_FROM_ARROW = {pa.int64(): "INT64", pa.float64(): "FLOAT64", pa.bool_(): "BOOL", pa.string(): "STRING"}
+_FROM_REST = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "RECORD": "STRUCT"}
+#: Types that are written as they are, or not at all.
+_NEVER_CAST = ("ARRAY", "STRUCT")
+_PUBLICATION = "publication.json"
+
+
+def check(sink: BigQuerySink, key: tuple[str, ...], staging_uri: str, *, has_vectors: bool = False) -> None:
+    """Makes sure, before anything is sent, that the answers will have a place.
+
+    The MERGE is run dry on no rows: BigQuery itself checks types and rights, and bills nothing.
+
+    Args:
+        sink: The table.
+        key: The key columns.
+        staging_uri: Directory of the file to load.
+        has_vectors: Whether each answer is a vector; otherwise it is text.
+
+    Raises:
+        JobSpecError: There is no such dataset, the table does not fit, or BigQuery refuses.
+        JobFailedError: It cannot say now.
+    """
+    target = reference_of(sink.table)
+    outputs = {**_TYPES, "answer": _VECTOR} if has_vectors else _TYPES
+    with before_the_model(f"`sink.table` {sink.table!r}"), connect(sink.project or target.project) as client:
+        dataset = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id))
+        if sink.location and sink.location.upper() != dataset.location.upper():
+            raise JobSpecError(
+                f"`sink.location` {sink.location!r}: dataset {dataset.dataset_id!r} is in {dataset.location}. "
+                f"{NOTHING_SENT}"
+            )
+        check_bucket(staging_uri, "state_uri", client, dataset.location)
+        table = _find(client, target)
+        if table is None:
+            statement = f"CREATE TABLE {quoted_table(target)} (`{OUTPUT_COLUMNS[0]}` STRING)"
+        else:
+            if trouble := _misfit(table, {**dict.fromkeys(key, "STRING"), **outputs}):
+                raise JobSpecError(f"`sink.table` {sink.table!r} {trouble} {NOTHING_SENT}")
+            types = _types_of(table)
+            staged = {**{column: _key_type(types[column.lower()]) for column in key}, **outputs}
+            nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(column)}" for column, kind in staged.items())
+            statement = merge_statement(target, f"(SELECT {nothing})", key, _columns(staged, types))
+        config = bigquery.QueryJobConfig(dry_run=True, use_query_cache=False)
+        client.query(statement, job_config=config, location=dataset.location)
 
 
 def publish(sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[int, str]) -> list[str]:
-    """Publishes the staged file; doing it again changes nothing."""
-    raise NotImplementedError
+    """Loads the staged file beside the target and merges it in; doing it again changes nothing.
+
+    Returns:
+        The address of the table.
+
+    Raises:
+        JobFailedError: BigQuery refuses, or fails. The table is as it was.
+    """
+    address = [f"bigquery://{sink.table}"]
+    (uri,) = staged.values()
+    target = reference_of(sink.table)
+    try:
+        with connect(sink.project or target.project) as client:
+            if not FileSystems.exists(uri):
+                client.get_table(target)  # A former try of the bundle has published, and removed the file.
+                return address
+            with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+                content = read_staged(file)
+            if not content.rows:
+                _log.info("No answers for %s", sink.table)  # No row says of which type its key columns would be.
+                return address
+            location = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id)).location
+            merge = _Merge(client, location, target, key, job, uri, content)
+            begun_once(
+                f"{uri.rpartition('/')[0]}/{_PUBLICATION}",
+                {"job": job, "table": sink.table, "content": content.content},
+                merge.run,
+            )
+    except (GoogleAPIError, GoogleAuthError) as error:
+        told = words(error) if isinstance(error, GoogleAPIError) else str(error)
+        raise JobFailedError(
+            f"`sink.table` {sink.table!r}: {told} The table is as it was. The answers are in the journal: a retry "
+            "loads and merges them, and asks the model for nothing."
+        ) from None
+    return address
+
+
+class _Merge:
+    """One staged file on its way into the target."""
+
+    def __init__(
+        self,
+        client: bigquery.Client,
+        location: str,
+        target: bigquery.TableReference,
+        key: tuple[str, ...],
+        job: str,
+        uri: str,
+        content: Staged,
+    ) -> None:
+        self._client = client
+        self._location = location
+        self._target = target
+        self._key = key
+        self._job = job
+        self._uri = uri
+        self._rows = content.rows
+        self._types = {column: _FROM_ARROW.get(kind, _VECTOR) for column, kind in content.types.items()}
+
+    def run(self, work_id: str) -> None:
+        """Loads, merges and tidies up; what was done under this id is not done again."""
+        dataset = bigquery.DatasetReference(self._target.project, self._target.dataset_id)
+        staging = dataset.table(f"{self._target.table_id}__llmbeam_{work_id}")
+        schema = [_field(column, kind) for column, kind in self._types.items()]
+        load_id, merge_id = f"llmbeam-load-{work_id}", f"llmbeam-merge-{work_id}"
+        _log.info("Loading %s answers beside %s", f"{self._rows:,}", self._target)
+        run_once(
+            self._client, load_id, self._location, lambda: self._load(load_id, staging, schema), "Loading answers"
+        )
+        statement = merge_statement(
+            self._target, quoted_table(staging), self._key, _columns(self._types, self._target_types(schema))
+        )
+        merged = run_once(
+            self._client,
+            merge_id,
+            self._location,
+            lambda: self._client.query(statement, job_id=merge_id, location=self._location, job_retry=None),
+            "Merging answers",
+        )
+        if stats := merged.dml_stats:
+            _log.info(
+                "Merged into %s: %s rows inserted, %s updated, %s as they were",
+                self._target,
+                f"{stats.inserted_row_count:,}",
+                f"{stats.updated_row_count:,}",
+                f"{self._rows - stats.inserted_row_count - stats.updated_row_count:,}",
+            )
+        self._client.delete_table(staging, not_found_ok=True)
+
+    def _load(
+        self, job_id: str, staging: bigquery.TableReference, schema: list[bigquery.SchemaField]
+    ) -> bigquery.LoadJob:
+        # Made before it is filled, so that it never is without an end.
+        table = bigquery.Table(staging, schema=schema)
+        table.expires = datetime.now(UTC) + timedelta(days=_STAGING_DAYS)
+        self._client.create_table(table, exists_ok=True)
+        lists = bigquery.ParquetOptions()  # type: ignore[no-untyped-call]
+        lists.enable_list_inference = True  # Else a list is a struct of `list` and `element`.
+        options: dict[str, Any] = {
+            "job_id": job_id,
+            "location": self._location,
+            "job_config": bigquery.LoadJobConfig(
+                source_format="PARQUET",
+                schema=schema,
+                write_disposition="WRITE_EMPTY",
+                parquet_options=lists,
+            ),
+        }
+        if self._uri.startswith("gs://"):
+            return self._client.load_table_from_uri(self._uri, staging, **options)
+        with FileSystems.open(self._uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            return self._client.load_table_from_file(file, staging, **options)
+
+    def _target_types(self, schema: list[bigquery.SchemaField]) -> dict[str, str]:
+        """Returns the types of the target's columns; makes it where there is none."""
+        table = _find(self._client, self._target)
+        if table is None:
+            table = self._client.create_table(bigquery.Table(self._target, schema=schema), exists_ok=True)
+        if trouble := _misfit(table, self._types):
+            raise JobFailedError(
+                f"`sink.table` {str(self._target)!r} {trouble} The table is as it was. The answers are in the "
+                "journal: a retry merges them, and asks the model for nothing."
+            )
+        return _types_of(table)
+
+
+def _find(client: bigquery.Client, target: bigquery.TableReference) -> bigquery.Table | None:
+    try:
+        return client.get_table(target)
+    except NotFound:
+        return None
+
+
+def _field(column: str, kind: str) -> bigquery.SchemaField:
+    if kind == _VECTOR:
+        return bigquery.SchemaField(column, "FLOAT64", mode="REPEATED")
+    return bigquery.SchemaField(column, kind)
+
+
+def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
+    """Says what keeps a table from taking the answers; nothing when it fits.
+
+    A table that lacks a column is refused: rows without their fingerprint and tokens could be neither audited nor
+    compared, and a column left out unasked would be missed only when it is needed.
+    """
+    if table.table_type != "TABLE":
+        return f"is a {table.table_type}; the answers need a table."
+    there = _types_of(table)
+    if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
+        added = ", ".join(f"ADD COLUMN {quoted(column)} {kind}" for column, kind in missing.items())
+        return (
+            f"has no column {', '.join(map(repr, missing))}, which every answer has. Let the job make a table of "
+            f"its own, or run: ALTER TABLE {quoted_table(table.reference)} {added};"
+        )
+    for column, kind in wanted.items():
+        other = there[column.lower()]
+        if other != kind and (other.startswith(_NEVER_CAST) or kind.startswith(_NEVER_CAST)):
+            return f"has column {column!r} of type {other}, and the answers' is {kind}."
+    names = {column.lower() for column in wanted}
+    needed = [
+        field.name
+        for field in table.schema
+        if field.mode == "REQUIRED" and field.name.lower() not in names and not field.default_value_expression
+    ]
+    if needed:
+        return (
+            f"requires a value in column {needed[0]!r}, which no answer has. Run: ALTER TABLE "
+            f"{quoted_table(table.reference)} ALTER COLUMN {quoted(needed[0])} DROP NOT NULL;"
+        )
+    return ""
+
+
+def _types_of(table: bigquery.Table) -> dict[str, str]:
+    """Returns the type of each column as SQL writes it; BigQuery's names of columns have no case."""
+    return {
+        field.name.lower(): f"ARRAY<{kind}>" if field.mode == "REPEATED" else kind
+        for field in table.schema
+        for kind in [_FROM_REST.get(field.field_type, field.field_type)]
+    }
+
+
+def _key_type(target_type: str) -> str:
+    """The type that a key is staged in, most likely: only the rows tell."""
+    return target_type if target_type in ("INT64", "FLOAT64", "BOOL") else "STRING"
+
+
+def _columns(staged: Mapping[str, str], target: Mapping[str, str]) -> list[MergeColumn]:
+    return [MergeColumn(column, kind, target[column.lower()]) for column, kind in staged.items()]

@@ -2,11 +2,195 @@
 
 from __future__ import annotations
 
-import apache_beam as beam
+import base64
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
+import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
+from google.cloud import bigquery
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
+    NOTHING_SENT,
+    before_the_model,
+    begun_once,
+    check_bucket,
+    connect,
+    read_json,
+    reference_of,
+    run_once,
+    size_text,
+    write_json,
+)
+from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.sources import files
 from airflow_provider_llmbeam.spec.source import BigQuerySource
+
+_log = logging.getLogger("llmbeam")
+
+_CURRENT, _BEGUN = "current.json", "begun.json"
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+# Avro, as all types survive in it: TIMESTAMP is a time in UTC, DATETIME, JSON and GEOGRAPHY (WKT) are text. In
+# Parquet TIMESTAMP cannot be told from DATETIME (both are `isAdjustedToUTC = false`), GEOGRAPHY is WKB, and JSON
+# is not documented. Source: docs.cloud.google.com/bigquery/docs/exporting-data, "Avro/Parquet export details".
+_EXTRACT = bigquery.ExtractJobConfig(  # type: ignore[no-untyped-call]
+    destination_format="AVRO", compression="DEFLATE", use_avro_logical_types=True
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What is exported.
+
+    Attributes:
+        query: To run first; `None` extracts the table itself.
+        columns: Names, in order.
+        size: For the log.
+        location: Of the tables.
+    """
+
+    query: str | None
+    columns: tuple[str, ...]
+    size: str
+    location: str | None
 
 
 def read(root: beam.Pipeline, source: BigQuerySource, export_uri: str) -> beam.PCollection:
-    """Exports the rows and reads the files."""
-    raise NotImplementedError
+    """Exports the rows, unless a former try of the job has, and reads the files.
+
+    Rows hold what JSON has: NUMERIC, TIMESTAMP, DATE and TIME are text, BYTES is base64, as in BigQuery's own
+    JSON. So a row of the dead letter that is read again renders the same prompt.
+
+    Args:
+        root: The pipeline.
+        source: The table or query.
+        export_uri: Directory, ends in `/`. `current.json` in it names the finished export, for other tries of this
+            job; `discard` removes it all.
+
+    Raises:
+        JobSpecError: BigQuery refuses, or a key column is missing.
+        JobFailedError: The export failed in a way that may pass.
+    """
+    directory = export(source, export_uri)
+    return files.read_format(root, f"{directory}*.avro", "avro") | "JsonValues" >> beam.Map(json_values)
+
+
+def export(source: BigQuerySource, export_uri: str) -> str:
+    """Makes sure that there is an export of what the source asks for; returns its directory."""
+    asked = source.model_dump(include={"table", "query"})
+    field = "source.table" if source.table else "source.query"
+    with before_the_model(f"`{field}`" + (f" {source.table!r}" if source.table else "")):
+        known = read_json(f"{export_uri}{_CURRENT}")
+        if known is not None and known["asked"] == asked and _is_there(known["directory"]):
+            _check_key(source, known["columns"])
+            _log.info("Reading the export that a former try has made: %s", known["directory"])
+            return str(known["directory"])
+        project = source.project or (reference_of(source.table).project if source.table else None)
+        with connect(project, source.location) as client:
+            plan = _plan(client, source)
+            _check_key(source, plan.columns)
+            place = "source.export_uri" if source.export_uri else "state_uri"
+            check_bucket(export_uri, place, client, plan.location)
+            directory = begun_once(
+                f"{export_uri}{_BEGUN}", asked, lambda work_id: _export(client, source, plan, export_uri, work_id)
+            )
+        columns = list(plan.columns)
+        write_json(f"{export_uri}{_CURRENT}", {"asked": asked, "directory": directory, "columns": columns})
+        FileSystems.delete([f"{export_uri}{_BEGUN}"])
+        return directory
+
+
+def discard(export_uri: str) -> None:
+    """Removes an export, its name first: whoever asks again reads fresh rows."""
+    for patterns in ((_CURRENT, _BEGUN), ("**",)):
+        matches = FileSystems.match([f"{export_uri}{pattern}" for pattern in patterns])
+        if found := [metadata.path for match in matches for metadata in match.metadata_list]:
+            FileSystems.delete(found)
+
+
+def json_values(row: Row) -> Row:
+    """Returns a row with values that JSON has."""
+    return {name: value if type(value) in _PLAIN else _json_value(value) for name, value in row.items()}
+
+
+def _json_value(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Decimal():
+            # An export has all 9 or 38 places; equal numbers must be equal keys, whatever their column's type.
+            text = f"{value:f}"
+            return text.rstrip("0").rstrip(".") if "." in text else text
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dict():
+            return {name: _json_value(inner) for name, inner in value.items()}
+        case list():
+            return [_json_value(inner) for inner in value]
+        case _:
+            return str(value)
+
+
+def _plan(client: bigquery.Client, source: BigQuerySource) -> _Plan:
+    """Looks at what is asked for; a query is run dry, which costs nothing."""
+    query = source.query or ""
+    if source.table:
+        table = client.get_table(reference_of(source.table))
+        if table.table_type == "TABLE":
+            size = f"{size_text(table.num_bytes)}, {table.num_rows:,} rows"
+            return _Plan(query=None, columns=_names(table.schema), size=size, location=table.location)
+        # A view has no rows of its own to extract.
+        query = f"SELECT * FROM `{source.table}`"
+    dry = client.query(query, job_config=bigquery.QueryJobConfig(dry_run=True, use_query_cache=False))
+    if dry.statement_type not in (None, "SELECT"):
+        raise JobSpecError(f"`source.query` must be one SELECT; it is {dry.statement_type}. {NOTHING_SENT}")
+    size = f"a query that reads {size_text(dry.total_bytes_processed)}, which BigQuery bills"
+    return _Plan(query=query, columns=_names(dry.schema or ()), size=size, location=dry.location)
+
+
+def _names(schema: Iterable[bigquery.SchemaField]) -> tuple[str, ...]:
+    return tuple(field.name for field in schema)
+
+
+def _check_key(source: BigQuerySource, columns: Iterable[str]) -> None:
+    there = list(columns)
+    if missing := [column for column in source.key if column not in there]:
+        raise JobSpecError(f"`source.key`: no column {missing[0]!r}; there are {there}. {NOTHING_SENT}")
+
+
+def _is_there(directory: str) -> bool:
+    return bool(FileSystems.match([f"{directory}*.avro"], limits=[1])[0].metadata_list)
+
+
+def _export(client: bigquery.Client, source: BigQuerySource, plan: _Plan, export_uri: str, work_id: str) -> str:
+    directory, location = f"{export_uri}{work_id}/", plan.location
+    _log.info("Exporting %s: %s", source.table or "rows", plan.size)
+    table: Any = reference_of(source.table) if source.table else None
+    if plan.query is not None:
+        query, query_id = plan.query, f"llmbeam-query-{work_id}"
+        job = run_once(
+            client,
+            query_id,
+            location,
+            lambda: client.query(query, job_id=query_id, location=location, job_retry=None),
+            "Running the query",
+        )
+        table = job.destination
+        result = client.get_table(table)
+        _log.info("Exporting the result: %s, %s rows", size_text(result.num_bytes), f"{result.num_rows:,}")
+    extract_id = f"llmbeam-extract-{work_id}"
+    run_once(
+        client,
+        extract_id,
+        location,
+        lambda: client.extract_table(
+            table, f"{directory}*.avro", job_id=extract_id, location=location, job_config=_EXTRACT
+        ),
+        "Exporting",
+    )
+    return directory

@@ -160,6 +160,20 @@ def test_a_table_is_gone_when_it_expires() -> None:
             client.get_table(ANSWERS)
 
 
+def test_a_view_is_queried_and_not_extracted(client: bigquery.Client) -> None:
+    load(client, ANSWERS, [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}]).result()
+    view = bigquery.Table(f"{PROJECT}.llm.ones")
+    view.view_query = f"SELECT text FROM `{ANSWERS}` WHERE id = 1"
+    made = client.create_table(view)
+    assert (made.table_type, [one.name for one in made.schema], made.num_rows) == ("VIEW", ["text"], None)
+    assert [row.text for row in client.query_and_wait("SELECT * FROM llm.ones")] == ["one"]
+    with pytest.raises(BadRequest, match="is not allowed for this operation because of its type"):
+        client.extract_table(view, "gs://rows/out/*.avro").result()
+    client.delete_table(view)
+    with pytest.raises(NotFound):
+        client.get_table(view)
+
+
 # Queries
 
 

@@ -1,0 +1,529 @@
+"""Rows out of BigQuery, answers into it: real jobs, and unmodified Google clients against the sandbox."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import bigquery, storage
+from google.cloud.bigquery import SchemaField
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
+from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox.embeddings import vector
+from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
+
+# Beam closes none of its clients of Cloud Storage.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+PROJECT = "llmbeam-sandbox"
+ROWS, ANSWERS = f"{PROJECT}.llm.rows", f"{PROJECT}.llm.answers"
+FROM_TABLE = {"type": "bigquery", "table": ROWS, "key": ["id"]}
+QUERY = {"table": None, "query": f"SELECT id, text FROM `{ROWS}`"}
+FROM_QUERY = {**FROM_TABLE, **QUERY}
+TO_TABLE = {"type": "bigquery", "table": ANSWERS}
+NUMBERS = {"input_tokens": "INT64", "output_tokens": "INT64", "attempts": "INT64", "latency_seconds": "FLOAT64"}
+OUTPUT_SCHEMA = [SchemaField(name, NUMBERS.get(name, "STRING")) for name in OUTPUT_COLUMNS]
+OLD = {"id": 0, "answer": "old"}
+
+
+def serve(**options: Any) -> Iterator[tuple[Sandbox, Proxy]]:
+    with Sandbox(buckets=("state",), **options) as sandbox, Proxy(sandbox) as proxy:
+        yield sandbox, proxy
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Sandbox, Proxy]]:
+    yield from serve()
+
+
+@pytest.fixture(scope="module")
+def served_slowly() -> Iterator[tuple[Sandbox, Proxy]]:
+    """Every job of BigQuery takes half a second."""
+    yield from serve(job_seconds=0.5)
+
+
+def enter(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    running, proxy = served
+    running.reset()
+    for name, value in proxy.environment().items():
+        monkeypatch.setenv(name, value)
+    yield running
+    running.faults.assert_all_consumed()
+
+
+@pytest.fixture
+def sandbox(served, monkeypatch) -> Iterator[Sandbox]:
+    """A sandbox in place of Google, by the environment alone."""
+    yield from enter(served, monkeypatch)
+
+
+@pytest.fixture
+def slow_sandbox(served_slowly, monkeypatch) -> Iterator[Sandbox]:
+    yield from enter(served_slowly, monkeypatch)
+
+
+@pytest.fixture
+def client(sandbox) -> Iterator[bigquery.Client]:
+    with bigquery.Client() as made:
+        made.create_dataset("llm")
+        yield made
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    return [{"id": number, "text": f"row {number}"} for number in range(count)]
+
+
+def load(client: bigquery.Client, found: list[dict[str, Any]], table: str = ROWS, **config: Any) -> None:
+    options = {"autodetect": "schema" not in config, **config}
+    client.load_table_from_json(found, table, job_config=bigquery.LoadJobConfig(**options)).result()
+
+
+def change(client: bigquery.Client, statement: str) -> None:
+    client.query_and_wait(statement)
+
+
+def make_answers(client: bigquery.Client, key: list[SchemaField] | None = None, **changes: Any) -> None:
+    """Makes a target with one old row."""
+    key = key or [SchemaField("id", "INT64")]
+    columns = [changes.get(field.name, field) for field in OUTPUT_SCHEMA]
+    load(client, [OLD], ANSWERS, schema=[*key, *columns])
+
+
+def spec_of(**changes: Any) -> JobSpec:
+    return JobSpec.parse(
+        {
+            "name": "job",
+            "source": FROM_TABLE,
+            "prompt": {"template": "Say it: {{ row.text }}"},
+            "model": {"type": "echo"},
+            "sink": TO_TABLE,
+            "state_uri": "gs://state/",
+            **changes,
+        }
+    )
+
+
+def asking(sandbox: Sandbox, **changes: Any) -> JobSpec:
+    """A job whose requests the sandbox counts."""
+    return spec_of(model={"type": "gemini", "base_url": sandbox.gemini_url}, **changes)
+
+
+def table_of(client: bigquery.Client, table: str = ANSWERS) -> dict[Any, dict[str, Any]]:
+    found = [dict(row) for row in client.list_rows(table)]
+    by_key = {row["id"]: row for row in found}
+    assert len(by_key) == len(found), "a key has several rows"
+    return by_key
+
+
+def answers_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    with storage.Client() as made:
+        texts = [storage.Blob.from_uri(uri, made).download_as_text() for uri in manifest["answers_uris"]]
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def jobs_of(client: bigquery.Client, kind: str) -> list[Any]:
+    return [job for job in client.list_jobs() if job.job_id.startswith(f"llmbeam-{kind}-")]
+
+
+def objects() -> set[str]:
+    with storage.Client() as made:
+        return {blob.name for blob in made.bucket("state").list_blobs()}
+
+
+# What comes in
+
+
+def test_a_table_is_answered_into_files(client, sandbox):
+    load(client, rows(50))
+    manifest = run(spec_of(sink={"uri": "gs://state/out/"}))
+    assert manifest["rows"] == {"read": 50, "answered": 50, "dead_letter": 0}
+    assert sorted(row["id"] for row in answers_of(manifest)) == list(range(50))
+    assert sandbox.stats()["bigquery_bytes_billed"] == 0, "an export costs nothing"
+
+
+def test_a_query_is_answered_into_a_table(client):
+    load(client, rows(50))
+    source = {**FROM_QUERY, "query": f"SELECT id, text FROM `{ROWS}` WHERE id < 20"}
+    manifest = run(spec_of(source=source))
+    assert manifest["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+    assert manifest["answers_uris"] == [f"bigquery://{ANSWERS}"]
+    answers = table_of(client)
+    assert {key: row["answer"] for key, row in answers.items()} == {n: f"Say it: row {n}" for n in range(20)}
+    assert [field.name for field in client.get_table(ANSWERS).schema] == ["id", *OUTPUT_COLUMNS]
+    assert [table.table_id for table in client.list_tables("llm")] == ["answers", "rows"], "no staging is left"
+
+
+def exported(**source: Any) -> str:
+    return export(BigQuerySource.parse({**FROM_TABLE, **source}), "gs://state/export/")
+
+
+def test_a_view_is_exported_by_a_query(client):
+    load(client, rows(5))
+    view = bigquery.Table(f"{PROJECT}.llm.some")
+    view.view_query = f"SELECT id, text FROM `{ROWS}` WHERE id > 2"
+    client.create_table(view)
+    exported(table=f"{PROJECT}.llm.some")
+    (query,) = jobs_of(client, "query")
+    assert query.result().total_rows == 2
+
+
+def test_an_export_is_made_once_for_what_is_asked_and_anew_for_another_query(client):
+    load(client, rows(5))
+    first = exported(**QUERY)
+    load(client, [{"id": 5, "text": "new"}], write_disposition="WRITE_APPEND")
+    assert exported(**QUERY) == first
+    assert exported(table=None, query=f"SELECT id FROM `{ROWS}`") != first
+    assert len(jobs_of(client, "query")) == 2
+    discard("gs://state/export/")
+    assert objects() == set()
+
+
+def test_an_export_whose_files_are_gone_is_made_anew(client):
+    load(client, rows(5))
+    first = exported()
+    with storage.Client() as made:
+        made.bucket("state").delete_blobs(list(made.bucket("state").list_blobs(prefix=f"export/{first[-33:-1]}")))
+    assert exported() != first
+
+
+def test_an_export_that_failed_is_begun_anew(client, sandbox):
+    load(client, rows(5))
+    sandbox.faults.when("bigquery.jobs.insert", "llmbeam-extract", Fault(kind="abort"), times=1)
+    with pytest.raises(JobFailedError, match="Nothing was sent to the model; a retry may help"):
+        exported(**QUERY)
+    exported(**QUERY)
+    assert len(jobs_of(client, "query")) == 2
+
+
+def test_values_of_each_type_are_what_json_has(client):
+    values = {
+        "price": ("NUMERIC", "9.90", "9.9"),
+        "big": ("NUMERIC", "12345678901234567890123456789.000000001", "12345678901234567890123456789.000000001"),
+        "at": ("TIMESTAMP", "2026-01-02T03:04:05.000006Z", "2026-01-02 03:04:05.000006+00:00"),
+        "day": ("DATE", "2026-01-02", "2026-01-02"),
+        "local": ("DATETIME", "2026-01-02T03:04:05", "2026-01-02T03:04:05"),
+        "clock": ("TIME", "03:04:05", "03:04:05"),
+        "raw": ("BYTES", "AAE=", "AAE="),
+        "doc": ("JSON", {"k": [1]}, '{"k": [1]}'),
+        "place": ("GEOGRAPHY", "POINT(1 2)", "POINT(1 2)"),
+        "ratio": ("FLOAT64", 0.5, 0.5),
+        "nothing": ("STRING", None, None),
+    }
+    schema = [SchemaField("id", "INT64"), *(SchemaField(name, one[0]) for name, one in values.items())]
+    schema.append(SchemaField("days", "DATE", mode="REPEATED"))
+    schema.append(SchemaField("who", "RECORD", fields=[SchemaField("price", "NUMERIC")]))
+    row = {"id": 1, "days": ["2026-01-02"], "who": {"price": "1.50"}} | {n: one[1] for n, one in values.items()}
+    load(client, [row], schema=schema)
+    run(spec_of(prompt={"template": "{{ row | tojson }}"}))
+    shown = json.loads(table_of(client)[1]["answer"])
+    expected = {"id": 1, "days": ["2026-01-02"], "who": {"price": "1.5"}} | {
+        n: one[2] for n, one in values.items()
+    }
+    assert shown == expected
+
+
+# What goes out
+
+
+def test_keys_of_each_type_find_their_rows(client, sandbox):
+    key = [
+        SchemaField("id", "INT64"),
+        SchemaField("name", "STRING"),
+        SchemaField("price", "NUMERIC"),
+        SchemaField("at", "TIMESTAMP"),
+        SchemaField("day", "DATE"),
+        SchemaField("local", "DATETIME"),
+        SchemaField("clock", "TIME"),
+        SchemaField("raw", "BYTES"),
+        SchemaField("flag", "BOOL"),
+        SchemaField("ratio", "FLOAT64"),
+    ]
+    same = {"name": "ä`'\"\\", "price": "9.90", "at": "2026-01-02T03:04:05.000006Z", "day": "2026-01-02"}
+    same |= {"local": "2026-01-02T03:04:05", "clock": "03:04:05", "raw": "AAE=", "flag": True, "ratio": 0.1}
+    load(
+        client,
+        [{"id": n, "text": f"row {n}", **same} for n in range(3)],
+        schema=[*key, SchemaField("text", "STRING")],
+    )
+    load(client, [OLD | same], ANSWERS, schema=[*key, *OUTPUT_SCHEMA])
+    spec = spec_of(source={**FROM_TABLE, "key": [field.name for field in key]})
+    run(spec)
+    first = table_of(client)
+    assert {key: row["answer"] for key, row in first.items()} == {n: f"Say it: row {n}" for n in range(3)}
+    assert (first[2]["price"], first[2]["raw"], first[2]["clock"].hour) == (Decimal("9.9"), b"\x00\x01", 3)
+    assert (first[2]["day"], first[2]["at"]) == (date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC))
+    run(spec)
+    assert table_of(client) == first
+
+
+def test_a_second_run_changes_nothing_and_a_later_one_only_what_is_new(client, sandbox):
+    load(client, rows(20))
+    spec = asking(sandbox)
+    run(spec)
+    first = table_of(client)
+    assert run(spec)["origins"]["resumed"] == 20
+    assert table_of(client) == first
+    assert sandbox.stats()["billed_answers"] == 20
+    assert not [name for name in objects() if "/export/" in name or "/staging/" in name]
+
+    change(client, f"UPDATE `{ROWS}` SET text = 'changed' WHERE id = 3")
+    load(client, [{"id": 20, "text": "new"}], write_disposition="WRITE_APPEND")
+    run(spec)
+    assert len(table_of(client)) == 21
+    assert sandbox.stats()["billed_answers"] == 22
+    changes = [
+        (job.dml_stats.inserted_row_count, job.dml_stats.updated_row_count) for job in jobs_of(client, "merge")
+    ]
+    assert changes == [(1, 1), (0, 0), (20, 0)], "the latest first"
+
+
+def test_columns_of_the_users_own_stay_as_they_are(client):
+    load(client, rows(2))
+    key = [SchemaField("ID", "INT64"), SchemaField("checked_by", "STRING")]
+    load(client, [{"ID": 0, "answer": "old", "checked_by": "Ann"}], ANSWERS, schema=[*key, *OUTPUT_SCHEMA])
+    run(spec_of())
+    found = {row["ID"]: (row["answer"], row["checked_by"]) for row in client.list_rows(ANSWERS)}
+    assert found == {0: ("Say it: row 0", "Ann"), 1: ("Say it: row 1", None)}
+
+
+def test_a_column_that_is_json_takes_structured_answers(client):
+    load(client, [{"id": n, "text": json.dumps({"label": f"l{n}", "score": 0.1})} for n in range(2)])
+    make_answers(client, answer=SchemaField("answer", "JSON"))
+    prompt = {"template": "{{ row.text }}", "output_schema": {"type": "object"}}
+    run(spec_of(prompt=prompt))
+    assert table_of(client)[1]["answer"] == {"label": "l1", "score": 0.1}
+    run(spec_of(prompt=prompt))
+    assert jobs_of(client, "merge")[0].num_dml_affected_rows == 0
+
+
+def test_vectors_are_arrays_of_numbers(client, sandbox):
+    load(client, rows(5))
+    model = {"type": "openai", "name": "text-embedding-3-small", "base_url": sandbox.openai_url}
+    spec = spec_of(task="embed", embedding={"dimensions": 4}, prompt={"template": "{{ row.text }}"}, model=model)
+    for changes in (5, 0):
+        run(spec)
+        assert jobs_of(client, "merge")[0].num_dml_affected_rows == changes
+    expected = vector("row 3", model="text-embedding-3-small", dimensions=4)
+    assert table_of(client)[3]["answer"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_answers_staged_on_this_machine_are_uploaded(client, tmp_path):
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows(30)))
+    run(spec_of(source={"uri": str(source), "key": ["id"]}, state_uri=str(tmp_path / "state")))
+    assert len(table_of(client)) == 30
+
+
+def test_a_run_without_rows_leaves_the_table_as_it_is(client):
+    load(client, [], schema=[SchemaField("id", "INT64"), SchemaField("text", "STRING")])
+    assert run(spec_of())["rows"]["read"] == 0
+    assert [table.table_id for table in client.list_tables("llm")] == ["rows"]
+
+
+def test_a_bundle_that_the_runner_repeats_publishes_once(client):
+    load(client, rows(10))
+    run(spec_of(), ["--direct_runner_bundle_repeat=1"])
+    assert len(table_of(client)) == 10
+    assert len(jobs_of(client, "merge")) == 1
+
+
+# What goes wrong before anything is asked
+
+GONE = f"{PROJECT}.llm.gone"
+REFUSED = {
+    "no table": ({"source": {**FROM_TABLE, "table": GONE}}, r"`source.table` '.*gone': Not found: Table .*gone"),
+    "no dataset": (
+        {"source": {**FROM_TABLE, "table": f"{PROJECT}.nowhere.t"}},
+        r"`source.table` '.*nowhere.t': Not found: Dataset .*nowhere",
+    ),
+    "wrong SQL": ({"source": {**FROM_QUERY, "query": "SELEC 1"}}, "`source.query`: Syntax error: Unexpected"),
+    "wrong column": (
+        {"source": {**FROM_QUERY, "query": f"SELECT nope FROM `{ROWS}`"}},
+        "`source.query`: Unrecognized name: nope",
+    ),
+    "no SELECT": (
+        {"source": {**FROM_QUERY, "query": f"DELETE FROM `{ROWS}` WHERE id = 1"}},
+        "`source.query` must be one SELECT; it is DELETE",
+    ),
+    "no key": (
+        {"source": {**FROM_TABLE, "key": ["id", "day"]}},
+        r"`source.key`: no column 'day'; there are \['id', 'text'\]",
+    ),
+    "no bucket": (
+        {"source": {**FROM_TABLE, "export_uri": "gs://nobucket/x"}},
+        "`source.export_uri` 'gs://nobucket/x/job/': there is no bucket 'nobucket'",
+    ),
+    "no bucket for the state": ({"state_uri": "gs://nobucket/x"}, "there is no bucket 'nobucket'"),
+    "no dataset to write to": (
+        {"sink": {**TO_TABLE, "table": f"{PROJECT}.nowhere.t"}},
+        r"`sink.table` '.*nowhere.t': Not found: Dataset .*nowhere",
+    ),
+    "another location": ({"sink": {**TO_TABLE, "location": "EU"}}, "`sink.location` 'EU': dataset 'llm' is in US"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_refused_at_once_in_one_sentence(client, sandbox, changes, message):
+    load(client, rows(2))
+    began_at = time.monotonic()
+    with pytest.raises(JobSpecError, match=message) as caught:
+        run(asking(sandbox, **changes))
+    assert time.monotonic() - began_at < 5
+    assert str(caught.value).endswith(("Nothing was sent or billed.", "Nothing was sent to the model."))
+    assert sandbox.stats()["billed_answers"] == 0
+    assert sandbox.stats()["bigquery_bytes_billed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "contains", "field"),
+    [
+        ("bigquery.tables.get", "rows", "source.table"),
+        ("bigquery.jobs.insert", "extract", "source.table"),
+        ("bigquery.datasets.get", "llm", "sink.table"),
+        ("bigquery.jobs.insert", "MERGE", "sink.table"),
+        ("storage.objects.get", "current.json", "source.table"),
+        ("storage.uploads.start", "state", "source.table"),
+    ],
+)
+def test_a_missing_permission_is_told_before_anything_is_asked(client, sandbox, method, contains, field):
+    load(client, rows(2))
+    make_answers(client)
+    sandbox.faults.when(method, contains, Fault(kind="error", http_status=403), times=1)
+    with pytest.raises(
+        JobSpecError, match=rf"`{field}` .*: (Access Denied|The caller does not).* Nothing was sent"
+    ):
+        run(asking(sandbox))
+    assert sandbox.stats()["billed_answers"] == 0
+    gc.collect()  # A file of google-cloud-storage that could not be closed tries again when it is collected.
+
+
+def test_duplicate_keys_end_the_job_before_anything_is_asked(client, sandbox):
+    load(client, [*rows(5), {"id": 3, "text": "again"}])
+    with pytest.raises(JobSpecError, match=r"1 keys belong to several rows each: \{\"id\": 3\}"):
+        run(asking(sandbox))
+    assert sandbox.stats()["billed_answers"] == 0
+
+
+TARGETS = {
+    "too few columns": (
+        [SchemaField("id", "INT64"), *OUTPUT_SCHEMA[:-2]],
+        r"has no column 'attempts', 'latency_seconds', .* run: ALTER TABLE `llmbeam-sandbox.llm.answers` "
+        r"ADD COLUMN `attempts` INT64, ADD COLUMN `latency_seconds` FLOAT64;",
+    ),
+    "one too many": (
+        [SchemaField("id", "INT64"), SchemaField("day", "DATE", mode="REQUIRED"), *OUTPUT_SCHEMA],
+        "requires a value in column 'day', which no answer has. Run: ALTER TABLE .* `day` DROP NOT NULL",
+    ),
+    "another type": (
+        [SchemaField("id", "INT64"), SchemaField("answer", "STRING", mode="REPEATED"), *OUTPUT_SCHEMA[1:]],
+        r"has column 'answer' of type ARRAY<STRING>, and the answers' is STRING",
+    ),
+}
+
+
+@pytest.mark.parametrize(("schema", "message"), TARGETS.values(), ids=TARGETS)
+def test_a_table_that_does_not_fit_is_refused_before_anything_is_asked(client, sandbox, schema, message):
+    load(client, rows(2))
+    client.create_table(bigquery.Table(ANSWERS, schema=schema))
+    with pytest.raises(JobSpecError, match=message):
+        run(asking(sandbox))
+    assert sandbox.stats()["billed_answers"] == 0
+
+
+def test_a_bucket_in_another_part_of_the_world_is_refused(client):
+    load(client, rows(2))
+    with storage.Client() as made:
+        made.create_bucket("tokyo", location="ASIA-NORTHEAST1")
+        bucket = made.get_bucket("tokyo")
+    assert (bucket.location, bucket.location_type) == ("ASIA-NORTHEAST1", "region")
+    far = bigquery.Dataset(f"{PROJECT}.far")
+    far.location = "europe-west1"
+    client.create_dataset(far)
+    with pytest.raises(JobSpecError, match=r"bucket 'tokyo' is in ASIA-NORTHEAST1, .* in europe-west1"):
+        run(spec_of(sink={**TO_TABLE, "table": f"{PROJECT}.far.answers"}, state_uri="gs://tokyo/state"))
+
+
+def test_missing_credentials_are_told_in_one_sentence(client, sandbox, monkeypatch):
+    load(client, rows(2))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent.json")
+    with pytest.raises(JobSpecError, match=r"`sink.table` .* needs Google credentials: .*nonexistent\.json"):
+        run(spec_of())
+
+
+# What goes wrong half-way
+
+
+def test_a_service_that_stumbles_is_asked_again(client, sandbox):
+    load(client, rows(5))
+    fault = Fault(kind="error", http_status=503)
+    for method in ("tables.get", "jobs.get"):
+        sandbox.faults.queue(f"bigquery.{method}", fault)
+    sandbox.faults.when("bigquery.jobs.insert", "llmbeam-load", fault, times=1)
+    sandbox.faults.when("bigquery.jobs.insert", "llmbeam-merge", Fault(kind="disconnect"), times=1)
+    run(spec_of())
+    assert len(table_of(client)) == 5
+    assert len(jobs_of(client, "merge")) == 1
+
+
+def test_a_merge_that_dies_half_way_leaves_the_old_answers_and_the_retry_asks_nothing(client, sandbox):
+    load(client, rows(20))
+    make_answers(client)
+    spec = asking(sandbox, source=FROM_QUERY)
+    sandbox.faults.when("bigquery.jobs.insert", "llmbeam-merge", Fault(kind="abort"), times=1)
+    with pytest.raises(
+        JobFailedError, match=r"Error encountered .* The table is as it was\. .* asks the model for"
+    ):
+        run(spec)
+    assert {key: row["answer"] for key, row in table_of(client).items()} == {0: "old"}
+    billed = sandbox.stats()["bigquery_bytes_billed"]
+    change(client, f"UPDATE `{ROWS}` SET text = 'changed' WHERE id = 3")
+    run(spec)
+    assert set(table_of(client)) == set(range(20))
+    assert sandbox.stats()["billed_answers"] == 20, "the retry reads what the first try has read"
+    assert len(jobs_of(client, "query")) == 1
+    assert sandbox.stats()["bigquery_bytes_billed"] > billed
+
+
+def test_a_job_killed_with_kill_9_again_and_again_is_taken_up_where_it_was(slow_sandbox, tmp_path):
+    kinds = ("query", "extract", "load", "merge")
+    with bigquery.Client() as client:
+        client.create_dataset("llm")
+        load(client, rows(20))
+        make_answers(client)
+        spec = asking(slow_sandbox, source=FROM_QUERY)
+        path = tmp_path / "spec.json"
+        path.write_text(spec.model_dump_json())
+        for moment in kinds:
+            kill_at(client, moment, path)
+            assert {key: row["answer"] for key, row in table_of(client).items()} == {0: "old"}
+        assert run(spec)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+        assert set(table_of(client)) == set(range(20))
+        assert slow_sandbox.stats()["billed_answers"] == 20
+        assert {kind: len(jobs_of(client, kind)) for kind in kinds} == dict.fromkeys(kinds, 1)
+        assert [table.table_id for table in client.list_tables("llm")] == ["answers", "rows"]
+
+
+def kill_at(client: bigquery.Client, moment: str, spec: Path) -> None:
+    """Runs a job in a process of its own, up to when BigQuery works for it."""
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={spec}"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
+        while not jobs_of(client, moment):
+            assert child.poll() is None, "the job ended too early"
+            time.sleep(0.02)
+        child.send_signal(signal.SIGKILL)
