@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from airflow_provider_llmbeam.sandbox import FixedWindow, Latency, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox.quota import QuotaLedger
 from airflow_provider_llmbeam.sandbox.records import RequestRecord
 from bench.jobs import ServerSettings
 from bench.steps import SteppedLedger
@@ -87,8 +88,8 @@ class ServerProcess:
         return answer
 
 
-def sandbox_of(settings: ServerSettings) -> Sandbox:
-    """Builds the sandbox that behaves as asked."""
+def ledger_of(settings: ServerSettings) -> QuotaLedger:
+    """Builds the ledger that admits as asked."""
     window = None
     if settings.window_requests is not None:
         window = FixedWindow(requests=settings.window_requests, seconds=settings.window_seconds)
@@ -97,11 +98,19 @@ def sandbox_of(settings: ServerSettings) -> Sandbox:
         tokens_per_minute=settings.tokens_per_minute,
         window=window,
     )
+    if settings.step_shares:
+        return SteppedLedger(quota, settings.step_shares, settings.step_seconds)
+    return QuotaLedger(quota)
+
+
+def sandbox_of(settings: ServerSettings) -> Sandbox:
+    """Builds the sandbox that behaves as asked."""
+    ledger = ledger_of(settings)
     latency = Latency(mean_seconds=settings.latency_seconds, sigma=settings.latency_sigma)
-    sandbox = Sandbox(quota=quota, latency=latency)
+    sandbox = Sandbox(quota=ledger.quota, latency=latency)
     if settings.step_shares:
         # The sandbox has no way to change a quota while it runs; this is the one place where it is entered.
-        sandbox._backend._ledger = SteppedLedger(quota, settings.step_shares, settings.step_seconds)
+        sandbox._backend._ledger = ledger
     return sandbox
 
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_llmbeam.engine.gate import Admission, Gate
 from airflow_provider_llmbeam.engine.governor import Governor
+from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
+from airflow_provider_llmbeam.sandbox.answers import answer_text, count_tokens
 from airflow_provider_llmbeam.sandbox.quota import Quota, QuotaLedger
+from airflow_provider_llmbeam.sandbox.records import RequestRecord
+from bench.jobs import Job
+from bench.measure import TOO_MANY_REQUESTS
+from bench.rows import make_rows
+from bench.server import ledger_of
 
-#: How long a 429 takes to come back.
-REJECTION_SECONDS = 0.05
+#: How long a 429 takes to come back: over the internet, and from the benchmark's server.
+REJECTION_SECONDS, LOCAL_REJECTION_SECONDS = 0.05, 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +39,132 @@ class Simulated:
     jain: float
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A row as the pace sees it."""
+
+    input_tokens: int = 1
+    output_tokens: int = 0
+
+
+class Client:
+    """A process with work and places for requests under way.
+
+    Args:
+        governor: Its own, or one that others use, too.
+        work: In order, may be endless.
+        slots: Requests that may be under way.
+    """
+
+    def __init__(self, governor: Admission, work: Iterator[Request], slots: int) -> None:
+        self.governor = governor
+        self.free = slots
+        self.wakes_at = float("-inf")
+        self.records: list[RequestRecord] = []
+        self.buckets = LengthBuckets((128, 512, 2048, 8192), max_output_tokens=1024)
+        self._work = work
+        self._waiting: deque[Request] = deque()
+
+    def next_request(self) -> Request | None:
+        """Looks at the next request, a rejected one first."""
+        if not self._waiting and (request := next(self._work, None)):
+            self._waiting.append(request)
+        return self._waiting[0] if self._waiting else None
+
+    def take(self) -> None:
+        """Takes the next request away."""
+        self._waiting.popleft()
+
+    def put_back(self, request: Request) -> None:
+        """Lets a rejected request go first."""
+        self._waiting.appendleft(request)
+
+
+class Simulation:
+    """Clients against one ledger, event by event.
+
+    Args:
+        ledger: Of the server.
+        clients: They know nothing of each other but what their governors share.
+        latency: Draws the time to an answer.
+        rejection_seconds: To a 429.
+        seed: Of all chances.
+    """
+
+    def __init__(
+        self,
+        ledger: QuotaLedger,
+        clients: Sequence[Client],
+        latency: Callable[[random.Random], float],
+        *,
+        rejection_seconds: float = REJECTION_SECONDS,
+        seed: int = 0,
+    ) -> None:
+        self._ledger = ledger
+        self._latency = latency
+        self._rejection_seconds = rejection_seconds
+        self._chances = random.Random(seed)
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._numbers = itertools.count()
+        for client in clients:
+            self._at(self._chances.uniform(0, 2) if len(clients) > 1 else 0.0, self._pump(client))
+
+    def run(self, seconds: float) -> None:
+        """Goes on until nothing happens any more, or for `seconds`."""
+        while self._events and self._events[0][0] <= seconds:
+            now, _, action = heapq.heappop(self._events)
+            action(now)
+
+    def _at(self, time: float, action: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._numbers), action))
+
+    def _pump(self, client: Client) -> Callable[[float], None]:
+        def go(now: float) -> None:
+            while client.free and (request := client.next_request()):
+                reserved = request.input_tokens + client.buckets.expected_output_tokens(request.input_tokens)
+                if (wait := client.governor.admit(now, reserved)) > 0:
+                    wakes_at = now + min(wait, Gate.LONGEST_WAIT_SECONDS)
+                    if wakes_at < client.wakes_at or client.wakes_at <= now:
+                        client.wakes_at = wakes_at
+                        self._at(wakes_at, go)
+                    return
+                client.free -= 1
+                client.take()
+                self._send(now, client, request, reserved)
+
+        return go
+
+    def _send(self, now: float, client: Client, request: Request, reserved: float) -> None:
+        refusal = self._ledger.admit(now, request.input_tokens)
+        latency = self._rejection_seconds if refusal else self._latency(self._chances)
+        client.records.append(
+            RequestRecord(
+                method="gemini.generateContent",
+                http_status=TOO_MANY_REQUESTS if refusal else 200,
+                input_tokens=0 if refusal else request.input_tokens,
+                output_tokens=0 if refusal else request.output_tokens,
+                received_at=now,
+                answered_at=now + latency,
+                is_billed=not refusal,
+            )
+        )
+
+        def done(now: float) -> None:
+            client.free += 1
+            if refusal is None:
+                self._ledger.charge_output(now, request.output_tokens)
+                client.buckets.learn(request.input_tokens, request.output_tokens)
+                used = request.input_tokens + request.output_tokens
+                client.governor.settle(reserved, used, is_answered=True)
+            else:
+                client.put_back(request)
+                client.governor.settle(reserved, 0)
+                client.governor.rejected(now, refusal.retry_delay_seconds, self._chances.random())
+            self._pump(client)(now)
+
+        self._at(now + latency, done)
+
+
 def simulate(
     make_governor: Callable[[], Governor],
     *,
@@ -41,60 +176,70 @@ def simulate(
     seed: int = 0,
 ) -> Simulated:
     """Runs machines with endless work against one quota; they cannot talk to each other."""
-    chances = random.Random(seed)
     ledger = QuotaLedger(Quota(requests_per_minute=int(requests_per_minute)))
     slots = max(2, int(3 * requests_per_minute / 60 * latency_seconds / machines))
-    governors = [make_governor() for _ in range(machines)]
-    free = [slots] * machines
-    wakes = [0.0] * machines
-    admitted, rejected = [0] * machines, 0
-    events: list[tuple[float, int, Callable[[float], None]]] = []
-    numbers = itertools.count()
+    clients = [Client(make_governor(), itertools.repeat(Request()), slots) for _ in range(machines)]
 
-    def at(time: float, action: Callable[[float], None]) -> None:
-        heapq.heappush(events, (time, next(numbers), action))
+    def latency(chances: random.Random) -> float:
+        return latency_seconds * chances.lognormvariate(-0.32, 0.8)
 
-    def pump(machine: int) -> Callable[[float], None]:
-        def go(now: float) -> None:
-            nonlocal rejected
-            while free[machine]:
-                if (wait := governors[machine].admit(now, 1)) > 0:
-                    if now + wait < wakes[machine] or wakes[machine] <= now:
-                        wakes[machine] = now + wait
-                        at(now + wait, pump(machine))
-                    return
-                free[machine] -= 1
-                refusal = ledger.admit(now, 1)
-                if refusal is None:
-                    admitted[machine] += now >= warm_up_seconds
-                    at(now + latency_seconds * chances.lognormvariate(-0.32, 0.8), done(machine, None))
-                else:
-                    rejected += now >= warm_up_seconds
-                    at(now + REJECTION_SECONDS, done(machine, refusal.retry_delay_seconds))
-
-        return go
-
-    def done(machine: int, retry_after_seconds: float | None) -> Callable[[float], None]:
-        def go(now: float) -> None:
-            free[machine] += 1
-            if retry_after_seconds is None:
-                governors[machine].settle(0, 0, is_answered=True)
-            else:
-                governors[machine].rejected(now, retry_after_seconds, chances.random())
-            pump(machine)(now)
-
-        return go
-
-    for machine in range(machines):
-        at(chances.uniform(0, 2), pump(machine))
-    while events and events[0][0] <= seconds:
-        now, _, action = heapq.heappop(events)
-        action(now)
-    total = sum(admitted)
-    possible = (seconds - warm_up_seconds) * requests_per_minute / 60
+    Simulation(ledger, clients, latency, seed=seed).run(seconds)
+    counted = [[r.is_billed for r in client.records if r.received_at >= warm_up_seconds] for client in clients]
+    admitted = [sum(billed) for billed in counted]
+    total, requests = sum(admitted), sum(map(len, counted))
     squares = sum(count * count for count in admitted)
     return Simulated(
-        utilisation_ratio=total / possible,
-        rejected_ratio=rejected / max(1, total + rejected),
+        utilisation_ratio=total / ((seconds - warm_up_seconds) * requests_per_minute / 60),
+        rejected_ratio=(requests - total) / max(1, requests),
         jain=total * total / (machines * squares) if squares else 0.0,
     )
+
+
+def simulate_job(
+    job: Job,
+    *,
+    processes: int = 1,
+    machines: int = 1,
+    rejection_seconds: float = LOCAL_REJECTION_SECONDS,
+    seed: int = 0,
+) -> list[RequestRecord]:
+    """Runs a job of the benchmark.
+
+    Args:
+        job: One with a server.
+        processes: Of each machine; they share a governor and its rows.
+        machines: They cannot talk to each other.
+        rejection_seconds: To a 429.
+        seed: Of all chances.
+
+    Returns:
+        What the server would have logged, by arrival.
+
+    Raises:
+        ValueError: The job has no server.
+    """
+    if job.server is None:
+        raise ValueError(f"Job {job.letter} has no server.")
+    server, told = job.server, job.told
+    texts = [row["text"] for row in make_rows(job.row_kind, job.rows)]
+    work = [
+        Request(count_tokens(text), answer_text(text, model="gemini-2.5-flash").output_tokens) for text in texts
+    ]
+    clients = []
+    for machine in range(machines):
+        governor = Governor(
+            requests_per_minute=told.requests_per_minute,
+            tokens_per_minute=told.tokens_per_minute,
+            expected_workers=machines,
+        )
+        for process in range(processes):
+            part = work[machine * processes + process :: machines * processes]
+            clients.append(Client(governor, iter(part), told.max_in_flight))
+    sigma = server.latency_sigma
+
+    def latency(chances: random.Random) -> float:
+        return server.latency_seconds * chances.lognormvariate(-sigma * sigma / 2, sigma)
+
+    simulation = Simulation(ledger_of(server), clients, latency, rejection_seconds=rejection_seconds, seed=seed)
+    simulation.run(job.time_limit_seconds)
+    return sorted((r for client in clients for r in client.records), key=lambda record: record.received_at)

@@ -1,13 +1,15 @@
 """pace: when the next request may leave. Pure arithmetic on a clock that the caller reads.
 
 One number is controlled: the share of the quota that this machine takes. It starts at 1 / `expected_workers`,
-falls when the server answers 429 and grows again while it does not (AIMD). Machines that share a quota and cannot
-talk to each other find their shares this way. Without a known quota the same law controls the rate itself, which
+falls when the server answers 429 and grows again while it does not. Machines that share a quota and cannot talk to
+each other find their shares this way. Between two 429s the server let through what it had to give: where the
+second follows closely, the share falls to that. Without a known quota the same law controls the rate itself, which
 is learned from the first 429.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -17,18 +19,17 @@ class GovernorState:
 
     Attributes:
         share: Of the quota, or of `learned_rps`.
-        usual_share: Smoothed share at which 429s came; growth is relative to it.
+        usual_share: Smoothed share at which 429s came: well below it there was room lately.
         learned_rps: Requests per second learned from 429s where no quota is known; 0 before the first.
         is_probing: 1 until the first 429, then 0.
         grown_at: When `share` was last updated; negative before the first request.
-        cut_at: When `share` was last cut.
-        cuts_in_a_row: Cuts that followed each other closely.
+        cut_at: When `share` was last cut; before the first cut, the start.
         held_until: Nobody leaves before this.
         request_line: When the next request may leave.
         tokens: Tokens that may be spent now; negative is debt.
         tokens_at: When `tokens` was last updated.
-        sent: Requests since `sent_since` that were not rejected.
-        sent_since: Start of the measurement for `learned_rps`.
+        sent: Requests since `cut_at` that were not rejected.
+        sent_tokens: Theirs.
         blind_holds: 429s without advice since the last answer.
     """
 
@@ -38,13 +39,12 @@ class GovernorState:
     is_probing: float = 1.0
     grown_at: float = -1.0
     cut_at: float = -1e9
-    cuts_in_a_row: float = 0.0
     held_until: float = -1e9
     request_line: float = -1e9
     tokens: float = 0.0
     tokens_at: float = -1.0
     sent: float = 0.0
-    sent_since: float = -1.0
+    sent_tokens: float = 0.0
     blind_holds: float = 0.0
 
 
@@ -55,8 +55,8 @@ class Governor:
         requests_per_minute: The whole quota; `None` when unknown.
         tokens_per_minute: Likewise, input and output together.
         expected_workers: Machines that share it. Too many is safer than too few: simulated over an hour at 600
-            requests per minute and 4 machines, a right guess gives 0.5 % 429s, four times too few 1.5 %, four
-            times too many 0.1 %, all at 99.9 % of the quota or more.
+            requests per minute and 4 machines, a right guess gives 0.5 % 429s, four times too few 1.4 %, four
+            times too many 0.1 %, all at 99.7 % of the quota or more.
         state: To go on from.
     """
 
@@ -67,21 +67,28 @@ class Governor:
     #: Unused tokens are kept this long. A prompt may leave when that much of it is there, up to this much: a
     #: server whose own bucket holds 2 s then always has room for it.
     TOKEN_CREDIT_SECONDS = 1.0
-    #: A cut leaves this much of the share; cuts that follow each other closely cut 2, 4, 8 times as deep.
+    #: A cut leaves this much of the share.
     CUT = 0.92
-    DEEPEST_CUT = 3
-    #: 429s within this time of a cut are the same overload.
-    CUT_SECONDS = 2.0
-    CLOSE_CUTS_SECONDS = 15.0
-    #: Growth is such that one 429 is expected per so many requests: 0.4 % of them.
-    SENDS_PER_PROBE = 260.0
+    #: How many cuts a 429 is worth, at least and at most; what was let through since the last one decides, if that
+    #: was enough. At most two if it comes alone, as that mean is out of date (with eight, 4 machines told 16 fell
+    #: to 92 % of the quota); up to eight if it follows closely.
+    CUTS, CLOSE_CUTS = (1, 2), (2, 8)
+    CLOSE_CUTS_SECONDS, MEASURED_SENDS = 15.0, 4.0
+    #: 429s within this time of a cut are the same overload, unless so many requests were let through meanwhile:
+    #: 0.5 % 429s instead of 1.8 % where a quota of 50 requests a second steps up and down.
+    CUT_SECONDS, OVERLOAD_SENDS = 2.0, 8.0
+    #: Weight of a new cut in the usual share, and of one that follows closely: what comes in series soon passes.
+    SMOOTHING, CLOSE_SMOOTHING = 0.5, 0.05
+    #: In a probe period growth undoes a cut, so that one 429 is expected per so many requests: 0.3 % of them.
+    SENDS_PER_PROBE = 300.0
     SHORTEST_PROBE_SECONDS, LONGEST_PROBE_SECONDS = 5.0, 600.0
-    #: After so many probe periods without a 429 the others are gone: the share doubles.
-    RECLAIM_PROBES = 1.5
-    #: Doubling times: beyond the share hoped for before the first 429, and when reclaiming.
+    #: After so many probe periods without a 429 there is more to have: the share doubles in so many, or a minute;
+    #: sooner two cuts or more below the usual share. Refused: that everywhere (4 machines told 1: 2.6 % 429s).
+    RECLAIM, RECLAIM_OF_USUAL, RECLAIM_DOUBLES_SECONDS = (1.3, 2.0), (1.0, 0.3), 60.0
+    #: Time without requests is no sign of room: growth is for so much of it at most.
+    LONGEST_GROWTH_SECONDS = 60.0
+    #: Before the first 429, beyond the share hoped for.
     PROBING_DOUBLES_SECONDS = 120.0
-    RECLAIM_DOUBLES_SECONDS = 60.0
-    RECLAIM_DOUBLES_PROBES = 2.3
     #: Where no quota is known, the rate begins here and doubles until a 429: slow enough that few are under way
     #: when an unknown limit is met (30 of the first 130 requests were rejected at 1,000 a second), and a second
     #: or two short of all that one event loop carries.
@@ -126,15 +133,14 @@ class Governor:
             return state.held_until - now
         self._grow(now)
         seconds_per_request = self._seconds_per_request()
-        line = max(state.request_line, now - self.REQUEST_CREDIT_SECONDS) if state.sent_since >= 0 else now
+        line = max(state.request_line, now - self.REQUEST_CREDIT_SECONDS)
         wait = max(line - now, self._token_wait(now, tokens))
         if wait > self.CLOCK_SECONDS:
             return wait
         state.request_line = line + seconds_per_request
         state.tokens -= tokens
-        if state.sent_since < 0:
-            state.sent_since = now
         state.sent += 1
+        state.sent_tokens += tokens
         return 0.0
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
@@ -146,6 +152,7 @@ class Governor:
             is_answered: The server answered, so a 429 to come is a new overload.
         """
         self.state.tokens += reserved_tokens - used_tokens
+        self.state.sent_tokens -= reserved_tokens - used_tokens
         if is_answered:
             self.state.blind_holds = 0.0
 
@@ -165,7 +172,8 @@ class Governor:
         state.sent = max(0.0, state.sent - 1)
         advice = self._blind_hold() if retry_after_seconds is None else retry_after_seconds
         advice = min(self.LONGEST_HOLD_SECONDS, max(advice, self.FIRST_HOLD_SECONDS))
-        if now - state.cut_at > self.CUT_SECONDS or state.is_probing:
+        is_renewed = self._is_known and state.sent >= self.OVERLOAD_SENDS
+        if state.is_probing or is_renewed or now - state.cut_at > self.CUT_SECONDS:
             self._cut(now, advice)
         seconds = advice + chance * min(self._seconds_per_request(), 1.0)
         state.held_until = max(state.held_until, now + seconds)
@@ -181,40 +189,52 @@ class Governor:
     def _cut(self, now: float, advice_seconds: float) -> None:
         state = self.state
         is_close = not state.is_probing and now - state.cut_at < self.CLOSE_CUTS_SECONDS
-        state.cuts_in_a_row = min(self.DEEPEST_CUT, state.cuts_in_a_row + 1) if is_close else 0
-        state.usual_share = 0.7 * state.usual_share + 0.3 * state.share
-        state.share = max(1e-4, state.share * self.CUT ** (2.0**state.cuts_in_a_row))
+        least, most = self.CLOSE_CUTS if is_close else self.CUTS
+        smoothing = self.CLOSE_SMOOTHING if is_close else self.SMOOTHING
+        state.usual_share += smoothing * (state.share - state.usual_share)
+        wanted = min(self.CUT**least * state.share, self._let_through_share(now))
+        state.share = max(1e-4, self.CUT**most * state.share, wanted)
         state.is_probing = 0.0
         if not self._is_known:
             self._learn(now, advice_seconds)
-        state.cut_at = now
+        state.sent, state.sent_tokens, state.cut_at = 0.0, 0.0, now
+
+    def _let_through_share(self, now: float) -> float:
+        """What was let through since the last cut, of the known quota; infinite where nothing can be said."""
+        state = self.state
+        if not self._is_known or state.sent < self.MEASURED_SENDS:
+            return math.inf
+        requests = state.sent / self._rps if self._rps else 0.0
+        tokens = state.sent_tokens / self._tps if self._tps else 0.0
+        return max(requests, tokens) / max(1e-3, now - state.cut_at)
 
     def _learn(self, now: float, advice_seconds: float) -> None:
         """What was let through since the last overload, over the time until the next is let through."""
         state = self.state
         is_informed = state.sent >= (self.INFORMED_AGAIN_SENDS if state.learned_rps else self.INFORMED_SENDS)
-        measured = max(1.0, state.sent) / max(1e-3, now + advice_seconds - max(0.0, state.sent_since))
+        measured = max(1.0, state.sent) / max(1e-3, now + advice_seconds - state.cut_at)
         if measured < (state.learned_rps or self.UNKNOWN_RPS) * state.share:
             state.learned_rps, state.share, state.usual_share = measured, 1.0, 1.0
-        state.sent, state.sent_since = 0.0, now
         state.is_probing = 0.0 if is_informed else 1.0
 
     def _grow(self, now: float) -> None:
         state = self.state
         if state.grown_at < 0:
-            state.grown_at = state.cut_at = now
-        seconds, state.grown_at = max(0.0, now - state.grown_at), max(now, state.grown_at)
-        probe = self._probe_seconds()
+            state.grown_at = state.cut_at = state.request_line = now
+        seconds = min(self.LONGEST_GROWTH_SECONDS, max(0.0, now - state.grown_at))
+        state.grown_at = max(now, state.grown_at)
+        grown = state.share * 2 ** (seconds / self._doubling_seconds(now))
+        state.share = min(1.0 if self._is_known else self.LARGEST_SHARE, grown)
+
+    def _doubling_seconds(self, now: float) -> float:
+        state, probe = self.state, self._probe_seconds()
         if state.is_probing:
-            doubles = self.PROBING_DOUBLES_SECONDS if self._is_known else self.UNKNOWN_DOUBLES_SECONDS
-            state.share = min(self.LARGEST_SHARE, state.share * 2 ** (seconds / doubles))
-        elif now - state.cut_at > self.RECLAIM_PROBES * probe:
-            doubles = min(self.RECLAIM_DOUBLES_SECONDS, self.RECLAIM_DOUBLES_PROBES * probe)
-            state.share *= 2 ** (seconds / doubles)
-        else:
-            state.share += seconds * (1 - self.CUT) * state.usual_share / probe
-        if self._is_known:
-            state.share = min(1.0, state.share)
+            return self.PROBING_DOUBLES_SECONDS if self._is_known else self.UNKNOWN_DOUBLES_SECONDS
+        is_low = state.share < self.CUT**2 * state.usual_share
+        quiet_probes, doubles_probes = self.RECLAIM_OF_USUAL if is_low else self.RECLAIM
+        if now - state.cut_at > quiet_probes * probe:
+            return min(self.RECLAIM_DOUBLES_SECONDS, doubles_probes * probe)
+        return -probe / math.log2(self.CUT)
 
     def _probe_seconds(self) -> float:
         rps = self._rps or self.state.learned_rps or self.SENDS_PER_PROBE / self.SHORTEST_PROBE_SECONDS

@@ -3,13 +3,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.governor import Governor, GovernorState
-from bench.simulation import simulate
+from bench.jobs import JOBS
+from bench.measure import per_second, request_figures
+from bench.rows import Row
+from bench.simulation import simulate, simulate_job
 
 gaps = st.lists(st.floats(0, 3), min_size=1, max_size=120)
 
@@ -158,8 +162,77 @@ def test_overloads_that_follow_each_other_closely_cut_deeper():
     for number in range(5):
         governor.rejected(10.0 + 3 * number, 0.5)
         shares.append(governor.state.share)
-    ratios = [after / before for before, after in itertools.pairwise(shares)]
-    assert ratios == pytest.approx([0.92**2, 0.92**4, 0.92**8, 0.92**8], abs=0.03)
+    ratios = [after / before for before, after in itertools.pairwise([1.0, *shares])]
+    assert ratios == pytest.approx([0.92, *[0.92**2] * 4], abs=0.02)
+
+
+def let_through(governor, start, *, sends, tokens=1.0, gap=0.0):
+    """The server takes so many requests from `start` on, one per gap at most, then rejects one."""
+    now = start
+    for _ in range(sends + 1):
+        now += gap
+        while (wait := governor.admit(now, tokens)) > 0:
+            now += wait
+    governor.rejected(now, None)
+    return now
+
+
+def test_a_429_that_follows_another_closely_cuts_to_what_was_let_through_since():
+    governor = Governor(requests_per_minute=6000)
+    first = let_through(governor, 0.0, sends=500)
+    second = let_through(governor, first, sends=60, gap=0.015)
+    assert governor.state.share == pytest.approx(60 / (second - first) / 100)
+    assert 0.5 < governor.state.share < 0.7
+
+
+def test_a_429_that_comes_alone_cuts_a_little_however_few_were_let_through_since():
+    governor = Governor(requests_per_minute=6000)
+    now = let_through(governor, 0.0, sends=100)
+    for second in range(600):
+        governor.admit(now + second, 1)
+    assert governor.state.share == 1
+    let_through(governor, now + 600, sends=10)
+    assert governor.state.share == pytest.approx(0.92**2)
+
+
+def test_a_new_overload_is_noticed_at_once_when_requests_were_let_through_since_the_last():
+    governor = Governor(requests_per_minute=6000)
+    first = let_through(governor, 0.0, sends=100)
+    before = governor.state.share
+    assert let_through(governor, first, sends=20) < first + Governor.CUT_SECONDS
+    assert governor.state.share < 0.9 * before
+
+
+def test_of_requests_and_tokens_the_tighter_limit_tells_what_was_let_through():
+    governor = Governor(requests_per_minute=600_000, tokens_per_minute=60_000)
+    first = let_through(governor, 0.0, sends=500, tokens=10)
+    second = let_through(governor, first, sends=60, tokens=10, gap=0.015)
+    assert governor.state.share == pytest.approx(610 / (second - first) / 1000)
+    assert 0.5 < governor.state.share < 0.7
+
+
+def seconds_to_double(usual_share):
+    governor = Governor(requests_per_minute=6000)
+    governor.rejected(0.0, None)
+    governor.state.share, governor.state.usual_share = 0.25, usual_share
+    now = 0.0
+    while governor.state.share < 0.5:
+        now += 0.5
+        governor.admit(now, 1)
+    return now
+
+
+def test_a_share_far_below_the_usual_one_is_reclaimed_sooner():
+    assert seconds_to_double(usual_share=1.0) < 7
+    assert seconds_to_double(usual_share=0.25) > 14
+
+
+@pytest.mark.parametrize("governor", [Governor(), Governor(requests_per_minute=6000)])
+def test_a_day_without_work_is_no_reason_to_overflow(governor):
+    governor.admit(0.0, 1)
+    governor.rejected(0.0, None)
+    assert governor.admit(86_400.0, 1) == 0
+    assert governor.state.share <= Governor.LARGEST_SHARE
 
 
 def test_the_share_of_machines_that_left_is_taken_over():
@@ -224,7 +297,7 @@ def test_a_state_fits_a_record_of_doubles():
 
 @pytest.mark.parametrize(
     ("machines", "expected_workers", "most_rejected"),
-    # The design's own table: 0.14, 0.53 and 0.77 % with the right guess, 2.42 % four times too small.
+    # Measured: 0, 0.45 and 0.73 % with the right guess, 0.13 % four times too large, 2.25 % four times too small.
     [(1, 1, 0.002), (4, 4, 0.01), (16, 16, 0.01), (4, 16, 0.005), (16, 4, 0.03)],
 )
 def test_an_hour_of_machines_that_cannot_talk_uses_the_quota_with_few_429s(
@@ -245,3 +318,52 @@ def test_an_hour_without_a_known_quota_uses_nearly_all_of_it(machines):
     found = simulate(Governor, machines=machines, requests_per_minute=600)
     assert found.utilisation_ratio > 0.95
     assert found.rejected_ratio < 0.01
+
+
+STEPPED = next(job for job in JOBS if job.letter == "H")
+
+
+def stepped(shares, step_seconds, seed):
+    rows = int(3000 / 60 * step_seconds * sum(shares))
+    server = replace(STEPPED.server, step_shares=shares, step_seconds=step_seconds)
+    job = replace(STEPPED, rows=rows, server=server)
+    records = simulate_job(job, seed=seed)
+    assert sum(record.is_billed for record in records) == rows
+    return records, request_figures(job, [Row(id=number, text=str(number)) for number in range(rows)], records)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_quota_that_steps_down_and_up_is_used_with_few_429s(seed):
+    # Steps a little shorter or longer: where in its swing a step meets the share is luck.
+    _, figures = stepped(STEPPED.server.step_shares, 18.5 + 3 * seed / 8, seed)
+    assert figures["utilisation"] >= 0.94
+    assert figures["rejected_ratio"] <= 0.008
+
+
+@pytest.mark.parametrize("step_seconds", [18, 19, 20, 21])
+def test_a_step_to_half_costs_at_most_10_429s_and_the_step_back_is_taken_within_12_seconds(step_seconds):
+    records, _ = stepped((1.0, 0.5, 1.0), step_seconds, seed=step_seconds)
+    down, up = step_seconds, 2 * step_seconds
+    admitted, rejected = per_second(records, rejected=False), per_second(records, rejected=True)
+    assert sum(rejected[down : down + 8]) <= 10
+    assert sum(admitted[down + 3 : up]) >= 0.95 * 25 * (up - down - 3)
+    assert next(second for second, count in enumerate(admitted[up:]) if count >= 45) <= 12
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_that_share_a_governor_learn_an_unknown_limit_together(processes):
+    job = next(job for job in JOBS if job.letter == "B")
+    assert len(simulate_job(job, processes=processes)) <= 255
+
+
+@pytest.mark.parametrize("letter", ["E", "F"])
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_known_quota_that_processes_share_is_never_exceeded(letter, processes):
+    job = next(job for job in JOBS if job.letter == letter)
+    records = simulate_job(job, processes=processes)
+    assert sum(record.is_billed for record in records) == len(records) == job.rows
+
+
+def test_machines_that_cannot_talk_share_a_quota_of_tokens_with_few_429s():
+    records = simulate_job(next(job for job in JOBS if job.letter == "F"), machines=2)
+    assert sum(not record.is_billed for record in records) < 0.02 * len(records)
