@@ -67,6 +67,11 @@ class LocalAirflow:
         found = self._call("GET", f"dags/{dag_id}/dagRuns", params={"limit": 100})["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
 
+    def is_backfilling(self, dag_id: str) -> bool:
+        """Whether a backfill of a Dag is going on; it ends some seconds after its last run."""
+        found = self._call("GET", "backfills", params={"dag_id": dag_id})["backfills"]
+        return any(backfill["completed_at"] is None for backfill in found)
+
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Returns `queued`, `running`, `success` or `failed`."""
         return str(self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"])
@@ -175,6 +180,9 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
         # 300 s by default: too long to wait for after a kill -9.
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 25,
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,
+        # 30 and 300 s by default: so long the tasks of a killed scheduler wait for the next one.
+        "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 10,
+        "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 5,
         "LOGGING__LOGGING_LEVEL": "INFO",
         "LOGGING__WORKER_LOG_SERVER_PORT": free_port(),
         "LOGGING__TRIGGER_LOG_SERVER_PORT": free_port(),

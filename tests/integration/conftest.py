@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,3 +48,15 @@ def connection(monkeypatch, sandbox):
     monkeypatch.delenv("GOOGLE_API_KEY")
     monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(value))
     return value
+
+
+@pytest.fixture(scope="module")
+def metadata_database(postgres):
+    """Variables that put Airflow on PostgreSQL: on SQLite a command fails while the scheduler writes."""
+    name = f"airflow_{secrets.token_hex(4)}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    address = postgres.replace("postgresql://", "postgresql+psycopg://").replace("/postgres", f"/{name}")
+    yield {f"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN{suffix}": address for suffix in ("", "_ASYNC")}
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

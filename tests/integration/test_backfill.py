@@ -36,9 +36,13 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory, sandbox, data):
+def airflow(tmp_path_factory, sandbox, data, metadata_database):
     connection = {"conn_type": "llmbeam", "host": sandbox.gemini_url, "password": "k"}
-    environment = {"LLMBEAM_DATA": str(data), "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps(connection)}
+    environment = {
+        "LLMBEAM_DATA": str(data),
+        "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps(connection),
+        **metadata_database,
+    }
     with local_airflow(tmp_path_factory.mktemp("airflow"), ROOT / "dags", environment) as running:
         yield running
 
@@ -50,12 +54,10 @@ def backfill(airflow) -> dict[str, str]:
         "--max-active-runs=4", "--reprocess-behavior=completed",
     )  # fmt: skip
     deadline = time.monotonic() + 280
-    while True:
-        runs = airflow.runs("backfill")
-        if len(runs) == len(DAYS) and not set(runs.values()) & {"queued", "running"}:
-            return runs
-        assert time.monotonic() < deadline, runs
+    while airflow.is_backfilling("backfill"):
+        assert time.monotonic() < deadline, airflow.runs("backfill")
         time.sleep(1)
+    return airflow.runs("backfill")
 
 
 def answers(rows: list[dict]) -> dict[str, str]:
