@@ -129,8 +129,8 @@ class Governor:
             0 when the request may leave; else seconds after which to ask again.
         """
         state = self.state
-        if state.held_until > now:
-            return state.held_until - now
+        if (held := state.held_until - now) > self.CLOCK_SECONDS:
+            return held
         self._grow(now)
         seconds_per_request = self._seconds_per_request()
         line = max(state.request_line, now - self.REQUEST_CREDIT_SECONDS)

@@ -87,5 +87,6 @@ class SharedGovernor:
 
 def shared_path(*identity: object) -> Path:
     """Where the state for a server and its limits is kept, for this user."""
-    digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+    # With the record's shape: another version of this package beside this one keeps a state of its own.
+    digest = hashlib.sha256(repr((_RECORD.format, identity)).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir(), f"llmbeam-{os.getuid()}", f"governor-{digest}")
