@@ -51,6 +51,7 @@ def test_every_source_and_sink_shown_is_one(text):
     other = {"source": {"uri": "a.csv", "key": ["id"]}, "sink": {"uri": "out"}}
     spec = {
         "name": "shown",
+        "task": "embed" if "milvus" in text else "generate",
         "state_uri": "gs://b/state",
         "prompt": {"template": "Hi"},
         "model": {"type": "echo"},
