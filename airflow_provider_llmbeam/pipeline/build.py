@@ -42,7 +42,7 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(DEAD, main="answered")
     )
     answered = (inferred["answered"], *reused)
-    dead = (source[DEAD], *extra, rendered[DEAD], inferred[DEAD])
+    dead = (source[DEAD], *extra, rendered[DEAD], inferred[DEAD]) | "Dead" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
     answer_files = answered | "WriteAnswers" >> WriteAside(
@@ -53,19 +53,19 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
         key=spec.source.key,
         has_vectors=spec.embedding is not None,
     )
-    dead_files = dead | "WriteDeadLetter" >> WriteAside(spec.staging_uri, "dead_letter", file_format="jsonl")
+    dead_files = (dead,) | "WriteDeadLetter" >> WriteAside(spec.staging_uri, "dead_letter", file_format="jsonl")
     counted = [
         rows | f"CountIn{number}" >> beam.ParDo(CountRows())
         for number, rows in enumerate((source["rows"], source[DEAD]))
     ]
     tallied = [
         rows | f"CountOut{number}" >> beam.ParDo(TallyRows(spec.batching.resolved_boundaries))
-        for number, rows in enumerate((*answered, *dead))
+        for number, rows in enumerate((*answered, dead))
     ]
     tallies = (*counted, *tallied) | "Tallies" >> beam.Flatten()
     return (
         root
-        | "Once" >> beam.Create([None])
+        | "Once" >> beam.Impulse()
         | "Publish"
         >> beam.ParDo(
             Publish(spec, time.time()),

@@ -35,7 +35,7 @@ class Publish(beam.DoFn):
 
     def process(
         self,
-        _: None,
+        _: bytes,
         tallies: Iterable[Tally],
         answer_files: Iterable[tuple[int, str]],
         dead_files: Iterable[tuple[int, str]],

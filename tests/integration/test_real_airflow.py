@@ -59,7 +59,7 @@ def a_clean_slate(slow_sandbox, data):
 
 def test_a_task_marked_failed_takes_its_job_with_it(airflow, slow_sandbox):
     run_id = start(airflow, slow_sandbox)
-    (job,) = jobs()
+    (job,) = jobs(airflow)
     airflow.set_task_state(TABLE, run_id, "summarise", "failed")
     psutil.wait_procs([job], timeout=30)
     assert not job.is_running()
@@ -68,7 +68,7 @@ def test_a_task_marked_failed_takes_its_job_with_it(airflow, slow_sandbox):
 
 def test_a_task_killed_with_kill_9_takes_its_job_with_it_and_the_retry_resumes(airflow, slow_sandbox):
     run_id = start(airflow, slow_sandbox)
-    (job,) = jobs()
+    (job,) = jobs(airflow)
     job.parent().kill()
     psutil.wait_procs([job], timeout=10)
     assert not job.is_running()
@@ -103,12 +103,12 @@ def start(airflow, sandbox) -> str:
     return run_id
 
 
-def jobs() -> list[psutil.Process]:
-    """The job processes that are alive."""
+def jobs(airflow) -> list[psutil.Process]:
+    """The job processes of this Airflow that are alive."""
     return [
         process
-        for process in psutil.process_iter(["cmdline"])
-        if "airflow_provider_llmbeam.pipeline" in (process.info["cmdline"] or ())
+        for process in psutil.Process(airflow.process.pid).children(recursive=True)
+        if "airflow_provider_llmbeam.pipeline" in process.cmdline()
     ]
 
 
