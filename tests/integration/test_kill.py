@@ -71,7 +71,9 @@ def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(sta
                 killed[table] = None
         time.sleep(0.05)
     assert state == "success"
-    assert list(killed.values()).count(None) >= TABLES / 2, "most lived long enough to be killed"
+    assert list(killed.values()) == [None] * TABLES, (
+        "each takes 7 s, and its moment comes before"
+    )
     check(sandbox, data, kills=1, what=f"seed {seed}")
 
 
