@@ -71,9 +71,7 @@ def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(sta
                 killed[table] = None
         time.sleep(0.05)
     assert state == "success"
-    assert list(killed.values()) == [None] * TABLES, (
-        "each takes 7 s, and its moment comes before"
-    )
+    assert list(killed.values()) == [None] * TABLES, "each takes 7 s, and its moment comes before"
     check(sandbox, data, kills=1, what=f"seed {seed}")
 
 
