@@ -1,12 +1,22 @@
-"""Types of the key columns, for a sink that has columns."""
+"""Types of the columns of an output row, for a sink that has columns."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 KeyType = Literal["boolean", "integer", "number", "text"]
+
+#: Of the columns beside the key.
+OUTPUT_TYPES: dict[str, KeyType] = {
+    **dict.fromkeys(OUTPUT_COLUMNS, "text"),
+    "input_tokens": "integer",
+    "output_tokens": "integer",
+    "attempts": "integer",
+    "latency_seconds": "number",
+}
 
 
 class KeyTypes:

@@ -13,22 +13,12 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_llmbeam.pipeline.key_types import KeyTypes
+from airflow_provider_llmbeam.pipeline.key_types import OUTPUT_TYPES, KeyTypes
 
 #: Rows per row group; of vectors fewer, as a number in Python takes 32 bytes: 3,072 of them a row make 100 MB so.
 _ROW_GROUP, _VECTORS_ROW_GROUP = 10_000, 1_000
-_KEY_TYPES = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "text": pa.string()}
-_OUTPUT_TYPES = {
-    "answer": pa.string(),
-    "origin": pa.string(),
-    "model": pa.string(),
-    "fingerprint": pa.string(),
-    "finish_reason": pa.string(),
-    "input_tokens": pa.int64(),
-    "output_tokens": pa.int64(),
-    "attempts": pa.int64(),
-    "latency_seconds": pa.float64(),
-}
+_TYPES = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "text": pa.string()}
+_OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in OUTPUT_TYPES.items()}
 #: Of 32 bits, as models compute.
 _VECTOR = pa.list_(pa.float32())
 _CONTENT = b"llmbeam.content"
@@ -70,7 +60,7 @@ def write_parquet(
             types.see(json.loads(line))
             spool.write(line)
         spool.seek(0)
-        keys = [(column, _KEY_TYPES[found]) for column, found in types.found().items()]
+        keys = [(column, _TYPES[found]) for column, found in types.found().items()]
         schema = pa.schema([*keys, *output_types.items()])
         with pq.ParquetWriter(file, schema) as writer:
             size = _VECTORS_ROW_GROUP if has_vectors else _ROW_GROUP

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
@@ -92,3 +93,10 @@ def write_file(
             write_parquet(lines, file, key, has_vectors=has_vectors)
         else:
             file.writelines(lines)
+
+
+def read_records(staged: Mapping[int, str]) -> Iterator[Row]:
+    """Reads the records of staged JSON lines, one file after the other."""
+    for _, uri in sorted(staged.items()):
+        with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            yield from map(json.loads, file)

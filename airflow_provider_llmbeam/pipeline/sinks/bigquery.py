@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_once,
     words,
 )
+from airflow_provider_llmbeam.pipeline.key_types import OUTPUT_TYPES
 from airflow_provider_llmbeam.pipeline.parquet import Staged, read_staged
 from airflow_provider_llmbeam.pipeline.sinks.merge import MergeColumn, merge_statement, quoted, quoted_table
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
@@ -33,10 +34,10 @@ from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 _log = logging.getLogger("llmbeam")
 
 _STAGING_DAYS = 1
-#: Of the output columns that are not text; `answer` is, also a structured one: its type does not change with a
-#: job's schema, `JSON_VALUE(answer, …)` reads it as it stands, and a column that the user made JSON is filled too.
-_NUMBERS = {"input_tokens": "INT64", "output_tokens": "INT64", "attempts": "INT64", "latency_seconds": "FLOAT64"}
-_TYPES = {**dict.fromkeys(OUTPUT_COLUMNS, "STRING"), **_NUMBERS}
+_FROM_KIND = {"boolean": "BOOL", "integer": "INT64", "number": "FLOAT64", "text": "STRING"}
+#: `answer` is text, also a structured one: its type does not change with a job's schema, `JSON_VALUE(answer, …)`
+#: reads it as it stands, and a column that the user made JSON is filled too.
+_TYPES = {column: _FROM_KIND[kind] for column, kind in OUTPUT_TYPES.items()}
 _VECTOR = "ARRAY<FLOAT64>"
 _FROM_ARROW = {pa.int64(): "INT64", pa.float64(): "FLOAT64", pa.bool_(): "BOOL", pa.string(): "STRING"}
 _FROM_REST = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "RECORD": "STRUCT"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -13,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError
 from airflow_provider_llmbeam.pipeline.key_types import KeyType, KeyTypes
 from airflow_provider_llmbeam.pipeline.keys import encode_key
 from airflow_provider_llmbeam.pipeline.parquet import as_text
+from airflow_provider_llmbeam.pipeline.write import read_records
 from airflow_provider_llmbeam.spec.sink import MilvusSink
 
 if TYPE_CHECKING:
@@ -81,19 +78,13 @@ class _Shape:
 def _shape(staged: Mapping[int, str], key: tuple[str, ...]) -> _Shape:
     count, lengths = 0, set[int]()
     types = KeyTypes(key)
-    for row in _rows(staged):
+    for row in read_records(staged):
         count += 1
         lengths.add(len(row["answer"]))
         types.see(row)
     if len(lengths) > 1:
         raise JobFailedError(f"The vectors are of different lengths: {sorted(lengths)}. {_KEPT}")
     return _Shape(count, max(lengths, default=0), types.found())
-
-
-def _rows(staged: Mapping[int, str]) -> Iterator[dict[str, Any]]:
-    for uri in staged.values():
-        with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as lines:
-            yield from map(json.loads, lines)
 
 
 def _upsert(
@@ -105,7 +96,7 @@ def _upsert(
         raise JobFailedError(f"{wrong} {_KEPT}")
     fields = client.describe_collection(sink.collection)["fields"]
     texts = {field["name"] for field in fields if field["type"].name == "VARCHAR"}
-    rows, taken = _rows(staged), 0
+    rows, taken = read_records(staged), 0
     size = min(_UPSERT_ROWS, max(1, _UPSERT_BYTES // (4 * shape.dimensions)))
     while entities := [_entity(row, key, texts) for row in itertools.islice(rows, size)]:
         taken += client.upsert(sink.collection, entities)["upsert_count"]

@@ -11,15 +11,11 @@ memory of the process is the same at both.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.write import read_records
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 
@@ -54,14 +50,7 @@ def publish(sink: PostgresSink, key: tuple[str, ...], staged: Mapping[int, str])
     Raises:
         JobFailedError: The server refused; the table is as it was, and a retry sends nothing.
     """
-
-    def records() -> Iterator[Row]:
-        for _, uri in sorted(staged.items()):
-            with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-                for line in file:
-                    yield json.loads(line)
-
-    address: str = _client().publish(sink, key, records)
+    address: str = _client().publish(sink, key, lambda: read_records(staged))
     return [address]
 
 

@@ -7,17 +7,13 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from airflow_provider_llmbeam.pipeline import key_types
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.key_types import KeyTypes
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
+_TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
 #: Of a new table; the answer's may be `jsonb` instead.
-OUTPUT_TYPES = {
-    **dict.fromkeys(OUTPUT_COLUMNS, "text"),
-    **dict.fromkeys(("input_tokens", "output_tokens", "attempts"), "bigint"),
-    "latency_seconds": "double precision",
-}
-_KEY_TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
+OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in key_types.OUTPUT_TYPES.items()}
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 #: NUL as JSON writes it; after an even number of backslashes, or it is a backslash and five plain signs.
@@ -33,7 +29,7 @@ def types_of(key: tuple[str, ...], records: Iterable[Row]) -> dict[str, str] | N
         count += 1
     if not count:
         return None
-    keys = {column: _KEY_TYPES[found] for column, found in types.found().items()}
+    keys = {column: _TYPES[found] for column, found in types.found().items()}
     return keys | OUTPUT_TYPES | ({"answer": "jsonb"} if structured else {})
 
 
