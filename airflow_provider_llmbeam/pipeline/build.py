@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.write import WriteAside
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.workers import limits_of_a_worker
 
 
 def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
@@ -94,7 +95,7 @@ def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
     return LLMModelHandler(
         spec.model,
         generation=spec.generation,
-        limits=spec.limits,
+        limits=limits_of_a_worker(spec),
         batching=spec.batching,
         output_schema=spec.prompt.output_schema,
         embedding=spec.embedding,

@@ -9,36 +9,27 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 from tqdm import tqdm
 
+from airflow_provider_llmbeam.counts import Counts, progress_line
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 
 _log = logging.getLogger(__name__)
 
-Count = Literal["rows", "resumed", "duplicates", "answered", "died", "requests", "rejections", "tokens"]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Counts at one moment. Rows of equal prompts count as done with the first of them."""
-
-    rows: int = 0
-    resumed: int = 0
-    duplicates: int = 0
-    answered: int = 0
-    died: int = 0
-    requests: int = 0
-    rejections: int = 0
-    tokens: int = 0
-
-    @property
-    def done(self) -> int:
-        """Rows whose fate is known."""
-        return min(self.rows, self.resumed + self.duplicates + self.answered + self.died)
+Count = Literal[
+    "rows",
+    "resumed",
+    "duplicates",
+    "answered",
+    "died",
+    "requests",
+    "rejections",
+    "input_tokens",
+    "output_tokens",
+]
 
 
 class Progress:
@@ -53,10 +44,10 @@ class Progress:
         with self._lock:
             self._counts.clear()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Counts:
         """Returns the counts of this moment."""
         with self._lock:
-            return Snapshot(**self._counts)
+            return Counts(**self._counts)
 
     def add(self, count: Count, number: int = 1) -> None:
         """Moves one count on."""
@@ -74,28 +65,12 @@ class Progress:
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
         """A request ended."""
         self.add("answered" if isinstance(outcome, Completion) else "died")
-        self.add("tokens", outcome.input_tokens + outcome.output_tokens)
+        self.add("input_tokens", outcome.input_tokens)
+        self.add("output_tokens", outcome.output_tokens)
 
 
 #: Of this process. A job in several processes shows here what its own one does.
 PROGRESS = Progress()
-
-
-def progress_line(now: Snapshot, rows_per_second: float) -> str:
-    """Says where the job stands, in one line."""
-    share = f" ({now.done / now.rows:.0%})" if now.rows else ""
-    left = now.rows - now.done
-    eta = f" · ETA {_duration(left / rows_per_second)}" if left and rows_per_second else ""
-    return (
-        f"rows {now.done:,}/{now.rows:,}{share} · {rows_per_second:,.1f} rows/s · {now.tokens:,} tokens · "
-        f"{now.rejections:,} × 429 · {now.died:,} failed{eta}"
-    )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
 @contextmanager
@@ -115,7 +90,7 @@ def shown_progress(interval_seconds: float = 5.0) -> Iterator[None]:
 
 def _show_lines(ended: threading.Event, interval_seconds: float) -> None:
     """Writes a line on each change, none while nothing moves."""
-    shown, history = Snapshot(), deque([(time.monotonic(), 0)], maxlen=7)
+    shown, history = Counts(), deque([(time.monotonic(), 0)], maxlen=7)
     while True:
         over = ended.wait(interval_seconds)
         now = PROGRESS.snapshot()

@@ -219,7 +219,7 @@ def machine_governor(model: Model, limits: Limits) -> Admission:
     governor = Governor(
         requests_per_minute=_share(limits.requests_per_minute, limits.share_ratio),
         tokens_per_minute=_share(limits.tokens_per_minute, limits.share_ratio),
-        expected_workers=limits.expected_workers,
+        expected_workers=limits.expected_workers or 1,
     )
     key = os.environ.get(model.api_key_env if isinstance(model, OpenAIModel) else "GOOGLE_API_KEY")
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)

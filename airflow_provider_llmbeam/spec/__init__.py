@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.spec.model import (
     OpenAIModel,
 )
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
 
@@ -20,6 +21,8 @@ __all__ = [
     "BigQuerySink",
     "BigQuerySource",
     "Cache",
+    "DataflowRunner",
+    "DirectRunner",
     "EchoModel",
     "Embedding",
     "FilesSink",
@@ -35,6 +38,7 @@ __all__ = [
     "PostgresSink",
     "PromptTemplate",
     "RowsSource",
+    "Runner",
     "Sink",
     "Source",
 ]

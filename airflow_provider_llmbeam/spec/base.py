@@ -70,7 +70,7 @@ def files_unless_told(data: Any) -> Any:
 
 
 #: Fields that hold one of several types; pydantic puts the type's name behind them.
-_UNIONS = ("source", "model", "sink")
+_UNIONS = ("source", "model", "sink", "runner")
 
 
 def _problem(item: dict[str, Any]) -> SpecProblem:

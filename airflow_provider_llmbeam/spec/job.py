@@ -15,8 +15,9 @@ from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, Sink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, Source
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
 
 #: Parts of a prompt that have no place in a vector of its text.
 _NOT_EMBEDDED = ("system", "output_schema", "media")
@@ -35,6 +36,7 @@ class JobSpec(SpecModel):
         generation: Parameters of the text.
         embedding: Parameters of the vector; there with `embed` alone.
         cache: Shares answers with other jobs; `None`: only tries of this job share theirs.
+        runner: Where the pipeline runs; by default in a process on this machine.
         state_uri: Directory of the journal: answers already paid for. `None`: `.llmbeam/` below a files sink.
     """
 
@@ -50,6 +52,7 @@ class JobSpec(SpecModel):
     batching: Batching = Batching()
     sink: Sink
     cache: Cache | None = None
+    runner: Runner = DirectRunner()
     state_uri: str | None = None
 
     @model_validator(mode="before")
@@ -125,6 +128,27 @@ class JobSpec(SpecModel):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _within_reach_of_the_workers(self) -> Self:
+        if isinstance(self.runner, DirectRunner):
+            return self
+        places = {"`state_uri`": self.state_uri}
+        if isinstance(self.source, FilesSource):
+            places["`source.uri`"] = self.source.uri
+        if isinstance(self.sink, FilesSink | MilvusSink):
+            places["`sink.uri`"] = self.sink.uri
+        local = [f"{field} {uri!r}" for field, uri in places.items() if uri is not None and _is_local(uri)]
+        if local:
+            raise ValueError(
+                f"runs on Dataflow (`runner`), whose workers see no file of this machine, and {', '.join(local)} "
+                "is one: name a place on Cloud Storage, gs://…"
+            )
+        if self.runner.temp_uri is None and not self.home_uri.startswith("gs://"):
+            raise ValueError(
+                "needs `runner.temp_uri`, or a `state_uri` that starts with gs://: Dataflow stages files there"
+            )
+        return self
+
     @property
     def home_uri(self) -> str:
         """Directory of what belongs to this job alone."""
@@ -157,6 +181,12 @@ class JobSpec(SpecModel):
         given = self.source.export_uri if isinstance(self.source, BigQuerySource) else None
         return f"{given}{self.name}/" if given else f"{self.home_uri}export/"
 
+    @property
+    def temp_uri(self) -> str:
+        """Directory that Dataflow stages files in."""
+        given = self.runner.temp_uri if isinstance(self.runner, DataflowRunner) else None
+        return given or f"{self.home_uri}dataflow/"
+
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Reads a spec from JSON text.
@@ -169,3 +199,7 @@ class JobSpec(SpecModel):
         except ValueError as error:
             raise JobSpecError(f"The job spec is not JSON: {error}. Nothing was sent or billed.") from None
         return cls.parse(data)
+
+
+def _is_local(uri: str) -> bool:
+    return "://" not in uri or uri.startswith("file://")

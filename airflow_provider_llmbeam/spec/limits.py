@@ -24,7 +24,8 @@ class Limits(SpecModel):
         share_ratio: The part of these quotas that this job may take, so that a backfill leaves the nightly run its
             own. All jobs of one machine that name the same quotas and share pace together.
         expected_workers: Machines that share the quotas above (the processes of one machine share a governor).
-            Each starts with its part and finds out by itself when others leave some.
+            Each starts with its part and finds out by itself when others leave some. `None`: on Dataflow the most
+            workers that the job may have, else one.
         max_attempts: Tries per row for 5xx, timeouts and broken connections. A 429 costs time, not attempts.
         request_timeout_seconds: Of one try.
         max_throttled_seconds: A row that the server has answered with nothing but 429 for this long ends in
@@ -37,7 +38,7 @@ class Limits(SpecModel):
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     max_in_flight: Annotated[int, Field(ge=1, le=10_000)] = 64
     share_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
-    expected_workers: Annotated[int, Field(ge=1)] = 1
+    expected_workers: Annotated[int, Field(ge=1)] | None = None
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 5
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
     max_throttled_seconds: Annotated[float, Field(gt=0)] = 1800.0

@@ -8,24 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.counts import Counts, progress_line
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS, Progress, Snapshot, progress_line, shown_progress
+from airflow_provider_llmbeam.pipeline.progress import PROGRESS, Progress, shown_progress
 
 
 def test_a_line_says_where_the_job_stands() -> None:
-    now = Snapshot(rows=2000, resumed=400, duplicates=50, answered=540, died=10, rejections=7, tokens=1_234_567)
+    now = Counts(2000, 400, 50, 540, 10, requests=700, rejections=7, input_tokens=1_234_000, output_tokens=567)
     assert progress_line(now, 12.5) == (
-        "rows 1,000/2,000 (50%) · 12.5 rows/s · 1,234,567 tokens · 7 × 429 · 10 failed · ETA 1 min 20 s"
+        "rows 1,000/2,000 (50%) · 12.5 rows/s · 1,234,567 tokens · 7 × 429 (1.0%) · 10 failed · ETA 1 min 20 s"
     )
 
 
 def test_before_the_first_row_there_is_no_share() -> None:
-    assert progress_line(Snapshot(), 0.0) == "rows 0/0 · 0.0 rows/s · 0 tokens · 0 × 429 · 0 failed"
+    assert progress_line(Counts(), 0.0) == "rows 0/0 · 0.0 rows/s · 0 tokens · 0 × 429 · 0 failed"
 
 
-@pytest.mark.parametrize(("now", "rate"), [(Snapshot(rows=9, answered=9), 1.0), (Snapshot(rows=9), 0.0)])
-def test_there_is_no_eta_when_all_is_done_or_nothing_moves(now: Snapshot, rate: float) -> None:
+@pytest.mark.parametrize(("now", "rate"), [(Counts(rows=9, answered=9), 1.0), (Counts(rows=9), 0.0)])
+def test_there_is_no_eta_when_all_is_done_or_nothing_moves(now: Counts, rate: float) -> None:
     assert "ETA" not in progress_line(now, rate)
 
 
@@ -41,14 +42,14 @@ def test_there_is_no_eta_when_all_is_done_or_nothing_moves(now: Snapshot, rate: 
     ],
 )
 def test_an_eta_is_told_in_two_units(left: int, eta: str) -> None:
-    assert progress_line(Snapshot(rows=left), 1.0).endswith(f" · ETA {eta}")
+    assert progress_line(Counts(rows=left), 1.0).endswith(f" · ETA {eta}")
 
 
 counts = st.integers(0, 1000)
 
 
-@given(st.builds(Snapshot, counts, counts, counts, counts, counts))
-def test_never_more_rows_are_done_than_there_are(now: Snapshot) -> None:
+@given(st.builds(Counts, counts, counts, counts, counts, counts))
+def test_never_more_rows_are_done_than_there_are(now: Counts) -> None:
     assert 0 <= now.done <= now.rows
 
 
@@ -67,14 +68,16 @@ def test_progress_sees_what_an_engine_does(completion) -> None:
     progress.sent()
     progress.finished(Prompt("a"), completion(input_tokens=10, output_tokens=3))
     progress.finished(Prompt("b"), Failure(kind="blocked", message="no", input_tokens=5))
-    assert progress.snapshot() == Snapshot(requests=2, rejections=1, answered=1, died=1, tokens=18)
+    assert progress.snapshot() == Counts(
+        requests=2, rejections=1, answered=1, died=1, input_tokens=15, output_tokens=3
+    )
 
 
 def test_the_next_job_starts_from_nothing() -> None:
     progress = Progress()
     progress.add("answered", 5)
     progress.reset()
-    assert progress.snapshot() == Snapshot()
+    assert progress.snapshot() == Counts()
 
 
 def test_threads_may_count_at_once() -> None:
@@ -134,4 +137,4 @@ def test_a_job_that_fails_leaves_no_thread_behind(lines: list[str]) -> None:
 def test_a_job_starts_to_count_from_nothing() -> None:
     PROGRESS.add("rows", 7)
     with shown_progress(interval_seconds=60):
-        assert PROGRESS.snapshot() == Snapshot()
+        assert PROGRESS.snapshot() == Counts()

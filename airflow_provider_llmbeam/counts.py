@@ -1,0 +1,64 @@
+"""Where a running job stands: its counts at one moment, and the line that says them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Namespace of the Beam counters that carry these counts; each is called as its field.
+NAMESPACE = "llmbeam"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counts at one moment. Rows of equal prompts count as done with the first of them.
+
+    Attributes:
+        rows: Read so far.
+        resumed: Rows whose answer an earlier try was given.
+        duplicates: Rows that wait for, or got, the answer of another row.
+        answered: Prompts that this run got an answer to.
+        died: Rows and prompts that will get none.
+        requests: Sent.
+        rejections: Requests that came back as 429.
+        input_tokens: Of the requests.
+        output_tokens: Of the answers.
+    """
+
+    rows: int = 0
+    resumed: int = 0
+    duplicates: int = 0
+    answered: int = 0
+    died: int = 0
+    requests: int = 0
+    rejections: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def done(self) -> int:
+        """Rows whose fate is known."""
+        return min(self.rows, self.resumed + self.duplicates + self.answered + self.died)
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+
+def progress_line(now: Counts, rows_per_second: float, cost_usd: float | None = None) -> str:
+    """Says where the job stands, in one line."""
+    share = f" ({now.done / now.rows:.0%})" if now.rows else ""
+    cost = "" if cost_usd is None else f" · ${cost_usd:,.2f}"
+    rejected = f" ({now.rejections / now.requests:.1%})" if now.rejections and now.requests else ""
+    left = now.rows - now.done
+    eta = f" · ETA {_duration(left / rows_per_second)}" if left and rows_per_second else ""
+    return (
+        f"rows {now.done:,}/{now.rows:,}{share} · {rows_per_second:,.1f} rows/s · {now.tokens:,} tokens{cost} · "
+        f"{now.rejections:,} × 429{rejected} · {now.died:,} failed{eta}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

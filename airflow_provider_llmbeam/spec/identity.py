@@ -1,0 +1,39 @@
+"""By which name and labels a job is found again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+#: Label of a Dataflow job: whose it is. The same for every try.
+JOB_LABEL = "llmbeam-job"
+#: Label of a Dataflow job: what was asked for.
+SPEC_LABEL = "llmbeam-spec"
+
+
+def identity(name: str) -> str:
+    """A job's name as Google Cloud takes it in labels: at most 54 of a-z, 0-9 and -.
+
+    Names that differ in signs alone keep different identities.
+    """
+    readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:41].rstrip("-")
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{readable if readable[:1].isalpha() else f'j{readable}'[:41]}-{digest}"
+
+
+def spec_digest(spec: JobSpec) -> str:
+    """Eight hexadecimal digits of all that was asked for."""
+    return hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:8]
+
+
+def dataflow_name(spec: JobSpec) -> str:
+    """The name of the job on Dataflow, which runs at most one of a name: a changed spec is another job."""
+    return f"{identity(spec.name)}-{spec_digest(spec)}"
+
+
+def labels(spec: JobSpec) -> dict[str, str]:
+    """The labels of the job on Dataflow."""
+    own = getattr(spec.runner, "labels", {})
+    return {**own, JOB_LABEL: identity(spec.name), SPEC_LABEL: spec_digest(spec)}

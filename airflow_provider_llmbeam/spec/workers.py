@@ -1,0 +1,33 @@
+"""How many workers a quota keeps busy."""
+
+from __future__ import annotations
+
+import math
+
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
+
+#: Where no quota of requests is known. Dataflow's own limit is in the thousands, and each worker would ask.
+WITHOUT_A_QUOTA = 10
+
+
+def max_workers(runner: DataflowRunner, limits: Limits) -> int:
+    """The most workers that a job may have: as many as its quota keeps busy.
+
+    Little's law: a rate of r requests a second, each of which takes s seconds, keeps r × s requests in flight; a
+    worker, which is one process, has `limits.max_in_flight` of them.
+    """
+    if runner.max_workers is not None:
+        return runner.max_workers
+    if limits.requests_per_minute is None:
+        return WITHOUT_A_QUOTA
+    per_second = limits.requests_per_minute * limits.share_ratio / 60
+    return max(1, math.ceil(per_second * runner.expected_latency_seconds / limits.max_in_flight))
+
+
+def limits_of_a_worker(spec: JobSpec) -> Limits:
+    """The limits, with `expected_workers` decided."""
+    if spec.limits.expected_workers is not None or not isinstance(spec.runner, DataflowRunner):
+        return spec.limits
+    return spec.limits.model_copy(update={"expected_workers": max_workers(spec.runner, spec.limits)})
