@@ -85,14 +85,14 @@ def test_threads_may_count_at_once() -> None:
 
     def count() -> None:
         for _ in range(1000):
-            progress.add("tokens")
+            progress.add("input_tokens")
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert progress.snapshot().tokens == 4000
+    assert progress.snapshot().input_tokens == 4000
 
 
 class Lines(logging.Handler):
