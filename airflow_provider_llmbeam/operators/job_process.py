@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,11 +61,27 @@ class JobProcess:
         Raises:
             LLMBeamError: Of the class that the child reported.
         """
+        report: dict[str, Any] = self._outcome_of()["report"]
+        return report
+
+    def submit(self, beam_options: Sequence[str] = ()) -> dict[str, str]:
+        """Hands the job to Dataflow.
+
+        Returns:
+            `id`, `name`, `project` and `location` of the job.
+
+        Raises:
+            LLMBeamError: Of the class that the child reported.
+        """
+        job: dict[str, str] = self._outcome_of("--submit", *beam_options)["job"]
+        return job
+
+    def _outcome_of(self, *arguments: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")
             spec_path.touch(mode=0o600)
             spec_path.write_text(self._spec.model_dump_json())
-            with self._start(spec_path, result_path) as child:
+            with self._start(spec_path, result_path, arguments) as child:
                 self._child = child
                 assert child.stdout is not None
                 for line in child.stdout:
@@ -83,7 +99,7 @@ class JobProcess:
         except subprocess.TimeoutExpired:
             os.killpg(self._child.pid, signal.SIGKILL)
 
-    def _start(self, spec_path: Path, result_path: Path) -> subprocess.Popen[str]:
+    def _start(self, spec_path: Path, result_path: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [
                 self._python,
@@ -92,6 +108,7 @@ class JobProcess:
                 f"--spec={spec_path}",
                 f"--result={result_path}",
                 "--child",
+                *arguments,
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -108,12 +125,11 @@ class JobProcess:
                 f"Job {self._spec.name!r} ended with {_exit_words(exit_code)} and left no result. What was "
                 f"answered is kept in {self._spec.journal_uri!r}; a retry asks only for the rest."
             )
-        outcome = json.loads(result_path.read_text())
+        outcome: dict[str, Any] = json.loads(result_path.read_text())
         if "error" in outcome:
             error = getattr(exceptions, outcome["error"]["type"], JobFailedError)
             raise error(outcome["error"]["message"])
-        report: dict[str, Any] = outcome["report"]
-        return report
+        return outcome
 
 
 def _exit_words(exit_code: int) -> str:

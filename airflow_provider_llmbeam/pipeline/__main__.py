@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from airflow_provider_llmbeam.exceptions import (
     LLMBeamError,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
 _log = logging.getLogger("llmbeam")
 
@@ -28,22 +30,23 @@ EXIT_OK, EXIT_FAILED, EXIT_BAD_SPEC = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one job to its end.
+    """Runs one job to its end, or with `--submit` hands it to Dataflow.
 
     Returns:
-        0 when the job is complete, 1 when it failed after it started, 2 when it could not start.
+        0 when the job is complete, or taken; 1 when it failed after it started, 2 when it could not start.
     """
     options, beam_options = _parser().parse_known_args(argv)
     _configure_logging(with_time=not options.child)
     if options.child:
         threading.Thread(target=_exit_at_end_of_input, name="parent-watch", daemon=True).start()
     try:
-        report = run(_spec(options.spec), beam_options)
+        spec = _spec(options.spec)
+        outcome = {"job": submit(spec, beam_options)} if options.submit else {"report": run(spec, beam_options)}
     except LLMBeamError as error:
         _log.error("%s", error)
         _hand_back(options.result, {"error": {"type": type(error).__name__, "message": str(error)}})
         return EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
-    _hand_back(options.result, {"report": report})
+    _hand_back(options.result, outcome)
     return EXIT_OK
 
 
@@ -57,38 +60,81 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
         JobSpecError: The job cannot start; nothing was sent.
         JobError: The job did not reach its end, or not one row was answered.
     """
+    with _pipeline(spec, beam_options) as pipeline:
+        from airflow_provider_llmbeam.pipeline.progress import shown_progress
+        from airflow_provider_llmbeam.pipeline.report import Report
+
+        with shown_progress():
+            try:
+                _started(pipeline, spec).wait_until_finish()
+            except Exception as error:
+                cause = _root(error)
+                if isinstance(cause, LLMBeamError):
+                    raise cause from None
+                # Beam re-raises through some thirty frames of its own; the last few say where it was.
+                traceback.print_exception(cause, limit=-4, chain=False)
+                raise JobFailedError(
+                    f"Job {spec.name!r} failed: {type(cause).__name__}: {cause} What was answered is kept in "
+                    f"{spec.journal_uri!r}; a retry asks only for the rest."
+                ) from error
+    report = Report.model_validate_json(_read(f"{spec.output_uri}report.json"))
+    _log.info("Report: %s", report.report_uri)
+    return report.manifest()
+
+
+def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
+    """Hands a job to Dataflow, which runs at most one of its name at a time.
+
+    Returns:
+        `id`, `name`, `project` and `location` of the job, be it new or one that is running already.
+
+    Raises:
+        JobSpecError: Dataflow did not take it; nothing was sent.
+        JobFailedError: It cannot be told whether Dataflow took it. A retry finds the job, or submits it.
+    """
+    if not isinstance(spec.runner, DataflowRunner):
+        raise JobSpecError(
+            f"`runner.type`: only 'dataflow' takes a job; got {spec.runner.type!r}. Nothing was sent or billed."
+        )
+    with _pipeline(spec, beam_options) as pipeline:
+        from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+        cloud = pipeline.options.view_as(GoogleCloudOptions)
+        job_id = _started(pipeline, spec).job_id()
+        return {"id": job_id, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
+
+
+@contextmanager
+def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[Any]:
+    """The job's pipeline, ready to run while the body runs; what cannot work is refused before."""
     # Beam takes a second to import; a bad spec should not wait for it.
     with _no_garbage():
         import apache_beam as beam
 
         from airflow_provider_llmbeam.pipeline import sinks
         from airflow_provider_llmbeam.pipeline.build import build
-        from airflow_provider_llmbeam.pipeline.progress import shown_progress
-        from airflow_provider_llmbeam.pipeline.report import Report
-        from airflow_provider_llmbeam.pipeline.runner import pinned_runner
+        from airflow_provider_llmbeam.pipeline.runner import runner_of
+        from airflow_provider_llmbeam.pipeline.worker_package import build_worker_package
 
-        check_model(spec)
+        is_remote = isinstance(spec.runner, DataflowRunner)
+        if not is_remote:  # else the workers have the keys, and this machine need not
+            check_model(spec)
         sinks.check(spec)
-    runner, options = pinned_runner(beam_options)
-    pipeline = beam.Pipeline(runner=runner, options=options)
-    build(pipeline, spec)
-    _log.info("Job %r: %s %s, journal %s", spec.name, spec.model.type, spec.model.name, spec.journal_uri)
-    with shown_progress():
-        try:
-            pipeline.run().wait_until_finish()
-        except Exception as error:
-            cause = _root(error)
-            if isinstance(cause, LLMBeamError):
-                raise cause from None
-            # Beam re-raises through some thirty frames of its own; the last few say where it was.
-            traceback.print_exception(cause, limit=-4, chain=False)
-            raise JobFailedError(
-                f"Job {spec.name!r} failed: {type(cause).__name__}: {cause} What was answered is kept in "
-                f"{spec.journal_uri!r}; a retry asks only for the rest."
-            ) from error
-    report = Report.model_validate_json(_read(f"{spec.output_uri}report.json"))
-    _log.info("Report: %s", report.report_uri)
-    return report.manifest()
+    with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
+        package = build_worker_package(Path(directory), spec) if is_remote else None
+        runner, options = runner_of(spec, beam_options, package)
+        pipeline = beam.Pipeline(runner=runner, options=options)
+        build(pipeline, spec)
+        _log.info("Job %r: %s %s, journal %s", spec.name, spec.model.type, spec.model.name, spec.journal_uri)
+        yield pipeline
+
+
+def _started(pipeline: Any, spec: JobSpec) -> Any:
+    if not isinstance(spec.runner, DataflowRunner):
+        return pipeline.run()
+    from airflow_provider_llmbeam.pipeline.dataflow import submit_once
+
+    return submit_once(pipeline, spec)
 
 
 @contextmanager
@@ -117,9 +163,9 @@ def check_model(spec: JobSpec) -> None:
     open_backend(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 
 
-def _spec(path: Path) -> JobSpec:
+def _spec(place: str) -> JobSpec:
     try:
-        return JobSpec.from_json(path.read_bytes())
+        return JobSpec.from_json(_read(place) if "://" in place else Path(place).read_bytes())
     except OSError as error:
         raise JobSpecError(f"The job spec cannot be read: {error}. Nothing was sent or billed.") from error
 
@@ -143,8 +189,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Run one job. Every other option is passed on to Beam, e.g. --runner or --temp_location.",
         allow_abbrev=False,
     )
-    parser.add_argument("--spec", type=Path, required=True, help="the job spec, a JSON file")
+    parser.add_argument("--spec", required=True, metavar="JOB.json", help="the job spec; may be on gs://")
     parser.add_argument("--result", type=Path, help="write the outcome here, as JSON")
+    parser.add_argument("--submit", action="store_true", help="hand the job to Dataflow, and do not wait for it")
     parser.add_argument(
         "--child",
         action="store_true",
@@ -159,6 +206,7 @@ def _configure_logging(*, with_time: bool) -> None:
     for name in ("llmbeam", "airflow_provider_llmbeam"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what matters of it is raised, too
+    logging.getLogger("apache_beam.runners.dataflow.dataflow_runner").setLevel(logging.INFO)  # the job's messages
 
 
 def _exit_at_end_of_input() -> None:
@@ -175,8 +223,8 @@ def _exit_at_end_of_input() -> None:
 def _hand_back(path: Path | None, outcome: dict[str, Any]) -> None:
     """Writes the outcome atomically: a reader sees all of it or nothing."""
     if path is None:
-        if "report" in outcome:
-            print(json.dumps(outcome["report"], indent=2))
+        if "error" not in outcome:
+            print(json.dumps(next(iter(outcome.values())), indent=2))
         return
     aside = path.with_suffix(".part")
     aside.write_text(json.dumps(outcome))

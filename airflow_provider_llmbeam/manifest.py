@@ -1,0 +1,13 @@
+"""The part of a report that fits an XCom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_LEFT_OUT = {"spec", "length_buckets", "dead_letter_words", "latency_seconds", "first_token_seconds"}
+
+
+def manifest(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns counts, tokens, cost and addresses of a report, and no rows."""
+    return {name: value for name, value in report.items() if name not in _LEFT_OUT}

@@ -1,0 +1,54 @@
+"""Submits a pipeline to Dataflow, once."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import apache_beam as beam
+from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult
+from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
+from google.api_core.exceptions import GoogleAPICallError, RetryError, ServerError
+from google.auth.exceptions import GoogleAuthError
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+_log = logging.getLogger("llmbeam")
+
+
+def submit_once(pipeline: beam.Pipeline, spec: JobSpec) -> DataflowPipelineResult:
+    """Submits; a job of this name that is running already is taken for this one: it was asked for the same.
+
+    Beam's chain of causes ends here: the door reports the first of a chain.
+
+    Raises:
+        JobSpecError: Dataflow did not take it.
+        JobFailedError: It cannot be told whether Dataflow took it.
+    """
+    try:
+        return pipeline.run()
+    except DataflowJobAlreadyExistsError as error:
+        # Beam 2.77 carries the id in its words alone.
+        found = re.search(r"with id: ([\w-]+)", str(error))
+        if found is None:
+            raise JobFailedError(
+                f"Job {spec.name!r} runs on Dataflow already, under an id unknown: {error}"
+            ) from None
+        _log.info("Dataflow runs this job already: %s", found[1])
+        client = pipeline.runner.dataflow_client
+        return DataflowPipelineResult(client.get_job(found[1]), pipeline.runner, pipeline.options)
+    except GoogleAuthError as error:
+        raise JobSpecError(
+            f"Job {spec.name!r} was not submitted: there are no Google credentials that work: {error} Nothing was "
+            "sent or billed."
+        ) from None
+    except (ServerError, RetryError) as error:
+        raise JobFailedError(
+            f"Job {spec.name!r}: Dataflow did not answer the submission: {error} The job may be running; a retry "
+            "finds it by its name."
+        ) from None
+    except (GoogleAPICallError, ValueError) as error:
+        raise JobSpecError(
+            f"Job {spec.name!r} was not submitted: {type(error).__name__}: {error} Nothing was sent or billed."
+        ) from None
