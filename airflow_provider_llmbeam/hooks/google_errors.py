@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from airflow_provider_llmbeam.exceptions import (
 )
 
 _AGAIN = (api.ServerError, api.TooManyRequests, api.RetryError, requests.RequestException, auth.TransportError)
+
+#: What google-api-core puts before the words of the service.
+_ASKED = re.compile(r"^(GET|POST|PUT|PATCH|DELETE) \S+: ")
 
 
 def is_transient(error: BaseException) -> bool:
@@ -133,5 +137,5 @@ def _no_credentials(error: Exception, gcp_conn_id: str) -> str:
 def _words(error: Exception) -> str:
     """The service's own words, in one line that ends as a sentence."""
     message = getattr(error, "message", None) or (error.args[0] if error.args else None) or type(error).__name__
-    words = " ".join(str(message).split())[:600]
+    words = " ".join(_ASKED.sub("", str(message)).split())[:600]
     return words if words.endswith((".", "!", "?")) else f"{words}."

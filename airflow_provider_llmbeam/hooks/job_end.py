@@ -101,12 +101,9 @@ def failure(messages: Sequence[str], who: str, journal_uri: str) -> LLMBeamError
         An error of our own class, where a worker raised one; else a `JobFailedError` with the last lines.
     """
     for message in reversed(messages):
-        found = None
-        for found in _OUR_ERROR.finditer(message):
-            pass
-        if found is not None:
-            error_class = _error_class(found["type"])
-            return error_class(f"{who}: {found['words']} {_kept(journal_uri, error_class.retryable)}")
+        if found := [*_OUR_ERROR.finditer(message)]:
+            error_class = _error_class(found[-1]["type"])
+            return error_class(f"{who}: {found[-1]['words']} {_kept(journal_uri, error_class.retryable)}")
     last = dict.fromkeys(filter(None, map(_last_line, messages)))
     quoted = " | ".join(list(last)[-_LAST_LINES:]) or "Dataflow gives no reason."
     return JobFailedError(

@@ -206,7 +206,8 @@ class JobPoller:
         return Wait(CANCELLING_SECONDS) if job.state == "JOB_STATE_CANCELLING" else OverBudget(cost_usd)
 
     def _budget_words(self, cost_usd: float) -> str:
-        return f"its tokens so far cost ${cost_usd:,.2f}, and `limits.budget_usd` allows ${self._budget_usd or 0:,.2f}"
+        allowed = f"`limits.budget_usd` allows ${self._budget_usd or 0:,.2f}"
+        return f"its tokens so far cost ${cost_usd:,.2f}, and {allowed}"
 
     def _warning(self, state: str) -> str | None:
         if state in PHASES or state == self.memory.warned_of:
