@@ -2,8 +2,16 @@
 
     LLMBeamError
     +-- JobSpecError (ValueError)     before anything was sent or billed; a retry repeats it
+    +-- CloudError (RuntimeError)     one request to Google Cloud; says nothing of the fate of a job
+    |   +-- CloudUnavailableError     no answer, 429 or 5xx; a retry may do
+    |   +-- AccessDeniedError         no credentials, 401 or 403
+    |   +-- CloudNotFoundError        404
+    |   +-- RequestRefusedError       every other refusal
     +-- JobError (RuntimeError)       after the job started
         +-- JobFailedError            the job ended without a complete result; a retry resumes it
+        +-- JobCancelledError         somebody, or a limit on its time, ended the job
+        +-- JobUnreachableError       nothing is known of the job any more; it may run and bill
+        +-- BudgetExceededError       the answers cost more than `limits.budget_usd`; the job was cancelled
         +-- RowsLostError             rows in is not answered + dead letter; the old output was kept
         +-- TooManyDeadError          more rows failed than `max_dead_letter_ratio` allows; the old output was kept
             +-- NothingAnsweredError  every row failed, for the reason that the message quotes
@@ -26,6 +34,28 @@ class JobSpecError(LLMBeamError, ValueError):
     """The job as asked for cannot run; nothing was sent and nothing was billed."""
 
 
+class CloudError(LLMBeamError, RuntimeError):
+    """Google Cloud refused a request, or did not answer it."""
+
+
+class CloudUnavailableError(CloudError):
+    """No answer, or one that asks to come back later."""
+
+    retryable = True
+
+
+class AccessDeniedError(CloudError):
+    """There are no credentials, or they do not allow the request."""
+
+
+class CloudNotFoundError(CloudError):
+    """The request names something that does not exist."""
+
+
+class RequestRefusedError(CloudError):
+    """The request itself is wrong, for a reason that the message quotes."""
+
+
 class JobError(LLMBeamError, RuntimeError):
     """The job started and did not reach its end."""
 
@@ -34,6 +64,22 @@ class JobError(LLMBeamError, RuntimeError):
 
 class JobFailedError(JobError):
     """The job ended without a complete result; what was answered is in the journal."""
+
+
+class JobCancelledError(JobError):
+    """The job was ended on purpose, so no retry starts it again; a clear goes on from the journal."""
+
+    retryable = False
+
+
+class JobUnreachableError(JobError):
+    """The job could not be looked at for so long that waiting ended; a retry finds it again."""
+
+
+class BudgetExceededError(JobError):
+    """The tokens counted so far cost more than `limits.budget_usd`; a clear goes on from the journal."""
+
+    retryable = False
 
 
 class RowsLostError(JobError):

@@ -24,7 +24,25 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_provider_llmbeam.operators.run_inference"],
             }
         ],
-        "hooks": [{"integration-name": "LLM Beam", "python-modules": ["airflow_provider_llmbeam.hooks.llmbeam"]}],
+        "hooks": [
+            {
+                "integration-name": "LLM Beam",
+                "python-modules": [
+                    "airflow_provider_llmbeam.hooks.dataflow",
+                    "airflow_provider_llmbeam.hooks.llmbeam",
+                ],
+            }
+        ],
+        "triggers": [
+            {
+                "integration-name": "LLM Beam",
+                "python-modules": ["airflow_provider_llmbeam.triggers.dataflow"],
+            }
+        ],
+        "extra-links": [
+            "airflow_provider_llmbeam.links.job.DataflowLink",
+            "airflow_provider_llmbeam.links.job.OutputLink",
+        ],
         "connection-types": [
             {
                 "connection-type": "llmbeam",

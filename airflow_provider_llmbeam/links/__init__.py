@@ -1,0 +1,1 @@
+"""Buttons on the page of a task."""

@@ -1,0 +1,59 @@
+"""Where to look at a job and at what it wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from airflow.providers.common.compat.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+    from airflow_provider_llmbeam.spec.job import JobSpec
+
+_CONSOLE = "https://console.cloud.google.com"
+
+
+class _XComLink(BaseOperatorLink):
+    """An address that the operator left in the XCom `xcom_key`; the API server reads it without our code."""
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Reads the address; empty where the task left none."""
+        from airflow.sdk.execution_time.xcom import XCom
+
+        return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
+
+
+class DataflowLink(_XComLink):
+    """The job in the Google Cloud console."""
+
+    name = "Open in Dataflow"
+    xcom_key = "llmbeam_dataflow_link"
+
+
+class OutputLink(_XComLink):
+    """The answers."""
+
+    name = "Output"
+    xcom_key = "llmbeam_output_link"
+
+
+def dataflow_url(project: str, location: str, job_id: str) -> str:
+    """The page of a job in the Google Cloud console."""
+    path = f"dataflow/jobs/{quote(location, safe='')}/{quote(job_id, safe='')}"
+    return f"{_CONSOLE}/{path}?{urlencode({'project': project})}"
+
+
+def output_url(spec: JobSpec) -> str | None:
+    """The page of the answers, or `None` where a browser can show none."""
+    if spec.sink.type == "bigquery":
+        # Of the three parts the project alone may hold dots, e.g. `example.com:project`.
+        project, dataset, table = spec.sink.table.rsplit(".", 2)
+        parts = {"project": project, "ws": f"!1m5!1m4!4m3!1s{project}!2s{dataset}!3s{table}"}
+        return f"{_CONSOLE}/bigquery?{urlencode(parts)}"
+    uri = spec.sink.uri if spec.sink.type in ("files", "milvus") else spec.output_uri
+    if uri.startswith("gs://"):
+        return f"{_CONSOLE}/storage/browser/{quote(uri.removeprefix('gs://').rstrip('/'))}"
+    return uri if uri.startswith(("http://", "https://")) else None

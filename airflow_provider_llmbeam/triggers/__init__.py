@@ -1,0 +1,1 @@
+"""What the triggerer waits for."""

@@ -1,0 +1,138 @@
+"""Waits for a job on Dataflow without a worker slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_llmbeam.exceptions import CloudError
+from airflow_provider_llmbeam.hooks.dataflow_job import JobAddress
+from airflow_provider_llmbeam.hooks.job_watch import Dataflow, JobWatch
+from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS, JobPoller, Wait
+from airflow_provider_llmbeam.hooks.progress_log import cost_of_tokens
+
+
+class DataflowJobTrigger(BaseTrigger):
+    """Looks at a job until it is over, and fires one event: `JobEnd.to_event`.
+
+    A trigger that another triggerer takes over goes on: what it must know is in its arguments and on Dataflow.
+
+    Args:
+        project: Google Cloud project.
+        location: Region.
+        job_id: Given by Dataflow.
+        journal_uri: Directory of the answers so far, for messages.
+        gcp_conn_id: Airflow connection.
+        impersonation_chain: Service account to act as, or several.
+        poll_interval_seconds: Between two looks.
+        budget_usd: The job is cancelled beyond it; needs `price`.
+        price: `input_usd_per_million_tokens` and `output_usd_per_million_tokens`.
+        cancel_on_kill: Whether the job ends with a task that somebody marks or clears.
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        location: str,
+        job_id: str,
+        journal_uri: str,
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        poll_interval_seconds: float = 30.0,
+        budget_usd: float | None = None,
+        price: Mapping[str, float] | None = None,
+        cancel_on_kill: bool = True,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.project = project
+        self.location = location
+        self.job_id = job_id
+        self.journal_uri = journal_uri
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
+        self.poll_interval_seconds = poll_interval_seconds
+        self.budget_usd = budget_usd
+        self.price = price
+        self.cancel_on_kill = cancel_on_kill
+        self._watch: JobWatch | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        chain = self.impersonation_chain
+        return (
+            "airflow_provider_llmbeam.triggers.dataflow.DataflowJobTrigger",
+            {
+                "project": self.project,
+                "location": self.location,
+                "job_id": self.job_id,
+                "journal_uri": self.journal_uri,
+                "gcp_conn_id": self.gcp_conn_id,
+                "impersonation_chain": chain if isinstance(chain, str | None) else list(chain),
+                "poll_interval_seconds": self.poll_interval_seconds,
+                "budget_usd": self.budget_usd,
+                "price": None if self.price is None else dict(self.price),
+                "cancel_on_kill": self.cancel_on_kill,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Waits, and yields one event."""
+        self._watch = watch = self._new_watch()
+        seconds = FIRST_LOOK_SECONDS
+        while True:
+            await asyncio.sleep(seconds)
+            # In a thread, with the blocking client that a worker uses too: one implementation, and reading the
+            # Airflow connection blocks anyhow. The thread inherits the context, so its lines reach the task's log.
+            seen = await asyncio.to_thread(watch.look)
+            if not isinstance(seen, Wait):
+                yield TriggerEvent(seen.to_event())  # type: ignore[no-untyped-call]
+                return
+            seconds = seen.seconds
+
+    async def on_kill(self) -> None:
+        """Somebody marked or cleared the task. Airflow calls it from 3.3 on."""
+        watch = self._watch or self._new_watch()
+        job_id, kept = watch.address.job_id, f"What was answered is kept in {self.journal_uri!r}."
+        if not self.cancel_on_kill:
+            self.log.warning(
+                "Dataflow job %r is left running and billing (`runner.cancel_on_kill` is off). To end it: %s. %s",
+                job_id,
+                watch.address.cancel_command,
+                kept,
+            )
+            return
+        try:
+            await asyncio.to_thread(watch.cancel)
+        except CloudError as error:
+            self.log.error(
+                "Dataflow job %r may still be running and billing: %s To end it: %s. %s",
+                job_id,
+                error,
+                watch.address.cancel_command,
+                kept,
+            )
+        else:
+            self.log.warning("Dataflow job %r was cancelled with its task. %s", job_id, kept)
+
+    async def cleanup(self) -> None:
+        """Does nothing: this runs whenever a triggerer stops, and the job must outlive that."""
+
+    def _new_watch(self) -> JobWatch:
+        return JobWatch(
+            self._connect,
+            JobAddress(self.project, self.location, self.job_id),
+            poller=JobPoller(self.poll_interval_seconds, self.budget_usd),
+            cost_usd=cost_of_tokens(self.price),
+            journal_uri=self.journal_uri,
+            log=self.log,
+        )
+
+    def _connect(self) -> Dataflow:
+        # Here and not above: a Dag file that defers must not load Google's clients.
+        from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+
+        return DataflowJobHook(self.location, self.project, self.gcp_conn_id, self.impersonation_chain)
