@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.hooks.flex_template import environment
+from airflow_provider_llmbeam.hooks.job_end import JobEnd
+from airflow_provider_llmbeam.hooks.job_watch import wait
+from airflow_provider_llmbeam.hooks.poller import Wait
+from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, dataflow_url, output_url
 from airflow_provider_llmbeam.operators.job_process import JobProcess
 from airflow_provider_llmbeam.operators.literal import literal_problems, plain
+from airflow_provider_llmbeam.operators.task_job import TaskJob, TaskJobs
+from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+except ImportError:  # Airflow 3.1
+    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
 
 class RunInferenceOperator(BaseOperator):
     """Reads rows, renders one prompt per row, asks a model, and writes the answers.
 
-    The job is an Apache Beam pipeline in a process of its own, in this task: it ends with the task. A retry or a
-    clear of the same run asks only for what is not answered yet. Every row ends among the answers or, with the
-    server's words, in the dead letter.
+    The job is an Apache Beam pipeline: in a process of its own on the worker, which ends with the task; or, with a
+    `runner`, on Dataflow, where the task finds it again whatever becomes of the worker, and by default waits
+    without a worker slot. A retry or a clear of the same run asks only for what is not answered yet. Every row
+    ends among the answers or, with the server's words, in the dead letter.
 
     Args:
         source: Where rows come from, see `spec.FilesSource`, `spec.BigQuerySource` and `spec.RowsSource`.
@@ -38,16 +58,22 @@ class RunInferenceOperator(BaseOperator):
         limits: Quotas and patience, see `spec.Limits`.
         batching: Length buckets and batch size, see `spec.Batching`.
         cache: Shares answers with other runs and Dags, see `spec.Cache`.
+        runner: Where the job runs, see `spec.DataflowRunner`; left out, on the worker.
         state_uri: Directory of the journal; left out, below a files sink.
         job_name: Left out, made of Dag, task and run, so that retries find their journal.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
+        gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without one of the default
+            name, those of the worker.
+        impersonation_chain: Service account to act as on Dataflow, or several, each acting as the next.
+        deferrable: Whether the task leaves its worker slot while Dataflow works.
 
     Templated:
-        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `limits`, `batching`,
-        `cache`, `state_uri`, `job_name`, `llmbeam_conn_id`.
+        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `limits`, `batching`, `cache`,
+        `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        The manifest: counts of rows, requests and tokens, and the addresses of answers, dead letter and report.
+        The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and
+        report.
 
     Raises:
         JobSpecError: When the Dag is parsed, for what is wrong and literal.
@@ -65,11 +91,15 @@ class RunInferenceOperator(BaseOperator):
         "limits",
         "batching",
         "cache",
+        "runner",
         "state_uri",
         "job_name",
         "llmbeam_conn_id",
+        "gcp_conn_id",
+        "impersonation_chain",
     )
-    template_fields_renderers = dict.fromkeys(template_fields[:9], "json")
+    template_fields_renderers = dict.fromkeys(template_fields[:10], "json")
+    operator_extra_links = (DataflowLink(), OutputLink())
     ui_color = "#e8f0fe"
 
     def __init__(
@@ -84,9 +114,13 @@ class RunInferenceOperator(BaseOperator):
         limits: Any = None,
         batching: Any = None,
         cache: Any = None,
+        runner: Any = None,
         state_uri: str | None = None,
         job_name: str | None = None,
         llmbeam_conn_id: str = "llmbeam_default",
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -101,37 +135,196 @@ class RunInferenceOperator(BaseOperator):
         self.limits = plain(limits)
         self.batching = plain(batching)
         self.cache = plain(cache)
+        self.runner = plain(runner)
         self.state_uri = state_uri
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
+        self.deferrable = deferrable
         self._process: JobProcess | None = None
+        self._watched: TaskJob | None = None
         data = self._spec_data(job_name or "parsed")
         if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
-        from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
-        from airflow_provider_llmbeam.hooks.postgres import sink_environment
-
-        data = self._spec_data(self.job_name or job_name(context["ti"]))
-        environment: dict[str, str] = {}
-        try:
-            if isinstance(self.model, Mapping):
-                data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
-            spec = JobSpec.parse(data)
-            environment |= sink_environment(spec.sink)
+        with _errors_of_airflow():
+            spec, environment = self._job(context)
+            if isinstance(spec.runner, DataflowRunner):
+                return self._run_on_dataflow(spec, context)
+            if self.impersonation_chain:
+                raise JobSpecError(
+                    f"`impersonation_chain`: needs a `runner` of type 'dataflow'; got {self.impersonation_chain!r}. "
+                    "Nothing was sent or billed."
+                )
             self._process = JobProcess(spec, environment, self.log)
-            return self._process.run()
-        except LLMBeamError as error:
-            if error.retryable:
-                raise
-            raise AirflowFailException(str(error)) from error
+            with google_credentials(spec, self.gcp_conn_id):
+                return self._process.run()
+
+    def execute_complete(self, context: Context, event: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+        """Goes on when Dataflow is done; Airflow calls it."""
+        with _errors_of_airflow():
+            return self._conclude(TaskJob(**job), JobEnd.from_event(event), context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Cancels the job when waiting for it failed or took longer than `execution_timeout`."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (TaskDeferralError, TaskDeferralTimeout) as error:
+            job = TaskJob(**(next_kwargs or {})["job"])
+            self._abandon(job, f"Waiting for the job ended with {type(error).__name__}")
+            raise
 
     def on_kill(self) -> None:
         """Ends the job. What it was answered so far is in the journal."""
         if self._process is not None:
             self._process.stop()
+        if self._watched is not None:
+            self._abandon(self._watched, "The task was killed")
+
+    def _run_on_dataflow(self, spec: JobSpec, context: Context) -> dict[str, Any]:
+        from airflow_provider_llmbeam.hooks.google_errors import before_submission
+
+        assert isinstance(spec.runner, DataflowRunner)
+        hook = self._hook(spec.runner.location, spec.runner.project)
+        jobs = TaskJobs(hook, context.get("task_state_store"), self.log)
+        with before_submission():
+            hook.check_bucket(spec.temp_uri)
+            job = jobs.find(spec)
+        job = job or jobs.remember(self._submit(spec, hook))
+        self._show_links(spec, job, context)
+        trigger = self._trigger(spec, job)
+        self._watched, watch = job, trigger.watch(self.log)
+        seen = watch.look()  # a job that is over already needs no trigger
+        if isinstance(seen, Wait) and self.deferrable:
+            self.defer(
+                trigger=trigger,
+                method_name="execute_complete",
+                kwargs={"job": job.plain()},
+                timeout=self.execution_timeout,
+            )
+        if isinstance(seen, Wait):
+            try:
+                seen = wait(watch)
+            except BaseException as error:  # such as Airflow's `execution_timeout`
+                self._abandon(job, f"Waiting for the job ended with {type(error).__name__}")
+                raise
+        return self._conclude(job, seen, context)
+
+    def _submit(self, spec: JobSpec, hook: DataflowJobHook) -> TaskJob:
+        assert isinstance(spec.runner, DataflowRunner)
+        if spec.runner.flex_template is not None:
+            job_id = self._launch(spec, spec.runner, hook)
+        else:
+            chain = self.impersonation_chain or ()
+            chain = chain if isinstance(chain, str) else ",".join(chain)
+            self._process = JobProcess(spec, {}, self.log)
+            with hook.provide_gcp_credential_file_as_context():
+                submitted = self._process.submit([f"--impersonate_service_account={chain}"] if chain else [])
+            job_id = submitted["id"]
+        return TaskJob.of(spec, job_id, is_attached=False)
+
+    def _launch(self, spec: JobSpec, runner: DataflowRunner, hook: DataflowJobHook) -> str:
+        from airflow_provider_llmbeam.hooks.google_errors import before_submission
+
+        spec_uri = f"{spec.home_uri}spec.json"
+        with before_submission():
+            hook.write(spec_uri, spec.model_dump_json())
+            launched = hook.launch_flex_template(
+                runner.flex_template or "",
+                name=dataflow_name(spec),
+                parameters={"spec": spec_uri},
+                environment=environment(runner, spec.temp_uri),
+                labels=labels(spec),
+            )
+        return launched.job_id
+
+    def _conclude(self, job: TaskJob, seen: JobEnd, context: Context) -> dict[str, Any]:
+        if seen.outcome == "cancelled" and job.is_attached:
+            # A clear ends the job of the try before, sometimes after this try has found it.
+            self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
+            return self.execute(context)
+        if seen.error is not None:
+            raise seen.error
+        self.log.info("%s", seen.message)
+        job = replace(job, id=seen.job_id)
+        jobs = TaskJobs(self._hook(job.location, job.project), context.get("task_state_store"), self.log)
+        return jobs.collect(job)
+
+    def _abandon(self, job: TaskJob, why: str) -> None:
+        """Sees to a job that nobody waits for any more."""
+        self._watched = None
+        kept = f"What was answered is kept in {job.journal_uri!r}."
+        if not job.cancel_on_kill:
+            self.log.warning(
+                "%s. Dataflow job %r is left running and billing (`runner.cancel_on_kill` is off). To end it: %s. %s",
+                why,
+                job.id,
+                job.address.cancel_command,
+                kept,
+            )
+            return
+        try:
+            self._hook(job.location, job.project).cancel(job.id)
+        except LLMBeamError as error:
+            self.log.error(
+                "%s. Dataflow job %r may still be running and billing: %s To end it: %s. %s",
+                why,
+                job.id,
+                error,
+                job.address.cancel_command,
+                kept,
+            )
+        else:
+            self.log.warning("%s. Dataflow job %r was cancelled. %s", why, job.id, kept)
+
+    def _hook(self, location: str, project: str | None) -> DataflowJobHook:
+        from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+
+        return DataflowJobHook(location, project, self.gcp_conn_id, self.impersonation_chain)
+
+    def _trigger(self, spec: JobSpec, job: TaskJob) -> DataflowJobTrigger:
+        assert isinstance(spec.runner, DataflowRunner)
+        price = price_of(spec.model, spec.limits.price)
+        return DataflowJobTrigger(
+            project=job.project,
+            location=job.location,
+            job_id=job.id,
+            journal_uri=job.journal_uri,
+            gcp_conn_id=self.gcp_conn_id,
+            impersonation_chain=self.impersonation_chain,
+            poll_interval_seconds=spec.runner.poll_interval_seconds,
+            budget_usd=spec.limits.budget_usd,
+            price=price and price.model_dump(),
+            cancel_on_kill=job.cancel_on_kill,
+        )
+
+    def _show_links(self, spec: JobSpec, job: TaskJob, context: Context) -> None:
+        url = dataflow_url(job.project, job.location, job.id)
+        self.log.info("Open in Dataflow: %s", url)
+        context["ti"].xcom_push(key=DataflowLink().xcom_key, value=url)
+        if (output := output_url(spec)) is not None:
+            context["ti"].xcom_push(key=OutputLink().xcom_key, value=output)
+
+    def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
+        """The spec, complete, and the environment that holds its secrets."""
+        from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+        from airflow_provider_llmbeam.hooks.postgres import sink_environment
+
+        data = self._spec_data(self.job_name or job_name(context["ti"]))
+        secrets: dict[str, str] = {}
+        if isinstance(self.model, Mapping):
+            data["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
+        runner = self.runner
+        if isinstance(runner, Mapping) and runner.get("type") == "dataflow" and not runner.get("project"):
+            from airflow_provider_llmbeam.hooks.google_errors import before_submission
+
+            with before_submission():
+                data["runner"] = {**runner, "project": self._hook(runner.get("location", ""), None).project}
+        spec = JobSpec.parse(data)
+        return spec, secrets | sink_environment(spec.sink)
 
     def _spec_data(self, name: str) -> dict[str, Any]:
         prompt = self.prompt
@@ -149,9 +342,21 @@ class RunInferenceOperator(BaseOperator):
             "limits": self.limits,
             "batching": self.batching,
             "cache": self.cache,
+            "runner": self.runner,
             "state_uri": self.state_uri,
         }
         return {field: value for field, value in parts.items() if value is not None}
+
+
+@contextmanager
+def _errors_of_airflow() -> Iterator[None]:
+    """Turns an error that a retry repeats into one that Airflow does not retry."""
+    try:
+        yield
+    except LLMBeamError as error:
+        if error.retryable:
+            raise
+        raise AirflowFailException(str(error)) from error
 
 
 def job_name(ti: Any) -> str:
