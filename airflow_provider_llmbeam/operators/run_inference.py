@@ -6,26 +6,22 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.hooks.flex_template import environment
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
 from airflow_provider_llmbeam.hooks.job_watch import wait
 from airflow_provider_llmbeam.hooks.poller import Wait
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, dataflow_url, output_url
+from airflow_provider_llmbeam.operators.dataflow_task import DataflowTask
 from airflow_provider_llmbeam.operators.job_process import JobProcess
 from airflow_provider_llmbeam.operators.literal import literal_problems, plain
-from airflow_provider_llmbeam.operators.task_job import TaskJob, TaskJobs
-from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
+from airflow_provider_llmbeam.operators.task_job import TaskJob
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 try:
     from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
@@ -34,8 +30,6 @@ except ImportError:  # Airflow 3.1
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
 
 class RunInferenceOperator(BaseOperator):
@@ -143,6 +137,7 @@ class RunInferenceOperator(BaseOperator):
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
         self._process: JobProcess | None = None
+        self._dataflow: DataflowTask | None = None
         self._watched: TaskJob | None = None
         data = self._spec_data(job_name or "parsed")
         if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
@@ -151,9 +146,10 @@ class RunInferenceOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
         with _errors_of_airflow():
+            self._dataflow = self._dataflow_task(context)
             spec, environment = self._job(context)
             if isinstance(spec.runner, DataflowRunner):
-                return self._run_on_dataflow(spec, context)
+                return self._run_on_dataflow(spec, spec.runner, context)
             if self.impersonation_chain:
                 raise JobSpecError(
                     f"`impersonation_chain`: needs a `runner` of type 'dataflow'; got {self.impersonation_chain!r}. "
@@ -166,36 +162,32 @@ class RunInferenceOperator(BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
         """Goes on when Dataflow is done; Airflow calls it."""
         with _errors_of_airflow():
+            self._dataflow = self._dataflow_task(context)
             return self._conclude(TaskJob(**job), JobEnd.from_event(event), context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Cancels the job when waiting for it failed or took longer than `execution_timeout`."""
+        """Sees to the job when waiting for it failed, or took longer than `execution_timeout`."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
             job = TaskJob(**(next_kwargs or {})["job"])
-            self._abandon(job, f"Waiting for the job ended with {type(error).__name__}")
+            self._dataflow_task(context).abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
             raise
 
     def on_kill(self) -> None:
         """Ends the job. What it was answered so far is in the journal."""
         if self._process is not None:
             self._process.stop()
-        if self._watched is not None:
-            self._abandon(self._watched, "The task was killed")
+        if self._dataflow is not None:
+            self._dataflow.stop()
+            if self._watched is not None:
+                self._dataflow.abandon(self._watched, "The task was killed.")
 
-    def _run_on_dataflow(self, spec: JobSpec, context: Context) -> dict[str, Any]:
-        from airflow_provider_llmbeam.hooks.google_errors import before_submission
-
-        assert isinstance(spec.runner, DataflowRunner)
-        hook = self._hook(spec.runner.location, spec.runner.project)
-        jobs = TaskJobs(hook, context.get("task_state_store"), self.log)
-        with before_submission():
-            hook.check_bucket(spec.temp_uri)
-            job = jobs.find(spec)
-        job = job or jobs.remember(self._submit(spec, hook))
+    def _run_on_dataflow(self, spec: JobSpec, runner: DataflowRunner, context: Context) -> dict[str, Any]:
+        assert self._dataflow is not None
+        job = self._dataflow.obtain(spec, runner)
         self._show_links(spec, job, context)
-        trigger = self._trigger(spec, job)
+        trigger = self._dataflow.trigger(spec, runner, job)
         self._watched, watch = job, trigger.watch(self.log)
         seen = watch.look()  # a job that is over already needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
@@ -209,97 +201,19 @@ class RunInferenceOperator(BaseOperator):
             try:
                 seen = wait(watch)
             except BaseException as error:  # such as Airflow's `execution_timeout`
-                self._abandon(job, f"Waiting for the job ended with {type(error).__name__}")
+                self._watched = None
+                self._dataflow.abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
                 raise
+        self._watched = None
         return self._conclude(job, seen, context)
 
-    def _submit(self, spec: JobSpec, hook: DataflowJobHook) -> TaskJob:
-        assert isinstance(spec.runner, DataflowRunner)
-        if spec.runner.flex_template is not None:
-            job_id = self._launch(spec, spec.runner, hook)
-        else:
-            chain = self.impersonation_chain or ()
-            chain = chain if isinstance(chain, str) else ",".join(chain)
-            self._process = JobProcess(spec, {}, self.log)
-            with hook.provide_gcp_credential_file_as_context():
-                submitted = self._process.submit([f"--impersonate_service_account={chain}"] if chain else [])
-            job_id = submitted["id"]
-        return TaskJob.of(spec, job_id, is_attached=False)
-
-    def _launch(self, spec: JobSpec, runner: DataflowRunner, hook: DataflowJobHook) -> str:
-        from airflow_provider_llmbeam.hooks.google_errors import before_submission
-
-        spec_uri = f"{spec.home_uri}spec.json"
-        with before_submission():
-            hook.write(spec_uri, spec.model_dump_json())
-            launched = hook.launch_flex_template(
-                runner.flex_template or "",
-                name=dataflow_name(spec),
-                parameters={"spec": spec_uri},
-                environment=environment(runner, spec.temp_uri),
-                labels=labels(spec),
-            )
-        return launched.job_id
-
     def _conclude(self, job: TaskJob, seen: JobEnd, context: Context) -> dict[str, Any]:
+        assert self._dataflow is not None
         if seen.outcome == "cancelled" and job.is_attached:
-            # A clear ends the job of the try before, sometimes after this try has found it.
+            # A clear cancels the job of the try before, sometimes after this one has found it.
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
             return self.execute(context)
-        if seen.error is not None:
-            raise seen.error
-        self.log.info("%s", seen.message)
-        job = replace(job, id=seen.job_id)
-        jobs = TaskJobs(self._hook(job.location, job.project), context.get("task_state_store"), self.log)
-        return jobs.collect(job)
-
-    def _abandon(self, job: TaskJob, why: str) -> None:
-        """Sees to a job that nobody waits for any more."""
-        self._watched = None
-        kept = f"What was answered is kept in {job.journal_uri!r}."
-        if not job.cancel_on_kill:
-            self.log.warning(
-                "%s. Dataflow job %r is left running and billing (`runner.cancel_on_kill` is off). To end it: %s. %s",
-                why,
-                job.id,
-                job.address.cancel_command,
-                kept,
-            )
-            return
-        try:
-            self._hook(job.location, job.project).cancel(job.id)
-        except LLMBeamError as error:
-            self.log.error(
-                "%s. Dataflow job %r may still be running and billing: %s To end it: %s. %s",
-                why,
-                job.id,
-                error,
-                job.address.cancel_command,
-                kept,
-            )
-        else:
-            self.log.warning("%s. Dataflow job %r was cancelled. %s", why, job.id, kept)
-
-    def _hook(self, location: str, project: str | None) -> DataflowJobHook:
-        from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-
-        return DataflowJobHook(location, project, self.gcp_conn_id, self.impersonation_chain)
-
-    def _trigger(self, spec: JobSpec, job: TaskJob) -> DataflowJobTrigger:
-        assert isinstance(spec.runner, DataflowRunner)
-        price = price_of(spec.model, spec.limits.price)
-        return DataflowJobTrigger(
-            project=job.project,
-            location=job.location,
-            job_id=job.id,
-            journal_uri=job.journal_uri,
-            gcp_conn_id=self.gcp_conn_id,
-            impersonation_chain=self.impersonation_chain,
-            poll_interval_seconds=spec.runner.poll_interval_seconds,
-            budget_usd=spec.limits.budget_usd,
-            price=price and price.model_dump(),
-            cancel_on_kill=job.cancel_on_kill,
-        )
+        return self._dataflow.collect(job, seen)
 
     def _show_links(self, spec: JobSpec, job: TaskJob, context: Context) -> None:
         url = dataflow_url(job.project, job.location, job.id)
@@ -307,6 +221,10 @@ class RunInferenceOperator(BaseOperator):
         context["ti"].xcom_push(key=DataflowLink().xcom_key, value=url)
         if (output := output_url(spec)) is not None:
             context["ti"].xcom_push(key=OutputLink().xcom_key, value=output)
+
+    def _dataflow_task(self, context: Context) -> DataflowTask:
+        store = context.get("task_state_store")
+        return DataflowTask(self.gcp_conn_id, self.impersonation_chain, store, self.log)
 
     def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
         """The spec, complete, and the environment that holds its secrets."""
@@ -319,10 +237,8 @@ class RunInferenceOperator(BaseOperator):
             data["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
         runner = self.runner
         if isinstance(runner, Mapping) and runner.get("type") == "dataflow" and not runner.get("project"):
-            from airflow_provider_llmbeam.hooks.google_errors import before_submission
-
-            with before_submission():
-                data["runner"] = {**runner, "project": self._hook(runner.get("location", ""), None).project}
+            location = str(runner.get("location"))
+            data["runner"] = {**runner, "project": self._dataflow_task(context).project(location)}
         spec = JobSpec.parse(data)
         return spec, secrets | sink_environment(spec.sink)
 

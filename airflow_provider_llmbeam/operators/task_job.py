@@ -138,8 +138,8 @@ class TaskJobs:
         counted, read = self._hook.counts(job.id, running=False).rows, report["rows"]["read"]
         if counted != read:
             self._log.warning(
-                "Dataflow's counter says that %d rows were read, the report %d. The report is exact: it adds up what "
-                "was written. Please compare it with the source.",
+                "Dataflow's counter says that %d rows were read, the report %d. The report adds up what was written; "
+                "compare it with the source.",
                 counted,
                 read,
             )
@@ -171,8 +171,8 @@ class TaskJobs:
         while not self._hook.get(job.job_id).is_over:
             if waited >= END_SECONDS:
                 raise JobFailedError(
-                    f"Job {job.job_id!r} of an earlier try did not end within {END_SECONDS:.0f} s of being "
-                    "cancelled. It may still be running and billing; nothing else was submitted. A retry looks again."
+                    f"Job {job.job_id!r} of an earlier try did not end within {END_SECONDS:.0f} s of being cancelled. "
+                    "It may still be running and billing; nothing else was submitted. A retry looks again."
                 )
             self._sleep(_LOOK_SECONDS)
             waited += _LOOK_SECONDS

@@ -79,6 +79,8 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str
             "flexrs_goal": runner.flexrs and runner.flexrs.upper(),
             "sdk_container_image": runner.container_image,
             "extra_package": worker_package and str(worker_package),
+            # Nothing that is pickled lives in `__main__`, which is the door.
+            "no_save_main_session": True,
         }
     )
     yield from _flags(runner.options)
