@@ -29,7 +29,10 @@ REQUIREMENTS = (
     "tqdm",
 )
 #: What one sink alone needs, with its extras.
-SINK_REQUIREMENTS: dict[type, tuple[str, ...]] = {PostgresSink: ("psycopg[binary]",), MilvusSink: ("pymilvus",)}
+SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
+    PostgresSink: ("psycopg[binary]",),
+    MilvusSink: ("pymilvus",),
+}
 
 _PACKAGE = "airflow_provider_llmbeam"
 _TOP = ("__init__.py", "counts.py", "exceptions.py", "py.typed")
@@ -59,7 +62,9 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     release = airflow_provider_llmbeam.__version__
     info = f"{_PACKAGE}_worker-{release}.dist-info"
     files = dict(_modules(Path(airflow_provider_llmbeam.__file__).parent))
-    files[f"{info}/METADATA"] = _metadata(release, pinned_requirements(spec.sink if spec else None)).encode()
+    files[f"{info}/METADATA"] = _metadata(
+        release, pinned_requirements(*([type(spec.sink)] if spec else []))
+    ).encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: llmbeam\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD").encode()
     wheel = directory / f"{_PACKAGE}_worker-{release}-py3-none-any.whl"
@@ -73,13 +78,17 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     return wheel
 
 
-def pinned_requirements(sink: Sink | None = None) -> list[str]:
+def pinned_requirements(*sinks: type[Sink]) -> list[str]:
     """What a worker has to install, e.g. `aiohttp==3.14.5`, each in the version that is installed here.
+
+    Args:
+        sinks: Types of the sinks that it will write.
 
     Raises:
         JobSpecError: One of them is not installed here.
     """
-    return [_pinned(name) for name in (*REQUIREMENTS, *SINK_REQUIREMENTS.get(type(sink), ()))]
+    extra = [name for sink in sinks for name in SINK_REQUIREMENTS.get(sink, ())]
+    return [_pinned(name) for name in (*REQUIREMENTS, *extra)]
 
 
 def _pinned(requirement: str) -> str:

@@ -199,3 +199,13 @@ def test_every_module_of_the_package_loads_there(worker, tmp_path):
     )
     ended = run(worker, ("-c", code), directory=tmp_path)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_built_where_only_the_wheel_is_it_is_the_same_wheel(worker, wheel, tmp_path):
+    code = (
+        "from pathlib import Path; from airflow_provider_llmbeam.pipeline import worker_package;"
+        f"worker_package.build_worker_package(Path({str(tmp_path)!r}))"
+    )
+    ended = run(worker, ("-c", code), directory=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
