@@ -10,6 +10,7 @@ from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.account import CountRows, TallyRows
+from airflow_provider_llmbeam.pipeline.check_sink import once_the_sink_is_checked
 from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.keys import unique
 from airflow_provider_llmbeam.pipeline.publish import Publish
@@ -38,7 +39,7 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
     rendered = rows | "Render" >> beam.ParDo(Render(spec)).with_outputs(DEAD, main="rows")
     requests, reused = reuse(root, rendered["rows"], spec, duplicate_keys)
     inferred = (
-        requests
+        once_the_sink_is_checked(root, requests, spec)
         | "RunInference" >> RunInference(_handler(spec))
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(DEAD, main="answered")
     )
@@ -104,4 +105,5 @@ def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
         fingerprint_of=lambda request: request.fingerprint,
         job=spec.name,
         max_repairs=spec.prompt.max_repairs,
+        environment_secrets=spec.environment_secrets,
     )

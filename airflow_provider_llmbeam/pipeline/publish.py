@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostEr
 from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.account import Tally, add_up
 from airflow_provider_llmbeam.pipeline.report import build_report
+from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import existing, move_in
 from airflow_provider_llmbeam.pipeline.sources import bigquery
 from airflow_provider_llmbeam.pipeline.write import write_file
@@ -32,6 +33,10 @@ class Publish(beam.DoFn):
     def __init__(self, spec: JobSpec, started_at: float) -> None:
         self._spec = spec
         self._started_at = started_at
+
+    def setup(self) -> None:
+        """Fetches the keys of the sink, where this worker has them from no other step."""
+        load_environment(self._spec.environment_secrets)
 
     def process(
         self,

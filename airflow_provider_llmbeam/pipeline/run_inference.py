@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
@@ -30,6 +31,7 @@ from airflow_provider_llmbeam.engine.shared_governor import SharedGovernor, shar
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.metrics import NAMESPACE, count_outcomes
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import EchoModel, Embedding, Generation, Model, OpenAIModel
@@ -66,6 +68,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         fingerprint_of: Finds the name of its answer in the journal; by default it is computed from the prompt.
         max_repairs: How often a prompt is asked again because `output_schema` refuses its answer.
         job: Whose answers the journal keeps, where several jobs share one.
+        environment_secrets: Variables that a worker's environment gets before the client is opened, each from a
+            secret: `{"GOOGLE_API_KEY": "projects/p/secrets/gemini-key/versions/latest"}`.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         fingerprint_of: Callable[[ExampleT], str] | None = None,
         job: str = "",
         max_repairs: int = 0,
+        environment_secrets: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
@@ -96,9 +101,11 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._fingerprint_of = fingerprint_of
         self._job = job
         self._max_repairs = max_repairs
+        self._environment_secrets = dict(environment_secrets)
 
     def load_model(self) -> EngineThread:
-        """Opens the client, once per process."""
+        """Opens the client, once per process; its keys come first."""
+        load_environment(self._environment_secrets)
         uri = self._journal_uri
         return EngineThread(self._open_engine, Journal(uri, job=self._job, files=BeamFiles()) if uri else None)
 

@@ -55,6 +55,12 @@ Method = Literal[
     "bigquery.tables.list",
     "bigquery.tables.patch",
     "bigquery.uploads.start",
+    "secretmanager.secrets.addVersion",
+    "secretmanager.secrets.create",
+    "secretmanager.secrets.get",
+    "secretmanager.secrets.list",
+    "secretmanager.versions.access",
+    "secretmanager.versions.list",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -197,7 +203,7 @@ class Faults:
         """Give `fault` to calls of `method` whose text contains a string.
 
         The text is prompt and system text of a model, bucket and object of a storage method, path and
-        body of a BigQuery method.
+        body of a BigQuery method, project and secret of a Secret Manager method.
 
         Args:
             method: The method to watch.

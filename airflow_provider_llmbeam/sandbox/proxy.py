@@ -28,6 +28,7 @@ SERVED_HOSTS = frozenset(
         "generativelanguage.googleapis.com",
         "iamcredentials.googleapis.com",
         "oauth2.googleapis.com",
+        "secretmanager.googleapis.com",
         "storage.googleapis.com",
         "www.googleapis.com",
     }
@@ -173,6 +174,8 @@ class Proxy:
             task = asyncio.ensure_future(self._connection(reader, writer))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
+            # Also of a task that is cancelled before its first step, which runs no `finally`.
+            task.add_done_callback(lambda _: writer.transport.abort())
 
         server = await asyncio.start_server(accept, HOST, self._port, limit=_MAX_HEAD_BYTES)
         ready.set_result(server.sockets[0].getsockname()[1])

@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.sandbox import (
     gemini_embeddings,
     openai,
     openai_embeddings,
+    secret_manager,
     storage,
 )
 from airflow_provider_llmbeam.sandbox.backend import Backend
@@ -90,7 +91,8 @@ class Sandbox:
             raise ValueError(f"`buckets` must be names of buckets. {error}") from error
         self._storage = storage.Storage(store)
         self._bigquery = bigquery.BigQuery(self._backend, store, job_seconds=job_seconds)
-        self._backend.on_reset += [self._storage.clear, self._bigquery.clear]
+        self._secrets = secret_manager.SecretManager(clock)
+        self._backend.on_reset += [self._storage.clear, self._bigquery.clear, self._secrets.clear]
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -147,7 +149,7 @@ class Sandbox:
         return control.stats(self._backend)
 
     def reset(self) -> None:
-        """Forget requests, faults, what was used of the quota, objects and tables."""
+        """Forget requests, faults, what was used of the quota, objects, tables and secrets."""
         self._backend.reset()
 
     def start(self) -> None:
@@ -203,6 +205,7 @@ class Sandbox:
         application.add_routes(credentials.routes())
         application.add_routes(storage.routes(self._backend, self._storage))
         application.add_routes(bigquery.routes(self._backend, self._bigquery))
+        application.add_routes(secret_manager.routes(self._backend, self._secrets))
         for module in (openai, openai_embeddings):
             application.add_routes(
                 module.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit)

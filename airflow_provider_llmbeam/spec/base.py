@@ -69,6 +69,8 @@ def files_unless_told(data: Any) -> Any:
     return {"type": "files", **data} if isinstance(data, Mapping) else data
 
 
+#: Fields into which somebody may write the secret itself, where its name is expected.
+_NEVER_SHOWN = frozenset({"environment_secrets"})
 #: Fields that hold one of several types; pydantic puts the type's name behind them.
 _UNIONS = ("source", "model", "sink", "runner")
 
@@ -79,6 +81,8 @@ def _problem(item: dict[str, Any]) -> SpecProblem:
         del path[1]
     field = ".".join(path)
     got, context = item.get("input"), item.get("ctx", {})
+    if not _NEVER_SHOWN.isdisjoint(path):
+        got = "…"
     match item["type"]:
         case "extra_forbidden":
             want = "there is no such field"

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
+from airflow_provider_llmbeam.spec.worker_secrets import missing_worker_secrets
 
 #: Parts of a prompt that have no place in a vector of its text.
 _NOT_EMBEDDED = ("system", "output_schema", "media")
@@ -27,7 +28,8 @@ _MILVUS_FIELD = re.compile(r"(?!(vector|llmbeam_id)$)[A-Za-z_][A-Za-z0-9_]{0,254
 class JobSpec(SpecModel):
     """What is asked for: rows, a prompt, a model, a place for the answers.
 
-    It holds no secret: keys come from the environment (`GOOGLE_API_KEY`, `OpenAIModel.api_key_env`).
+    It holds no secret: keys come from the environment (`GOOGLE_API_KEY`, `OpenAIModel.api_key_env`), on Dataflow
+    from Secret Manager (`DataflowRunner.environment_secrets`).
 
     Attributes:
         version: Of this format.
@@ -149,6 +151,14 @@ class JobSpec(SpecModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _workers_find_their_keys(self) -> Self:
+        if isinstance(self.runner, DataflowRunner) and (
+            missing := missing_worker_secrets(self.runner, self.model, self.sink)
+        ):
+            raise ValueError(missing)
+        return self
+
     @property
     def home_uri(self) -> str:
         """Directory of what belongs to this job alone."""
@@ -180,6 +190,11 @@ class JobSpec(SpecModel):
         """Directory that a BigQuery source is exported to, of this job alone."""
         given = self.source.export_uri if isinstance(self.source, BigQuerySource) else None
         return f"{given}{self.name}/" if given else f"{self.home_uri}export/"
+
+    @property
+    def environment_secrets(self) -> dict[str, str]:
+        """Variables of the workers' environment, each from a secret; none where the job runs on this machine."""
+        return self.runner.environment_secrets if isinstance(self.runner, DataflowRunner) else {}
 
     @property
     def temp_uri(self) -> str:

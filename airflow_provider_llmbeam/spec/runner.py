@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
 
@@ -128,6 +128,15 @@ class DataflowRunner(SpecModel):
             if name in _SAID_ELSEWHERE:
                 raise ValueError(f"has {name!r}, which `{_SAID_ELSEWHERE[name]}` says already")
         return options
+
+    @model_validator(mode="after")
+    def _not_more_than_at_most(self) -> Self:
+        if self.num_workers is not None and self.max_workers is not None and self.num_workers > self.max_workers:
+            raise ValueError(
+                f"begins with more workers (`num_workers`, {self.num_workers}) than it may have (`max_workers`, "
+                f"{self.max_workers})"
+            )
+        return self
 
 
 Runner = Annotated[DirectRunner | DataflowRunner, Field(discriminator="type")]

@@ -16,14 +16,15 @@ def max_workers(runner: DataflowRunner, limits: Limits) -> int:
     """The most workers that a job may have: as many as its quota keeps busy.
 
     Little's law: a rate of r requests a second, each of which takes s seconds, keeps r × s requests in flight; a
-    worker, which is one process, has `limits.max_in_flight` of them.
+    worker, which is one process, has `limits.max_in_flight` of them. Never fewer than the job begins with.
     """
     if runner.max_workers is not None:
         return runner.max_workers
+    begins_with = runner.num_workers or 1
     if limits.requests_per_minute is None:
-        return WITHOUT_A_QUOTA
+        return max(begins_with, WITHOUT_A_QUOTA)
     per_second = limits.requests_per_minute * limits.share_ratio / 60
-    return max(1, math.ceil(per_second * runner.expected_latency_seconds / limits.max_in_flight))
+    return max(begins_with, math.ceil(per_second * runner.expected_latency_seconds / limits.max_in_flight))
 
 
 def limits_of_a_worker(spec: JobSpec) -> Limits:

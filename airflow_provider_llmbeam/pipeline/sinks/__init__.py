@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, milvus, postgres
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.worker_secrets import sink_needs_worker_secrets
 
 
 def staged_as(sink: Sink) -> tuple[str, int]:
@@ -22,6 +23,19 @@ def staged_as(sink: Sink) -> tuple[str, int]:
 
 def check(spec: JobSpec) -> None:
     """Looks, before anything is billed, whether the sink can take the answers at the end.
+
+    Where only the workers hold its key, they look, with `check_here`.
+
+    Raises:
+        JobSpecError: It cannot.
+        JobFailedError: It does not answer.
+    """
+    if not sink_needs_worker_secrets(spec):
+        check_here(spec)
+
+
+def check_here(spec: JobSpec) -> None:
+    """Looks from this machine, with the keys of this process, whether the sink can take the answers.
 
     Raises:
         JobSpecError: It cannot.

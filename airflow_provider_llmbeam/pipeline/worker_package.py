@@ -1,0 +1,132 @@
+"""The part of this package that a Beam worker needs, as a wheel."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import airflow_provider_llmbeam
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
+
+#: Distributions that `spec`, `engine` and `pipeline` import, without those that `apache-beam[gcp]` brings: the
+#: container of a worker has it. A test compares this with the imports and with pyproject.toml.
+REQUIREMENTS = (
+    "aiohttp",
+    "google-genai",
+    "jinja2",
+    "jsonschema",
+    "pyarrow",
+    "pydantic",
+    "referencing",
+    "tqdm",
+)
+#: What one sink alone needs, with its extras.
+SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
+    PostgresSink: ("psycopg[binary]",),
+    MilvusSink: ("pymilvus",),
+}
+
+_PACKAGE = "airflow_provider_llmbeam"
+_TOP = ("__init__.py", "counts.py", "exceptions.py", "py.typed")
+_RINGS = ("spec", "engine", "pipeline")
+#: The first moment that a zip archive can name.
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+
+
+def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
+    """Builds a wheel of `spec`, `engine` and `pipeline`, which needs no Airflow.
+
+    A wheel and no sdist: to install an sdist, a worker needs a build backend, and a network to fetch it. Its
+    requirements are pinned to the versions that are installed here, because what is pickled here is read there.
+    Built twice from the same files, it has the same bytes.
+
+    Args:
+        directory: Where the wheel goes; it is there already.
+        spec: The job that will run; what its sink needs besides is required, too.
+
+    Returns:
+        The wheel.
+
+    Raises:
+        JobSpecError: A requirement is not installed here, so that its version is unknown.
+        OSError: The wheel cannot be written.
+    """
+    release = airflow_provider_llmbeam.__version__
+    info = f"{_PACKAGE}_worker-{release}.dist-info"
+    files = dict(_modules(Path(airflow_provider_llmbeam.__file__).parent))
+    files[f"{info}/METADATA"] = _metadata(
+        release, pinned_requirements(*([type(spec.sink)] if spec else []))
+    ).encode()
+    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: llmbeam\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD").encode()
+    wheel = directory / f"{_PACKAGE}_worker-{release}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, _LONG_AGO)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # Unix, wherever it is built
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return wheel
+
+
+def pinned_requirements(*sinks: type[Sink]) -> list[str]:
+    """What a worker has to install, e.g. `aiohttp==3.14.5`, each in the version that is installed here.
+
+    Args:
+        sinks: Types of the sinks that it will write.
+
+    Raises:
+        JobSpecError: One of them is not installed here.
+    """
+    extra = [name for sink in sinks for name in SINK_REQUIREMENTS.get(sink, ())]
+    return [_pinned(name) for name in (*REQUIREMENTS, *extra)]
+
+
+def _pinned(requirement: str) -> str:
+    name = requirement.partition("[")[0]
+    try:
+        return f"{requirement}=={version(name)}"
+    except PackageNotFoundError:
+        raise JobSpecError(
+            f"The workers need {name!r} in the version that is installed where the job is launched, and it is not "
+            f"installed there. Install it there: `pip install '{requirement}'`. Nothing was sent or billed."
+        ) from None
+
+
+def _modules(package: Path) -> Iterator[tuple[str, bytes]]:
+    found = [package / name for name in _TOP if (package / name).is_file()]
+    for ring in _RINGS:
+        found += [path for path in (package / ring).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    for path in sorted(found):
+        yield f"{_PACKAGE}/{path.relative_to(package).as_posix()}", path.read_bytes()
+
+
+def _metadata(release: str, requirements: list[str]) -> str:
+    lines = [
+        "Metadata-Version: 2.1",
+        "Name: airflow-provider-llmbeam-worker",
+        f"Version: {release}",
+        "Summary: What airflow-provider-llmbeam needs on a Beam worker.",
+        "Requires-Python: >=3.11",
+        *(f"Requires-Dist: {requirement}" for requirement in requirements),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _record(files: dict[str, bytes], own_name: str) -> str:
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    for name, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+        writer.writerow((name, f"sha256={digest}", len(content)))
+    writer.writerow((own_name, "", ""))
+    return lines.getvalue()

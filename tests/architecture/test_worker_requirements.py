@@ -1,0 +1,77 @@
+"""The requirements of the workers' wheel are those of the code in it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import airflow_provider_llmbeam
+from airflow_provider_llmbeam.pipeline.worker_package import REQUIREMENTS, SINK_REQUIREMENTS
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(airflow_provider_llmbeam.__file__).parent
+BEAM = "apache-beam"
+#: `pymilvus` brings it where a local file is the server, which no worker can open.
+LOCAL_ONLY = {"milvus-lite"}
+
+
+def imports():
+    """The names that each import statement may load: of `from a import b`, both `a` and `a.b`."""
+    for ring in ("spec", "engine", "pipeline"):
+        for path in (PACKAGE / ring).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    yield from ([alias.name] for alias in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    yield [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """The distributions that the three packages import."""
+    owners = {
+        str(file): canonicalize_name(one.metadata["Name"]) for one in distributions() for file in one.files or ()
+    }
+    found = set()
+    for modules in imports():
+        if modules[0].partition(".")[0] in (*sys.stdlib_module_names, "airflow_provider_llmbeam"):
+            continue
+        files = [f"{module.replace('.', '/')}{end}" for module in modules for end in (".py", "/__init__.py")]
+        owning = {owners[file] for file in files if file in owners}
+        assert owning, f"{modules} is of no distribution"
+        found |= owning
+    return found
+
+
+def names(requirements):
+    return {canonicalize_name(Requirement(line).name) for line in requirements}
+
+
+def test_the_wheel_requires_what_its_code_imports_and_beam_does_not_bring(imported):
+    (beam,) = distributions(name=BEAM)
+    brought = {
+        canonicalize_name(requirement.name)
+        for requirement in map(Requirement, beam.requires)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": "gcp"})
+    }
+    of_sinks = names(line for lines in SINK_REQUIREMENTS.values() for line in lines)
+    assert of_sinks <= imported
+    own = names(REQUIREMENTS)
+    # What the code pickles or hands to Arrow has one version on both sides, whoever brings it.
+    assert imported - brought - of_sinks - LOCAL_ONLY - {BEAM} <= own <= imported
+    assert "google-cloud-secret-manager" in brought, "else the workers could not read a secret"
+
+
+def test_the_wheel_requires_what_the_project_depends_on_and_the_three_packages_import(imported):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    depends = names(project["dependencies"])
+    assert names(REQUIREMENTS) == {name for name in depends & imported if name != BEAM}
+    optional = names(line for extra in ("postgres", "milvus") for line in project["optional-dependencies"][extra])
+    assert names(line for lines in SINK_REQUIREMENTS.values() for line in lines) == optional - LOCAL_ONLY

@@ -1,0 +1,211 @@
+"""The wheel for the workers: what is in it, and that it runs a job where only Beam is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections import Counter
+from importlib.metadata import Distribution, distributions, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from airflow_provider_llmbeam import __version__
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import worker_package
+from airflow_provider_llmbeam.pipeline.worker_package import build_worker_package, pinned_requirements
+from airflow_provider_llmbeam.spec import JobSpec
+
+JOB = {
+    "name": "job",
+    "source": {"uri": "rows.jsonl", "key": ["id"]},
+    "prompt": {"template": "{{ row.text }}"},
+    "model": {"type": "echo"},
+    "sink": {"uri": "out"},
+}
+POSTGRES = {"sink": {"type": "postgres", "table": "answers"}, "state_uri": "state"}
+MILVUS = {
+    "sink": {"type": "milvus", "uri": "http://localhost", "collection": "c"},
+    "state_uri": "state",
+    "task": "embed",
+}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build_worker_package(tmp_path_factory.mktemp("wheel"))
+
+
+def contents(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def required(wheel):
+    (metadata,) = (text for name, text in contents(wheel).items() if name.endswith(".dist-info/METADATA"))
+    lines = metadata.decode().splitlines()
+    return [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+
+
+def test_it_holds_the_beam_side_and_nothing_of_airflows(wheel):
+    assert wheel.name == f"airflow_provider_llmbeam_worker-{__version__}-py3-none-any.whl"
+    names = contents(wheel).keys()
+    package = "airflow_provider_llmbeam"
+    directories = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") > 1}
+    assert directories == {"spec", "engine", "pipeline"}
+    files = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") == 1}
+    assert files - {"py.typed"} == {"__init__.py", "counts.py", "exceptions.py"}
+    assert f"{package}/pipeline/sinks/bigquery.py" in names
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def test_its_record_names_each_file_with_its_hash(wheel):
+    files = contents(wheel)
+    (record,) = (name for name in files if name.endswith("/RECORD"))
+    lines = [line.rsplit(",", 2) for line in files[record].decode().splitlines()]
+    assert {name for name, _, _ in lines} == files.keys()
+    for name, digest, size in lines:
+        if name != record:
+            expected = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode().rstrip("=")
+            assert (digest, int(size)) == (f"sha256={expected}", len(files[name]))
+
+
+def test_built_twice_it_has_the_same_bytes_and_it_takes_no_second(tmp_path, wheel):
+    started = time.process_time()
+    again = build_worker_package(tmp_path)
+    assert time.process_time() - started < 1
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_its_requirements_are_pinned_to_what_is_installed_here(wheel):
+    assert required(wheel) == pinned_requirements()
+    assert f"pydantic=={version('pydantic')}" in required(wheel)
+    assert not [line for line in required(wheel) if line.startswith(("apache-", "psycopg", "pymilvus"))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"), [(POSTGRES, "psycopg[binary]"), (MILVUS, "pymilvus")], ids=["postgres", "milvus"]
+)
+def test_the_client_of_a_sink_is_required_where_the_sink_is_used(tmp_path, changes, name):
+    spec = JobSpec.parse(JOB | changes)
+    extra = set(required(build_worker_package(tmp_path, spec))) - set(pinned_requirements())
+    assert extra == {f"{name}=={version(name.partition('[')[0])}"}
+
+
+def test_a_requirement_that_is_not_installed_here_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_package, "REQUIREMENTS", ("no-such-distribution",))
+    with pytest.raises(JobSpecError, match=r"The workers need 'no-such-distribution'.* Nothing was sent"):
+        build_worker_package(tmp_path)
+
+
+def closure(roots: list[str]) -> dict[str, Distribution]:
+    """The distributions that are installed with `roots`, by name."""
+    installed = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
+    found: dict[str, Distribution] = {}
+    seen, open_ends = set(), [Requirement(root) for root in roots]
+    while open_ends:
+        requirement = open_ends.pop()
+        name, extras = canonicalize_name(requirement.name), tuple(sorted(requirement.extras))
+        if (name, extras) in seen or name not in installed:
+            continue  # the second: an extra that is not installed here, which Beam does without
+        seen.add((name, extras))
+        found[name] = installed[name]
+        for line in installed[name].requires or ():
+            further = Requirement(line)
+            if further.marker is None or any(further.marker.evaluate({"extra": e}) for e in ("", *extras)):
+                open_ends.append(further)
+    return found
+
+
+def link(chosen: dict[str, Distribution], target: Path) -> None:
+    """Links distributions into another environment; of a directory that several share, its files."""
+    everybody = [one for one in distributions() if one.files]
+    owners = Counter(top for one in everybody for top in {file.parts[0] for file in one.files or ()})
+    for one in chosen.values():
+        for file in one.files or ():
+            top = file.parts[0]
+            if top in ("..", "__pycache__") or top.endswith(".pth"):
+                continue
+            shared = owners[top] > 1 and len(file.parts) > 1
+            to = target / (file if shared else top)
+            if to.is_symlink() or to.exists():
+                continue
+            to.parent.mkdir(parents=True, exist_ok=True)
+            source = Path(str(one.locate_file(file if shared else top)))
+            to.symlink_to(source)
+            cache = to.parent / "__pycache__"
+            if (
+                shared
+                and to.parent != target
+                and not cache.is_symlink()
+                and source.with_name("__pycache__").is_dir()
+            ):
+                cache.symlink_to(source.with_name("__pycache__"))
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory, wheel):
+    """The Python of an environment with Beam, the wheel, and what these require: as a worker has it."""
+    home = tmp_path_factory.mktemp("worker")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, timeout=60)
+    python = home / "bin" / "python"
+    (site_packages,) = home.glob("lib/python*/site-packages")
+    link(closure(["apache-beam[gcp]", *required(wheel)]), site_packages)
+    uv = Path(sys.executable).with_name("uv")
+    install = [uv, "pip", "install", "--quiet", "--no-deps", "--offline", "--no-cache", "--python", python, wheel]
+    subprocess.run(install, check=True, timeout=60)
+    return python
+
+
+def run(python, code_or_module, *arguments, directory):
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    command = [python, *code_or_module, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_a_worker_has_no_airflow_and_takes_the_package_from_the_wheel(worker, tmp_path):
+    assert "No module named 'airflow'" in run(worker, ("-c", "import airflow"), directory=tmp_path).stderr
+    where = run(
+        worker, ("-c", "import airflow_provider_llmbeam as p; print(p.__file__)"), directory=tmp_path
+    ).stdout
+    assert Path(where.strip()).is_relative_to(worker.parent.parent)
+
+
+def test_a_whole_job_runs_with_beam_and_the_wheel_alone(worker, echo_job, tmp_path):
+    echo_job.write([{"id": number, "text": "t"} for number in range(20)])
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(echo_job.spec))
+    module = ("-m", "airflow_provider_llmbeam.pipeline")
+    ended = run(worker, module, "--spec", path, directory=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+
+
+def test_every_module_of_the_package_loads_there(worker, tmp_path):
+    code = (
+        "import importlib, pkgutil, airflow_provider_llmbeam as p\n"
+        "for m in pkgutil.walk_packages(p.__path__, 'airflow_provider_llmbeam.'):\n"
+        "    if 'milvus' not in m.name and 'postgres' not in m.name: importlib.import_module(m.name)\n"
+    )
+    ended = run(worker, ("-c", code), directory=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_built_where_only_the_wheel_is_it_is_the_same_wheel(worker, wheel, tmp_path):
+    code = (
+        "from pathlib import Path; from airflow_provider_llmbeam.pipeline import worker_package;"
+        f"worker_package.build_worker_package(Path({str(tmp_path)!r}))"
+    )
+    ended = run(worker, ("-c", code), directory=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()

@@ -1,0 +1,84 @@
+"""A job whose keys are on the workers alone: in Secret Manager, not where it is launched."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import apache_beam as beam
+import psycopg
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from google.cloud import secretmanager, storage
+
+from airflow_provider_llmbeam.pipeline.build import build
+from airflow_provider_llmbeam.spec import JobSpec
+
+PARENT = "projects/llmbeam-sandbox"
+KEYS = ("GOOGLE_API_KEY", "LLMBEAM_POSTGRES_DSN")
+
+
+@pytest.fixture
+def spec(google, sandbox, database, monkeypatch):
+    """A job on Dataflow over five rows: Gemini by its key, answers to PostgreSQL; no key is here."""
+    for name in KEYS:
+        monkeypatch.setenv(name, "")  # so that it is taken back at the end
+        monkeypatch.delenv(name)
+    with secretmanager.SecretManagerServiceClient(transport="rest") as client:
+        for name, value in zip(KEYS, ("the-key", database), strict=True):
+            secret = client.create_secret(parent=PARENT, secret_id=name, secret={"replication": {"automatic": {}}})
+            client.add_secret_version(parent=secret.name, payload={"data": value.encode()})
+    lines = "\n".join(json.dumps({"id": number, "text": f"t{number}"}) for number in range(5))
+    storage.Client().bucket("rows").blob("in.jsonl").upload_from_string(lines)
+    return JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": "gs://rows/in.jsonl", "key": ["id"]},
+            "prompt": {"template": "{{ row.text }}"},
+            "model": {"type": "gemini", "base_url": sandbox.gemini_url},
+            "sink": {"type": "postgres", "table": "answers"},
+            "state_uri": "gs://rows/state/",
+            "runner": {
+                "type": "dataflow",
+                "location": "europe-west1",
+                "environment_secrets": {name: f"{PARENT}/secrets/{name}/versions/latest" for name in KEYS},
+            },
+        }
+    )
+
+
+def run(spec):
+    """Builds the graph as for Dataflow, and runs it here: this process is launcher and worker."""
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    build(pipeline, spec)
+    assert not [name for name in KEYS if name in os.environ], "building needs no key"
+    pipeline.run().wait_until_finish()
+
+
+def methods(sandbox):
+    return [one.method for one in sandbox.requests]
+
+
+def test_workers_find_their_keys_and_publish(spec, sandbox, database):
+    run(spec)
+    with psycopg.connect(database) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM answers").fetchone()
+    assert count == 5
+    assert methods(sandbox).count("secretmanager.versions.access") == 2
+    assert methods(sandbox).count("gemini.generateContent") == 5
+
+
+def test_a_sink_that_refuses_is_found_by_a_worker_before_the_model_is_asked(spec, sandbox, database):
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE answers (other int)")
+    with pytest.raises(Exception, match=r"table 'answers' has no column 'id'"):
+        run(spec)
+    assert "gemini.generateContent" not in methods(sandbox)
+
+
+def test_a_secret_that_is_not_there_ends_the_job_before_the_model_is_asked(spec, sandbox):
+    elsewhere = dict.fromkeys(KEYS, f"{PARENT}/secrets/none/versions/latest")
+    runner = spec.runner.model_copy(update={"environment_secrets": elsewhere})
+    with pytest.raises(Exception, match=r"/secrets/none/versions/latest', for '\w+', is not there"):
+        run(spec.model_copy(update={"runner": runner}))
+    assert "gemini.generateContent" not in methods(sandbox)

@@ -1,0 +1,118 @@
+"""Keys of the workers, from the emulated Secret Manager through the real client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from google.cloud import secretmanager
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline import secrets
+from airflow_provider_llmbeam.pipeline.secrets import load_environment
+from airflow_provider_llmbeam.sandbox import Fault
+
+METHOD = "secretmanager.versions.access"
+PARENT = "projects/llmbeam-sandbox"
+LATEST = f"{PARENT}/secrets/key/versions/latest"
+VARIABLE = "LLMBEAM_TEST_KEY"
+
+
+@pytest.fixture(autouse=True)
+def _no_variable() -> Iterator[None]:
+    os.environ.pop(VARIABLE, None)
+    yield
+    os.environ.pop(VARIABLE, None)
+
+
+@pytest.fixture
+def put(google):
+    """Puts a secret `key` into Secret Manager."""
+
+    def put_secret(data):
+        with secretmanager.SecretManagerServiceClient(transport="rest") as client:
+            secret = client.create_secret(
+                parent=PARENT, secret_id="key", secret={"replication": {"automatic": {}}}
+            )
+            client.add_secret_version(parent=secret.name, payload={"data": data})
+
+    return put_secret
+
+
+def reads(sandbox):
+    return sum(one.method == METHOD for one in sandbox.requests)
+
+
+def test_a_secret_becomes_a_variable_without_its_line_break(put) -> None:
+    put(b"s3cret\n")
+    load_environment({VARIABLE: LATEST})
+    assert os.environ[VARIABLE] == "s3cret"
+
+
+def test_it_is_fetched_once_whichever_thread_asks(put, sandbox) -> None:
+    put(b"s3cret")
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: load_environment({VARIABLE: LATEST}), range(16)))
+    assert os.environ[VARIABLE] == "s3cret"
+    assert reads(sandbox) == 1
+
+
+def test_a_variable_that_is_set_stays_and_nothing_is_asked(sandbox, monkeypatch) -> None:
+    monkeypatch.setenv(VARIABLE, "mine")
+    load_environment({VARIABLE: LATEST})
+    load_environment({})
+    assert os.environ[VARIABLE] == "mine"
+    assert reads(sandbox) == 0
+
+
+def test_a_secret_that_is_not_there_is_named(google) -> None:
+    with pytest.raises(JobSpecError, match=rf"'{LATEST}', for '{VARIABLE}', is not there: .*not found"):
+        load_environment({VARIABLE: LATEST})
+
+
+def test_a_missing_permission_names_the_role(put, sandbox) -> None:
+    put(b"s3cret")
+    sandbox.faults.queue(METHOD, Fault(kind="error", http_status=403))
+    with pytest.raises(JobSpecError, match=r"may not be read: .*roles/secretmanager\.secretAccessor"):
+        load_environment({VARIABLE: LATEST})
+
+
+def test_a_disabled_version_is_told(put, sandbox) -> None:
+    put(b"s3cret")
+    sandbox.faults.queue(METHOD, Fault(kind="error", http_status=400, message="It is in DISABLED state."))
+    with pytest.raises(JobSpecError, match=r"cannot be read: It is in DISABLED state\. Enable it"):
+        load_environment({VARIABLE: LATEST})
+
+
+@pytest.mark.parametrize("data", [b"s3cret\xff", b"s3\0cret", b"\n"], ids=["binary", "nul", "empty"])
+def test_what_is_no_text_is_refused_and_never_quoted(put, data) -> None:
+    put(data)
+    with pytest.raises(JobSpecError, match=r"empty or no UTF-8 text") as caught:
+        load_environment({VARIABLE: LATEST})
+    assert "s3" not in str(caught.value)
+    assert "cret'" not in str(caught.value)
+    assert VARIABLE not in os.environ
+
+
+def test_a_refusal_that_passes_is_waited_out(put, sandbox) -> None:
+    put(b"s3cret")
+    faults = Fault(kind="rate-limit"), Fault(kind="error", http_status=503), Fault(kind="disconnect")
+    sandbox.faults.queue(METHOD, *faults)
+    load_environment({VARIABLE: LATEST})
+    assert os.environ[VARIABLE] == "s3cret"
+
+
+def test_a_server_that_stays_away_is_an_error_that_may_pass(put, sandbox, monkeypatch) -> None:
+    put(b"s3cret")
+    monkeypatch.setattr(secrets, "TIMEOUT_SECONDS", 0.3)
+    sandbox.faults.every(METHOD, 1, Fault(kind="error", http_status=503))
+    with pytest.raises(JobFailedError, match=rf"'{LATEST}', for '{VARIABLE}', could not be read within"):
+        load_environment({VARIABLE: LATEST})
+
+
+def test_a_worker_without_credentials_is_told(monkeypatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent.json")
+    with pytest.raises(JobSpecError, match=r"no Google credentials to read secrets with: .*nonexistent\.json"):
+        load_environment({VARIABLE: LATEST})

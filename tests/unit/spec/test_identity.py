@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.identity import (
+    JOB_LABEL,
+    SPEC_LABEL,
+    dataflow_name,
+    identity,
+    labels,
+    spec_digest,
+)
+
+LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+#: Source: beam 2.77, `Job.name` in google-cloud-dataflow-client.
+DATAFLOW_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}", fullmatch=True)
+
+
+@pytest.fixture
+def spec(job):
+    def make(**parts):
+        return JobSpec.parse(job(**parts))
+
+    return make
+
+
+@given(st.text(max_size=300))
+def test_any_name_becomes_a_label_and_a_name_of_dataflow(name):
+    found = identity(name)
+    assert LABEL_VALUE.fullmatch(found)
+    assert DATAFLOW_NAME.fullmatch(found)
+    assert len(found) <= 54
+    assert identity(name) == found
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_different_names_have_different_identities(one, other):
+    assert (identity(one) == identity(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("a.b", "a-b", "a_b", "A-b"), ("x" * 100, "x" * 101), ("日", "月"), ("", "-", "--"), ("1", "j1")],
+    ids=["signs", "long", "unknown characters", "nothing readable", "digits"],
+)
+def test_names_that_read_alike_keep_apart(names):
+    assert len({identity(name) for name in names}) == len(names)
+
+
+def test_the_readable_part_stays():
+    assert identity("Nightly Enrichment.2026").startswith("nightly-enrichment-2026-")
+    assert identity("2026").startswith("j2026-")
+    assert identity("日").startswith("j-")
+
+
+@given(NAMES)
+def test_the_name_on_dataflow_fits(name):
+    data = {
+        "source": {"uri": "in.jsonl", "key": ["id"]},
+        "prompt": {"template": "t"},
+        "model": {"type": "echo"},
+        "sink": {"uri": "out"},
+    }
+    found = dataflow_name(JobSpec.parse({**data, "name": name}))
+    assert DATAFLOW_NAME.fullmatch(found)
+    assert len(found) <= 63
+
+
+def test_a_changed_spec_is_another_job_of_the_same_name(spec):
+    one, other = spec(), spec(prompt={"template": "Another: {{ row.text }}"})
+    assert identity(one.name) == identity(other.name)
+    assert spec_digest(one) != spec_digest(other)
+    assert dataflow_name(one) != dataflow_name(other)
+    assert dataflow_name(one) == dataflow_name(spec())
+
+
+def test_labels_are_the_users_and_ours(spec):
+    runner = {"type": "dataflow", "location": "europe-west1", "labels": {"team": "data"}}
+    places = {"source": {"uri": "gs://b/in.jsonl", "key": ["id"]}, "sink": {"uri": "gs://b/out"}}
+    found = labels(spec(**places, runner=runner))
+    assert found.keys() == {"team", JOB_LABEL, SPEC_LABEL}
+    assert found["team"] == "data"
+    assert all(LABEL_VALUE.fullmatch(value) for value in found.values())
+    assert labels(spec()).keys() == {JOB_LABEL, SPEC_LABEL}
