@@ -4,6 +4,7 @@
     +-- JobSpecError (ValueError)     before anything was sent or billed; a retry repeats it
     +-- JobError (RuntimeError)       after the job started
         +-- JobFailedError            the job ended without a complete result; a retry resumes it
+        +-- BudgetExceededError       the tokens counted so far cost more than `limits.budget_usd`
         +-- RowsLostError             rows in is not answered + dead letter; the old output was kept
         +-- TooManyDeadError          more rows failed than `max_dead_letter_ratio` allows; the old output was kept
             +-- NothingAnsweredError  every row failed, for the reason that the message quotes
@@ -34,6 +35,12 @@ class JobError(LLMBeamError, RuntimeError):
 
 class JobFailedError(JobError):
     """The job ended without a complete result; what was answered is in the journal."""
+
+
+class BudgetExceededError(JobError):
+    """The tokens counted so far cost more than `limits.budget_usd`."""
+
+    retryable = False  # a retry would have the same budget once more, without anybody's say
 
 
 class RowsLostError(JobError):

@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.exceptions import (
     LLMBeamError,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.price import price_of
 
 _log = logging.getLogger("llmbeam")
 
@@ -73,7 +74,7 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline, spec)
     _log.info("Job %r: %s %s, journal %s", spec.name, spec.model.type, spec.model.name, spec.journal_uri)
-    with shown_progress():
+    with shown_progress(price_of(spec.model, spec.limits.price)):
         try:
             pipeline.run().wait_until_finish()
         except Exception as error:
