@@ -79,7 +79,7 @@ class JobUnreachableError(JobError):
 class BudgetExceededError(JobError):
     """The tokens counted so far cost more than `limits.budget_usd`; a clear goes on from the journal."""
 
-    retryable = False
+    retryable = False  # a retry would have the same budget once more, without anybody's say
 
 
 class RowsLostError(JobError):

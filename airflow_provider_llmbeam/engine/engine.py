@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
+from airflow_provider_llmbeam.engine.budget import Budget
 from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.gate import Admission, Gate, Slots
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
@@ -46,6 +47,7 @@ class _Request:
 
     prompts: Sequence[Prompt]
     input_tokens: Sequence[int]
+    observers: Sequence[Observer] = ()
     attempts: int = 0
     rejections: int = 0
     first_sent_at: float = 0.0
@@ -73,7 +75,7 @@ class _Request:
         """Two requests in its place; what it cost stays with the first."""
         middle = len(self.prompts) // 2
         first = dataclasses.replace(self, prompts=self.prompts[:middle], input_tokens=self.input_tokens[:middle])
-        return first, _Request(self.prompts[middle:], self.input_tokens[middle:])
+        return first, _Request(self.prompts[middle:], self.input_tokens[middle:], self.observers)
 
 
 class _NotValid(Exception):  # noqa: N818 - no error yet: the prompt is asked again
@@ -99,6 +101,7 @@ class Engine:
         batching: Limits of a static-batch server.
         max_repairs: How often a prompt is asked again because its answer is not valid.
         concurrency: Lowers `max_in_flight` by latency, for a server of one's own.
+        budget: Ends the sending when it is spent.
         clock: Seconds; with a shared governor the same for all processes of the machine.
     """
 
@@ -116,6 +119,7 @@ class Engine:
         batching: StaticBatching | None = None,
         max_repairs: int = 0,
         concurrency: ConcurrencyLimit | None = None,
+        budget: Budget | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
@@ -130,6 +134,7 @@ class Engine:
         self._observers = tuple(observers)
         self._batching = batching if isinstance(backend, StaticBackend) else None
         self._max_repairs = max_repairs
+        self._budget = budget
         self._clock = clock
         self._answers = 0
         self._hopeless = 0
@@ -149,29 +154,40 @@ class Engine:
 
         Returns:
             One outcome per prompt, in the order given.
+
+        Raises:
+            BudgetExceededError: The budget was spent before all were asked; what was under way was awaited, and
+                observers were told of it.
         """
         outcomes: dict[int, Outcome] = {}
+        told = (*observers, *self._observers)
 
         async def send(planned: PlannedRequest) -> None:
-            request = _Request([prompts[index] for index in planned.indices], planned.input_tokens)
+            request = _Request([prompts[index] for index in planned.indices], planned.input_tokens, told)
             async with self._slots:
                 answered = await self._outcomes(request)
             for index, outcome in zip(planned.indices, answered, strict=True):
+                if outcome is None:
+                    continue
                 outcomes[index] = outcome
-                for observer in (*observers, *self._observers):
+                for observer in told:
                     observer.finished(prompts[index], outcome)
 
         requests = plan(prompts, self._batching)
         await sliding_window(requests, send, min(self._max_in_flight, len(requests)))
+        if self._budget is not None and len(outcomes) < len(prompts):
+            raise self._budget.error()
         return [outcomes[index] for index in range(len(prompts))]
 
     async def aclose(self) -> None:
         """Closes the backend's connections."""
         await self._backend.aclose()
 
-    async def _outcomes(self, request: _Request) -> list[Outcome]:
-        """Tries until there is an answer or the policy gives up."""
+    async def _outcomes(self, request: _Request) -> Sequence[Outcome | None]:
+        """Tries until there is an answer or the policy gives up; `None` is a prompt that there is no money for."""
         while self._stopped_by is None:
+            if self._is_budget_spent:
+                return [None] * len(request.prompts)
             try:
                 return await self._attempt(request)
             except _NotValid as refused:
@@ -195,15 +211,21 @@ class Engine:
         stopped = dataclasses.replace(self._stopped_by, input_tokens=input_tokens, output_tokens=output_tokens)
         return _failures(request, stopped)
 
-    async def _attempt(self, request: _Request) -> list[Outcome]:
+    @property
+    def _is_budget_spent(self) -> bool:
+        return self._budget is not None and self._budget.is_spent
+
+    async def _attempt(self, request: _Request) -> Sequence[Outcome | None]:
         """Sends one request at its time."""
         reserved = sum(tokens + self._buckets.expected_output_tokens(tokens) for tokens in request.input_tokens)
         await self._gate.pass_through(reserved, is_retry=request.is_retry)
         if self._stopped_by is not None:
             raise RequestError(self._stopped_by.kind, self._stopped_by.message)
+        if self._is_budget_spent:
+            return [None] * len(request.prompts)
         request.attempts += 1
         request.first_sent_at = request.first_sent_at or time.time()
-        for observer in self._observers:
+        for observer in request.observers:
             observer.sent()
         started = self._clock()
         try:
@@ -218,11 +240,19 @@ class Engine:
         except RequestError as error:
             self._on_error(request, error, reserved)
             raise
+        for reply in replies:
+            self._pay(reply)
         used = sum(reply.input_tokens + reply.output_tokens for reply in replies)
         self._gate.governor.settle(reserved, used, is_answered=True)
         latency_seconds = self._clock() - started
         self._gate.answered(latency_seconds, self._max_in_flight)
         return self._judged(request, replies, latency_seconds)
+
+    def _pay(self, billed: Reply | RequestError) -> None:
+        if self._budget is not None:
+            self._budget.add(billed.input_tokens, billed.output_tokens)
+            if self._budget.is_spent:
+                self._gate.dismiss()
 
     async def _complete(self, prompts: Sequence[Prompt]) -> list[Reply]:
         if self._batching is not None and isinstance(self._backend, StaticBackend):
@@ -231,6 +261,7 @@ class Engine:
         return [await self._backend.complete(prompt)]
 
     def _on_error(self, request: _Request, error: RequestError, reserved: float) -> None:
+        self._pay(error)
         if error.kind != "throttled":
             request.throttled_since = None
             if self._concurrency and error.kind in ("timeout", "server_error"):
@@ -243,7 +274,7 @@ class Engine:
         request.throttled_since = request.throttled_since or self._clock()
         self._gate.governor.settle(reserved, 0)
         hold_seconds = self._gate.rejected(error.retry_after_seconds)
-        for observer in self._observers:
+        for observer in request.observers:
             observer.rejected(hold_seconds)
 
     def _judged(self, request: _Request, replies: Sequence[Reply], latency_seconds: float) -> list[Outcome]:
@@ -287,7 +318,7 @@ class Engine:
         is_cut = reply.finish_reason == "max_tokens"  # and would be again
         return len(request.prompts) == 1 and request.repairs < self._max_repairs and not is_cut
 
-    async def _give_up(self, request: _Request, error: RequestError) -> list[Outcome]:
+    async def _give_up(self, request: _Request, error: RequestError) -> Sequence[Outcome | None]:
         if error.kind == "bad_request" and len(request.prompts) > 1:
             # One bad prompt spoils the request; its neighbours are asked without it.
             first, second = request.halves()

@@ -86,6 +86,14 @@ class Gate:
         """Passes a 429 on; returns the seconds of the hold."""
         return self.governor.rejected(self._clock(), retry_after_seconds, random.random())
 
+    def dismiss(self) -> None:
+        """Lets everybody go at once, admitted or not: nothing will be sent any more."""
+        for waiter in (*self._retries, *self._fresh):
+            if not waiter.turn.done():
+                waiter.turn.set_result(None)
+        self._retries.clear()
+        self._fresh.clear()
+
     def _let_out(self) -> None:
         """Lets out everybody whose time has come, then sleeps until the next one's."""
         now, self._timer = self._clock(), None

@@ -6,31 +6,23 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
-from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
-from airflow.sdk import Connection
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError, RequestRefusedError
+from airflow_provider_llmbeam.exceptions import RequestRefusedError
 from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks.dataflow_replies import counts_of, job_of, texts_of
+from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, GoogleHook, retry
 from airflow_provider_llmbeam.hooks.google_errors import (
     CloudRequest,
     before_submission,
-    is_transient,
     translated,
     usable_connection,
 )
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL
 
 if TYPE_CHECKING:
-    from google.api_core.retry import Retry
+    pass
 
-#: Of one request, and of all tries of one.
-REQUEST_SECONDS = 30.0
-RETRY_SECONDS = 60.0
 #: Of a cancellation: a trigger's `on_kill` is given 30 s (`[triggerer] on_kill_timeout`).
 CANCEL_REQUEST_SECONDS = 10.0
 CANCEL_SECONDS = 20.0
@@ -41,7 +33,7 @@ MAX_MESSAGES = 500
 KEPT_MESSAGES = 50
 
 
-class DataflowJobHook(GoogleBaseHook):
+class DataflowJobHook(GoogleHook):
     """Finds, looks at, launches and cancels the jobs of one project and region.
 
     Without a connection `google_cloud_default` the credentials are those of the machine.
@@ -60,44 +52,12 @@ class DataflowJobHook(GoogleBaseHook):
         self,
         location: str,
         project: str | None = None,
-        gcp_conn_id: str = GoogleBaseHook.default_conn_name,
+        gcp_conn_id: str = GoogleHook.default_conn_name,
         impersonation_chain: str | Sequence[str] | None = None,
     ) -> None:
-        super().__init__(gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain)
+        super().__init__(project, gcp_conn_id, impersonation_chain)
         self.location = location
-        self._project = project
         self._clients: dict[str, Any] = {}
-
-    @classmethod
-    def get_connection(cls, conn_id: str) -> Any:
-        """Reads the connection, or makes an empty one where there is none of the default name."""
-        try:
-            return super().get_connection(conn_id)
-        except AirflowNotFoundException as error:
-            if conn_id == cls.default_conn_name:
-                return Connection(conn_id=conn_id, conn_type=cls.conn_type)
-            raise AccessDeniedError(
-                f"`gcp_conn_id`: there is no connection {conn_id!r}. Add it under Admin, Connections, with the "
-                "type Google Cloud."
-            ) from error
-
-    @property
-    def project(self) -> str:
-        """The project of the jobs.
-
-        Raises:
-            CloudError: There are no credentials to ask.
-            JobSpecError: Nobody names a project.
-        """
-        if self._project is None:
-            with usable_connection(self.gcp_conn_id):
-                _, self._project = self.get_credentials_and_project_id()
-        if not self._project:
-            raise JobSpecError(
-                f"`runner.project` is left out, and neither connection {self.gcp_conn_id!r} nor its credentials "
-                "name a project. Nothing was sent or billed."
-            )
-        return self._project
 
     def get(self, job_id: str) -> DataflowJob:
         """Looks at a job.
@@ -151,7 +111,7 @@ class DataflowJobHook(GoogleBaseHook):
         try:
             with translated(request):
                 asked = UpdateJobRequest(**self._place(), job_id=job_id, job=wanted)
-                patience = {"retry": _retry(CANCEL_SECONDS), "timeout": CANCEL_REQUEST_SECONDS}
+                patience = {"retry": retry(CANCEL_SECONDS), "timeout": CANCEL_REQUEST_SECONDS}
                 self._client("JobsV1Beta3Client").update_job(asked, **patience)
         except RequestRefusedError:
             if not self.get(job_id).is_over:
@@ -239,38 +199,6 @@ class DataflowJobHook(GoogleBaseHook):
                 self.log.info("Job %r runs already as %r.", name, running.job_id)
                 return running
 
-    def check_bucket(self, uri: str) -> None:
-        """Sees whether a directory on Cloud Storage can be read, which costs one small request.
-
-        Raises:
-            JobSpecError: There is no such bucket, or the account may not list it.
-            CloudUnavailableError: Cloud Storage did not answer.
-        """
-        from google.cloud.storage import Client
-
-        address = urlsplit(uri)
-        bucket = f"gs://{address.netloc}"
-        with before_submission():
-            request = CloudRequest(
-                action=f"list {uri!r}",
-                project=self.project,
-                service="storage.googleapis.com",
-                role="roles/storage.objectAdmin",
-                missing=f"bucket {bucket!r}",
-            )
-            with usable_connection(self.gcp_conn_id):
-                credentials = self.get_credentials()
-            with translated(request):
-                # The bucket itself may be read by fewer accounts: roles/storage.objectAdmin lacks
-                # storage.buckets.get.
-                client = Client(self.project, credentials, client_options=self.get_client_options())
-                retry = _retry(RETRY_SECONDS)
-                prefix = address.path.lstrip("/")
-                objects = client.list_blobs(
-                    address.netloc, prefix=prefix, max_results=1, timeout=REQUEST_SECONDS, retry=retry
-                )
-                next(iter(objects), None)
-
     def _running(self, name: str) -> DataflowJob | None:
         from google.cloud.dataflow_v1beta3 import ListJobsRequest
 
@@ -297,16 +225,10 @@ class DataflowJobHook(GoogleBaseHook):
         return CloudRequest(action=action, project=self.project, missing=missing)
 
     def _patience(self) -> dict[str, Any]:
-        return {"retry": _retry(RETRY_SECONDS), "timeout": REQUEST_SECONDS}
+        return {"retry": retry(), "timeout": REQUEST_SECONDS}
 
 
 def belongs_to(job: DataflowJob, identity: str) -> bool:
     """Whether a job has an identity, by its label or by its name."""
     named = re.fullmatch(rf"{re.escape(identity)}-[0-9a-f]{{8}}", job.name) is not None
     return job.labels.get(JOB_LABEL, identity if named else "") == identity
-
-
-def _retry(seconds: float) -> Retry:
-    from google.api_core.retry import Retry
-
-    return Retry(predicate=is_transient, initial=1.0, maximum=10.0, timeout=seconds)

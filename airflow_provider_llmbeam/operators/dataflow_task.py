@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+    from airflow_provider_llmbeam.hooks.storage import StorageHook
 
 
 class DataflowTask:
@@ -63,11 +64,11 @@ class DataflowTask:
         hook = self._hook(runner.location, runner.project)
         jobs = TaskJobs(hook, self._store, self._log)
         with before_submission():
-            hook.check_bucket(spec.temp_uri)
+            self._storage(runner.project).check(spec.temp_uri)
             if (found := jobs.find(spec)) is not None:
                 return found
             if runner.flex_template is not None:
-                job_id = _launched(spec, runner, runner.flex_template, hook)
+                job_id = self._launched(spec, runner, runner.flex_template, hook)
             else:
                 job_id = self._submitted(spec, hook)
         return jobs.remember(TaskJob.of(spec, job_id, is_attached=False))
@@ -101,7 +102,8 @@ class DataflowTask:
             raise seen.error
         self._log.info("%s", seen.message)
         hook = self._hook(job.location, job.project)
-        return TaskJobs(hook, self._store, self._log).collect(replace(job, id=seen.job_id))
+        jobs = TaskJobs(hook, self._store, self._log)
+        return jobs.collect(replace(job, id=seen.job_id), self._storage(job.project))
 
     def abandon(self, job: TaskJob, why: str) -> None:
         """Sees to a job that nobody waits for any more; says what still bills."""
@@ -135,20 +137,25 @@ class DataflowTask:
 
         return DataflowJobHook(location, project, self._gcp_conn_id, self._chain)
 
+    def _storage(self, project: str | None) -> StorageHook:
+        from airflow_provider_llmbeam.hooks.storage import StorageHook
+
+        return StorageHook(project, self._gcp_conn_id, self._chain)
+
     def _submitted(self, spec: JobSpec, hook: DataflowJobHook) -> str:
         chain = self._chain if isinstance(self._chain, str) else ",".join(self._chain or ())
         self._process = JobProcess(spec, {}, self._log)
         with hook.provide_gcp_credential_file_as_context():
             return self._process.submit([f"--impersonate_service_account={chain}"] if chain else [])["id"]
 
-
-def _launched(spec: JobSpec, runner: DataflowRunner, template_uri: str, hook: DataflowJobHook) -> str:
-    spec_uri = f"{spec.home_uri}spec.json"
-    hook.write(spec_uri, spec.model_dump_json())
-    return hook.launch_flex_template(
-        template_uri,
-        name=dataflow_name(spec),
-        parameters={"spec": spec_uri},
-        environment=environment(runner, spec.temp_uri),
-        labels=labels(spec),
-    ).job_id
+    def _launched(self, spec: JobSpec, runner: DataflowRunner, template_uri: str, hook: DataflowJobHook) -> str:
+        spec_uri = f"{spec.home_uri}spec.json"
+        self._storage(runner.project).write(spec_uri, spec.model_dump_json())
+        launched = hook.launch_flex_template(
+            template_uri,
+            name=dataflow_name(spec),
+            parameters={"spec": spec_uri},
+            environment=environment(runner, spec.temp_uri),
+            labels=labels(spec),
+        )
+        return launched.job_id

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
 from airflow_provider_llmbeam.hooks.job_watch import wait
 from airflow_provider_llmbeam.hooks.poller import Wait
@@ -56,8 +57,8 @@ class RunInferenceOperator(BaseOperator):
         state_uri: Directory of the journal; left out, below a files sink.
         job_name: Left out, made of Dag, task and run, so that retries find their journal.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
-        gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without one of the default
-            name, those of the worker.
+        gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; where there is none of the
+            default name, those of the worker.
         impersonation_chain: Service account to act as on Dataflow, or several, each acting as the next.
         deferrable: Whether the task leaves its worker slot while Dataflow works.
 
@@ -152,8 +153,8 @@ class RunInferenceOperator(BaseOperator):
                 return self._run_on_dataflow(spec, spec.runner, context)
             if self.impersonation_chain:
                 raise JobSpecError(
-                    f"`impersonation_chain`: needs a `runner` of type 'dataflow'; got {self.impersonation_chain!r}. "
-                    "Nothing was sent or billed."
+                    "`impersonation_chain`: needs a `runner` of type 'dataflow'; got "
+                    f"{self.impersonation_chain!r}. Nothing was sent or billed."
                 )
             self._process = JobProcess(spec, environment, self.log)
             with google_credentials(spec, self.gcp_conn_id):

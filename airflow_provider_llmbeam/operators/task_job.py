@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+    from airflow_provider_llmbeam.hooks.storage import StorageHook
     from airflow_provider_llmbeam.operators.job_process import Log
 
 #: Under which a task's state store (Airflow 3.3) keeps the job; it outlives retries and clears.
@@ -87,8 +88,8 @@ class TaskJobs:
 
     Args:
         hook: Asks Dataflow.
-        store: The task's state store, where Airflow has one (3.3): it tells a retry, which collects a finished job,
-            from a clear, which runs it again. Without one a finished job is run again; the journal pays.
+        store: The task's state store, where Airflow has one (3.3): it tells a retry, which collects a finished
+            job, from a clear, which runs it again. Without one a finished job is run again; the journal pays.
         log: Of the task.
         sleep: Waits between two looks at a job that is in the way, in seconds.
     """
@@ -125,7 +126,7 @@ class TaskJobs:
             self._store.set(STORE_KEY, job.plain())
         return job
 
-    def collect(self, job: TaskJob) -> dict[str, Any]:
+    def collect(self, job: TaskJob, storage: StorageHook) -> dict[str, Any]:
         """Reads the report of a job that is done, and checks it against Dataflow's counters.
 
         Returns:
@@ -134,12 +135,12 @@ class TaskJobs:
         Raises:
             CloudError: The report cannot be read.
         """
-        report: dict[str, Any] = json.loads(self._hook.read(job.report_uri))
+        report: dict[str, Any] = json.loads(storage.read(job.report_uri))
         counted, read = self._hook.counts(job.id, running=False).rows, report["rows"]["read"]
         if counted != read:
             self._log.warning(
-                "Dataflow's counter says that %d rows were read, the report %d. The report adds up what was written; "
-                "compare it with the source.",
+                "Dataflow's counter says that %d rows were read, the report %d. The report adds up what was "
+                "written; compare it with the source.",
                 counted,
                 read,
             )
@@ -171,8 +172,9 @@ class TaskJobs:
         while not self._hook.get(job.job_id).is_over:
             if waited >= END_SECONDS:
                 raise JobFailedError(
-                    f"Job {job.job_id!r} of an earlier try did not end within {END_SECONDS:.0f} s of being cancelled. "
-                    "It may still be running and billing; nothing else was submitted. A retry looks again."
+                    f"Job {job.job_id!r} of an earlier try did not end within {END_SECONDS:.0f} s of being "
+                    "cancelled. It may still be running and billing; nothing else was submitted. A retry looks "
+                    "again."
                 )
             self._sleep(_LOOK_SECONDS)
             waited += _LOOK_SECONDS

@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.exceptions import (
     LLMBeamError,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
 _log = logging.getLogger("llmbeam")
@@ -64,7 +65,7 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
         from airflow_provider_llmbeam.pipeline.progress import shown_progress
         from airflow_provider_llmbeam.pipeline.report import Report
 
-        with shown_progress():
+        with shown_progress(price_of(spec.model, spec.limits.price)):
             try:
                 _started(pipeline, spec).wait_until_finish()
             except Exception as error:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import closing
 
+from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.engine.engine import Engine, Observer
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.metrics import BatchCounts, counts_of
 
-#: How often a caller that waits looks up. Dataflow reads counters about every 10 s.
-SIGNAL_SECONDS = 5.0
+#: How often a caller that waits looks up. Dataflow reads counters about every 10 s; a bar shows it at once.
+SIGNAL_SECONDS = 0.5
 
 
 class EngineThread:
@@ -43,7 +45,11 @@ class EngineThread:
         weakref.finalize(self, _close, self._engine, loop, thread)
 
     def answer(
-        self, prompts: Sequence[Prompt], fingerprints: Sequence[str], on_throttled: Callable[[int], None]
+        self,
+        prompts: Sequence[Prompt],
+        fingerprints: Sequence[str],
+        on_throttled: Callable[[int], None],
+        on_counts: Callable[[Counts], None],
     ) -> list[Outcome]:
         """Answers a batch; what a former try of the same batch recorded is not asked again.
 
@@ -53,22 +59,34 @@ class EngineThread:
             on_throttled: Told now and then, on the caller's thread, of whole seconds that the governor has kept
                 requests waiting: a batch may take hours, and a runner that hears of it at the end has long
                 since added workers.
+            on_counts: Told now and then, on the caller's thread, of what has happened since it was last told.
+
+        Raises:
+            BudgetExceededError: The budget was spent before all were asked; the answers so far are recorded.
         """
         if self._journal is None:
-            return self._ask(prompts, (), on_throttled)
+            return self._ask(prompts, (), on_throttled, on_counts)
         with closing(self._journal.batch(prompts, fingerprints)) as record:
             missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
-            asked = iter(self._ask(missing, (record,), on_throttled))
+            on_counts(counts_of(known for known in record.earlier if known is not None))
+            asked = iter(self._ask(missing, (record,), on_throttled, on_counts))
             return [next(asked) if known is None else known for known in record.earlier]
 
     def _ask(
-        self, prompts: Sequence[Prompt], observers: Sequence[Observer], on_throttled: Callable[[int], None]
+        self,
+        prompts: Sequence[Prompt],
+        observers: Sequence[Observer],
+        on_throttled: Callable[[int], None],
+        on_counts: Callable[[Counts], None],
     ) -> list[Outcome]:
-        answer = asyncio.run_coroutine_threadsafe(self._engine.answer(prompts, observers), self._loop)
+        counts = BatchCounts()
+        work = self._engine.answer(prompts, (*observers, counts))
+        answer = asyncio.run_coroutine_threadsafe(work, self._loop)
         while True:
             is_over = bool(wait([answer], timeout=SIGNAL_SECONDS).done)
             if seconds := self._take_throttled_seconds():
                 on_throttled(seconds)
+            on_counts(counts.take())
             if is_over:
                 return answer.result()
 

@@ -11,6 +11,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import DEAD, Row, dead
+from airflow_provider_llmbeam.pipeline.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.records import encode_record
 from airflow_provider_llmbeam.spec.source import Source
 
@@ -111,7 +112,7 @@ def refuse_duplicates(duplicates: list[bytes]) -> None:
         )
 
 
-class PickOne(beam.DoFn):
+class PickOne(CountingDoFn):
     """Takes all rows of one key; lets the same one pass in every run, the others go to `dead`."""
 
     def process(self, group: tuple[bytes, Iterable[Row]]) -> Iterator[Row | beam.pvalue.TaggedOutput]:
@@ -120,5 +121,6 @@ class PickOne(beam.DoFn):
         first, *others = sorted(rows, key=encode_record)
         yield first
         for row in others:
+            self.count("died")
             message = f"another row has the key {key.decode('utf-8', 'replace').strip()}"
             yield beam.pvalue.TaggedOutput(DEAD, dead(row, "duplicate_key", message))

@@ -9,13 +9,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 from tqdm import tqdm
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
-from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
-from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.spec.price import Price
 
 _log = logging.getLogger(__name__)
 
@@ -30,10 +29,11 @@ Count = Literal[
     "input_tokens",
     "output_tokens",
 ]
+_NAMES: tuple[Count, ...] = get_args(Count)
 
 
 class Progress:
-    """Counts what happens in this process. An engine `Observer`; every method is thread-safe."""
+    """Counts what happens in this process; every method is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,24 +49,11 @@ class Progress:
         with self._lock:
             return Counts(**self._counts)
 
-    def add(self, count: Count, number: int = 1) -> None:
-        """Moves one count on."""
+    def add(self, happened: Counts) -> None:
+        """Moves the counts on."""
         with self._lock:
-            self._counts[count] += number
-
-    def sent(self) -> None:
-        """A request left."""
-        self.add("requests")
-
-    def rejected(self, hold_seconds: float) -> None:
-        """A 429 came back."""
-        self.add("rejections")
-
-    def finished(self, prompt: Prompt, outcome: Outcome) -> None:
-        """A request ended."""
-        self.add("answered" if isinstance(outcome, Completion) else "died")
-        self.add("input_tokens", outcome.input_tokens)
-        self.add("output_tokens", outcome.output_tokens)
+            for name in _NAMES:
+                self._counts[name] += getattr(happened, name)
 
 
 #: Of this process. A job in several processes shows here what its own one does.
@@ -74,12 +61,12 @@ PROGRESS = Progress()
 
 
 @contextmanager
-def shown_progress(interval_seconds: float = 5.0) -> Iterator[None]:
-    """Shows `PROGRESS` while the body runs."""
+def shown_progress(price: Price | None = None, interval_seconds: float = 5.0) -> Iterator[None]:
+    """Shows `PROGRESS` while the body runs, with its cost where the price of a token is known."""
     PROGRESS.reset()
     ended = threading.Event()
     show = _show_bar if sys.stderr.isatty() else _show_lines
-    thread = threading.Thread(target=show, args=(ended, interval_seconds), name="progress", daemon=True)
+    thread = threading.Thread(target=show, args=(ended, price, interval_seconds), name="progress", daemon=True)
     thread.start()
     try:
         yield
@@ -88,7 +75,7 @@ def shown_progress(interval_seconds: float = 5.0) -> Iterator[None]:
         thread.join()
 
 
-def _show_lines(ended: threading.Event, interval_seconds: float) -> None:
+def _show_lines(ended: threading.Event, price: Price | None, interval_seconds: float) -> None:
     """Writes a line on each change, none while nothing moves."""
     shown, history = Counts(), deque([(time.monotonic(), 0)], maxlen=7)
     while True:
@@ -96,10 +83,14 @@ def _show_lines(ended: threading.Event, interval_seconds: float) -> None:
         now = PROGRESS.snapshot()
         history.append((time.monotonic(), now.done))
         if now != shown:
-            _log.info("%s", progress_line(now, _rate(history)))
+            _log.info("%s", progress_line(now, _rate(history), _cost_usd(now, price)))
             shown = now
         if over:
             return
+
+
+def _cost_usd(now: Counts, price: Price | None) -> float | None:
+    return None if price is None else price.cost_usd(now.input_tokens, now.output_tokens)
 
 
 def _rate(history: deque[tuple[float, int]]) -> float:
@@ -107,15 +98,17 @@ def _rate(history: deque[tuple[float, int]]) -> float:
     return (last_done - first_done) / (last_at - first_at) if last_at > first_at else 0.0
 
 
-def _show_bar(ended: threading.Event, interval_seconds: float) -> None:
+def _show_bar(ended: threading.Event, price: Price | None, interval_seconds: float) -> None:
     """Moves a bar; `interval_seconds` is for logs."""
     with tqdm(unit=" rows", dynamic_ncols=True, file=sys.stderr) as bar:
         while True:
             over = ended.wait(0.2)
             now = PROGRESS.snapshot()
             bar.total = now.rows
+            cost_usd = _cost_usd(now, price)
+            cost = "" if cost_usd is None else f" (${cost_usd:,.2f})"
             bar.set_postfix_str(
-                f"{now.tokens:,} tokens, {now.rejections:,} × 429, {now.died:,} failed", refresh=False
+                f"{now.tokens:,} tokens{cost}, {now.rejections:,} × 429, {now.died:,} failed", refresh=False
             )
             bar.update(now.done - bar.n)
             bar.refresh()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.elements import DEAD, DeadRow, Row, dead
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
@@ -37,17 +37,18 @@ class ReadRows(beam.PTransform):
         return found | "CheckKey" >> beam.ParDo(_CheckKey(source.key)).with_outputs(DEAD, main="rows")
 
 
-class _CheckKey(beam.DoFn):
+class _CheckKey(CountingDoFn):
     def __init__(self, key: tuple[str, ...]) -> None:
+        super().__init__()
         self._key = key
 
     def process(self, row: Row | DeadRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
-        PROGRESS.add("rows")
+        self.count("rows")
         if not isinstance(row, DeadRow):
             missing = [column for column in self._key if row.get(column) is None]
             if not missing:
                 yield row
                 return
             row = dead(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")
-        PROGRESS.add("died")
+        self.count("died")
         yield beam.pvalue.TaggedOutput(DEAD, row)

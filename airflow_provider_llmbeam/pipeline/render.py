@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import DEAD, RenderedRow, Row, dead
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
@@ -85,10 +85,11 @@ def _compiled(environment: jinja2.Environment, text: str) -> jinja2.Template:
     return template
 
 
-class Render(beam.DoFn):
+class Render(CountingDoFn):
     """Turns a row into `(fingerprint, RenderedRow)`; one that cannot be rendered goes to `dead`."""
 
     def __init__(self, spec: JobSpec) -> None:
+        super().__init__()
         self._spec = spec
 
     def setup(self) -> None:
@@ -105,7 +106,7 @@ class Render(beam.DoFn):
                 # APIs refuse a whole request for one empty text, and finding it takes many more.
                 raise ValueError("the text is empty, and nothing has no vector")
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and it is this row's alone
-            PROGRESS.add("died")
+            self.count("died")
             yield beam.pvalue.TaggedOutput(DEAD, dead(row, "template_error", f"{type(error).__name__}: {error}"))
             return
         rendered = (row, prompt.text, prompt.system, prompt.media)

@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.pipeline.account import Tally, percentile_seconds
 from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.price import price_of
 
 
 class _Part(BaseModel):
@@ -71,6 +72,7 @@ class Report(_Part):
         dead_letter_words: One failure's own words per kind.
         padding_ratio: Padding over all input tokens that the server computed; 0 where it batches by itself.
         first_token_seconds: Of streamed answers.
+        cost_usd: Of this run's tokens, at `limits.price` or the list price; `None` where neither is known.
         truncated: Answers cut at `max_output_tokens`.
         sending_seconds: From the first request to the last answer.
     """
@@ -88,6 +90,7 @@ class Report(_Part):
     dead_letter_words: dict[str, str]
     requests: RequestCounts
     tokens: TokenCounts
+    cost_usd: float | None
     truncated: int
     latency_seconds: Latency
     first_token_seconds: Latency | None
@@ -119,6 +122,7 @@ def build_report(
     minutes = seconds / 60 if 0 < seconds < float("inf") else None
     sums, quota = tally.sums, spec.limits.requests_per_minute
     requests_per_minute = sums["requests"] / minutes if minutes else None
+    price = price_of(spec.model, spec.limits.price)
     boundaries = spec.batching.resolved_boundaries
     return Report(
         name=spec.name,
@@ -143,6 +147,7 @@ def build_report(
             output=sums["output_tokens"],
             per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
         ),
+        cost_usd=None if price is None else round(price.cost_usd(sums["input_tokens"], sums["output_tokens"]), 6),
         truncated=sums["truncated"],
         latency_seconds=_latency(tally.latencies),
         first_token_seconds=_latency(tally.first_tokens) if tally.first_tokens else None,

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Origin, RenderedRow, Request, Row
 from airflow_provider_llmbeam.pipeline.keys import refuse_duplicates
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 REUSED = "reused"
@@ -73,7 +73,7 @@ def _read_segment(file: fileio.ReadableFile, oldest_at: float) -> Iterator[tuple
                 yield entry.fingerprint, (entry.job, entry.completion)
 
 
-class AskOnce(beam.DoFn):
+class AskOnce(CountingDoFn):
     """Makes one `Request` of all rows of a fingerprint."""
 
     def process(
@@ -90,7 +90,8 @@ class AskOnce(beam.DoFn):
             rows.append(row)
             prompt = prompt or Prompt(text, system, media)
         if prompt is not None:
-            PROGRESS.add("duplicates", len(rows) - 1)
+            if len(rows) > 1:
+                self.count("duplicates", len(rows) - 1)
             yield Request(fingerprint, tuple(rows), prompt)
 
 
@@ -120,7 +121,7 @@ class Reuse(AskOnce):
         origin: Origin = "resumed" if self._job in earlier else "cached"
         completion = earlier[self._job] if origin == "resumed" else max(earlier.values(), key=_answered_at)
         for row, *_ in found["rows"]:
-            PROGRESS.add("resumed")
+            self.count("resumed")
             yield beam.pvalue.TaggedOutput(REUSED, AnsweredRow(row, fingerprint, completion, origin))
 
 

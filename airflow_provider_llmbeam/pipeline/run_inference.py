@@ -14,9 +14,11 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
+from airflow_provider_llmbeam.counts import NAMESPACE
 from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.backends.base import Backend
 from airflow_provider_llmbeam.engine.backends.embeddings import EmbeddingBackend
+from airflow_provider_llmbeam.engine.budget import Budget
 from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.gate import Admission
@@ -28,13 +30,14 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.engine.shared_governor import SharedGovernor, shared_path
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
-from airflow_provider_llmbeam.pipeline.metrics import NAMESPACE, count_outcomes
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.metrics import count
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import EchoModel, Embedding, Generation, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.price import price_of
 
 _log = logging.getLogger(__name__)
 
@@ -117,8 +120,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     ) -> list[PredictionResult]:
         """Answers a batch; a failed prompt is a `Failure` among its neighbours' completions."""
         prompts = [self._prompt(example) for example in batch]
-        outcomes = model.answer(prompts, self._fingerprints(batch, prompts), self._throttled.signal_throttled)
-        count_outcomes(outcomes)
+        fingerprints = self._fingerprints(batch, prompts)
+        outcomes = model.answer(prompts, fingerprints, self._throttled.signal_throttled, count)
         return [
             PredictionResult(example, outcome, self._model.name)
             for example, outcome in zip(batch, outcomes, strict=True)
@@ -181,12 +184,12 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             policy=RetryPolicy(limits.max_attempts, limits.max_throttled_seconds),
             max_in_flight=limits.max_in_flight,
             request_timeout_seconds=limits.request_timeout_seconds,
-            observers=(PROGRESS,),
             max_repairs=self._max_repairs if self._output_schema is not None else 0,
             batching=self._static_batching(backend),
             concurrency=None
             if has_quota or not isinstance(self._model, OpenAIModel)
             else ConcurrencyLimit(limits.max_in_flight),
+            budget=_budget(self._model, limits),
         )
 
     def _static_batching(self, backend: Backend) -> StaticBatching:
@@ -235,6 +238,18 @@ def machine_governor(model: Model, limits: Limits) -> Admission:
     except OSError as error:
         _log.warning("Each process paces for itself, since no file can be shared: %s", error)
         return governor
+
+
+def _budget(model: Model, limits: Limits) -> Budget | None:
+    if limits.budget_usd is None:
+        return None
+    price = price_of(model, limits.price)
+    if price is None:
+        raise JobSpecError(
+            f"`limits.budget_usd`: the price of {model.type} model {model.name!r} is not known; set "
+            "`limits.price`. Nothing was sent or billed."
+        )
+    return Budget(limits.budget_usd, price)
 
 
 def _share(per_minute: float | None, ratio: float) -> float | None:

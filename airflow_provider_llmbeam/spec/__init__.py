@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.spec.model import (
     Model,
     OpenAIModel,
 )
+from airflow_provider_llmbeam.spec.price import Price
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
@@ -36,6 +37,7 @@ __all__ = [
     "Model",
     "OpenAIModel",
     "PostgresSink",
+    "Price",
     "PromptTemplate",
     "RowsSource",
     "Runner",

@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, Sink
@@ -115,6 +116,16 @@ class JobSpec(SpecModel):
             raise ValueError(
                 f"embeds (`task`), and `model.name` {self.model.name!r} writes texts: name an embedding model, "
                 "e.g. 'gemini-embedding-001'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _budget_has_a_price(self) -> Self:
+        if self.limits.budget_usd is not None and price_of(self.model, self.limits.price) is None:
+            raise ValueError(
+                f"has `limits.budget_usd`, and the price of {self.model.type} model {self.model.name!r} is not "
+                "known: set `limits.price`, e.g. {'input_usd_per_million_tokens': 0.3, "
+                "'output_usd_per_million_tokens': 2.5}"
             )
         return self
 

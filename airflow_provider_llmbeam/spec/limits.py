@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.price import Price
 
 #: Powers of two: at most 28 % waste per class whatever the lengths (limit of a geometric ratio of 2,
 #: 1 - 1/(2 ln 2)), and 12 classes reach any model's context.
@@ -32,6 +33,12 @@ class Limits(SpecModel):
             the dead letter.
         max_dead_letter_ratio: The share of the rows that may end in the dead letter. Beyond it the job fails and
             the previous output stays; the answers are kept, so that another try pays for the bad rows alone.
+        budget_usd: What the tokens of one run may cost. A run that has spent more sends nothing more and fails;
+            its answers are kept, and another run, with a budget of its own, goes on from there. The requests under
+            way are not cut off, so it may cost as much more as they do. Each worker process watches what it
+            spends itself.
+        price: Of the model's tokens, for the budget and the cost in the report. `None`: the list price of a Gemini
+            model, and unknown for a server of one's own.
     """
 
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
@@ -43,6 +50,8 @@ class Limits(SpecModel):
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
     max_throttled_seconds: Annotated[float, Field(gt=0)] = 1800.0
     max_dead_letter_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    budget_usd: Annotated[float, Field(gt=0)] | None = None
+    price: Price | None = None
 
     @model_validator(mode="after")
     def _share_of_something(self) -> Self:

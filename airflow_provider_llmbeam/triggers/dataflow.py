@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.hooks.dataflow_job import JobAddress
 from airflow_provider_llmbeam.hooks.job_watch import Dataflow, JobWatch
 from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS, JobPoller, Wait
-from airflow_provider_llmbeam.hooks.progress_log import cost_of_tokens
+from airflow_provider_llmbeam.hooks.progress_log import Log, cost_of_tokens
 
 
 class DataflowJobTrigger(BaseTrigger):
@@ -81,7 +81,7 @@ class DataflowJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, and yields one event."""
-        self._watch = watch = self._new_watch()
+        self._watch = watch = self.watch(self.log)
         seconds = FIRST_LOOK_SECONDS
         while True:
             await asyncio.sleep(seconds)
@@ -95,7 +95,7 @@ class DataflowJobTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Somebody marked or cleared the task. Airflow calls it from 3.3 on."""
-        watch = self._watch or self._new_watch()
+        watch = self._watch or self.watch(self.log)
         job_id, kept = watch.address.job_id, f"What was answered is kept in {self.journal_uri!r}."
         if not self.cancel_on_kill:
             self.log.warning(
@@ -121,14 +121,15 @@ class DataflowJobTrigger(BaseTrigger):
     async def cleanup(self) -> None:
         """Does nothing: this runs whenever a triggerer stops, and the job must outlive that."""
 
-    def _new_watch(self) -> JobWatch:
+    def watch(self, log: Log) -> JobWatch:
+        """Makes what looks at the job; its lines go to `log`."""
         return JobWatch(
             self._connect,
             JobAddress(self.project, self.location, self.job_id),
             poller=JobPoller(self.poll_interval_seconds, self.budget_usd),
             cost_usd=cost_of_tokens(self.price),
             journal_uri=self.journal_uri,
-            log=self.log,
+            log=log,
         )
 
     def _connect(self) -> Dataflow:

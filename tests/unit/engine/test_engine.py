@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.budget import Budget
 from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.engine import HOPELESS_AFTER, HOPELESS_KINDS, Engine
 from airflow_provider_llmbeam.engine.governor import Governor
@@ -21,6 +22,8 @@ from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
+from airflow_provider_llmbeam.exceptions import BudgetExceededError
+from airflow_provider_llmbeam.spec import Price
 
 Run = Callable[..., Any]
 Step = str | BaseException
@@ -527,3 +530,118 @@ def test_a_latency_limit_of_its_own_lowers_what_is_in_flight(run: Run) -> None:
     backend = FakeBackend()
     run(engine_of(backend, max_in_flight=8, concurrency=limit).answer(many(6)))
     assert backend.peak <= 5
+
+
+def budget_of(requests: float) -> Budget:
+    """Of so many requests, which have 7 input and 9 output tokens each."""
+    price = Price(input_usd_per_million_tokens=1e6, output_usd_per_million_tokens=1e6)
+    return Budget(16.0 * requests, price)
+
+
+class Batch:
+    """One batch that met the end of a budget."""
+
+    def __init__(self, run: Run, backend: FakeBackend, batch: list[Prompt], **changes: Any) -> None:
+        self.recorder = Recorder()
+        self.engine = engine_of(backend, **changes)
+
+        async def answer() -> None:
+            began = now()
+            try:
+                await self.engine.answer(batch, [self.recorder])
+            finally:
+                self.seconds = now() - began
+
+        with pytest.raises(BudgetExceededError) as caught:
+            run(answer())
+        self.message = str(caught.value)
+
+
+def test_a_spent_budget_ends_the_sending_and_what_is_under_way_is_awaited(run: Run) -> None:
+    backend = FakeBackend()
+    ended = Batch(run, backend, many(100), budget=budget_of(9.5), max_in_flight=4)
+    count = len(backend.sent)
+    assert 10 <= count <= 13, "the tenth answer is too much, and three others are under way then"
+    assert ended.recorder.requests == len(ended.recorder.outcomes) == count
+    assert all(isinstance(outcome, Completion) for _, outcome in ended.recorder.outcomes)
+    assert ended.message.startswith(
+        f"This process has spent ${16 * count} on {7 * count} input and {9 * count} output "
+    )
+
+
+@given(count=st.integers(1, 60), afford=st.integers(1, 60), max_in_flight=st.integers(1, 16))
+@settings(max_examples=60, deadline=None)
+def test_the_overrun_is_at_most_what_is_in_flight(run: Run, count: int, afford: int, max_in_flight: int) -> None:
+    backend = FakeBackend()
+    engine = engine_of(backend, budget=budget_of(afford), max_in_flight=max_in_flight)
+    try:
+        assert len(run(engine.answer(many(count)))) == count
+    except BudgetExceededError:
+        assert afford < len(backend.sent) < count
+    assert len(backend.sent) <= afford + max_in_flight
+
+
+def test_a_batch_whose_last_answer_was_too_much_is_whole(run: Run) -> None:
+    outcomes = run(engine_of(FakeBackend(), budget=budget_of(9.5), max_in_flight=1).answer(many(10)))
+    assert len(outcomes) == 10
+
+
+def test_the_next_batch_sends_nothing(run: Run) -> None:
+    backend = FakeBackend()
+    engine = engine_of(backend, budget=budget_of(0.5))
+
+    async def both() -> None:
+        await engine.answer(prompts("a"))
+        await engine.answer(prompts("b"))
+
+    with pytest.raises(BudgetExceededError):
+        run(both())
+    assert backend.sent == ["a"]
+
+
+def test_a_batch_of_nothing_costs_nothing(run: Run) -> None:
+    engine = engine_of(FakeBackend(), budget=budget_of(0.5))
+
+    async def both() -> list[Outcome]:
+        await engine.answer(prompts("a"))
+        return await engine.answer([])
+
+    assert run(both()) == []
+
+
+def test_a_retry_costs_money_too(run: Run) -> None:
+    backend = FakeBackend({"0001": [RequestError("server_error", "no", http_status=500)]}, seconds=1.0)
+    ended = Batch(run, backend, many(2), budget=budget_of(0.5), max_in_flight=2)
+    assert backend.sent == ["0000", "0001"]
+    assert [prompt.text for prompt, _ in ended.recorder.outcomes] == ["0000"]
+
+
+def test_an_answer_that_is_not_valid_is_paid_for_and_not_repaired(run: Run) -> None:
+    backend = FakeBackend(always="no JSON")
+    ended = Batch(run, backend, many(1), budget=budget_of(0.5), parser=OutputParser({}), max_repairs=1)
+    assert len(backend.sent) == 1
+    assert ended.recorder.outcomes == []
+
+
+def test_a_refused_prompt_is_paid_for(run: Run) -> None:
+    refusal = RequestError("blocked", "no", http_status=200, input_tokens=1000)
+    backend = FakeBackend({"0000": [refusal]})
+    ended = Batch(run, backend, many(3), budget=budget_of(2), max_in_flight=1)
+    assert backend.sent == ["0000"]
+    assert ended.message.startswith("This process has spent $1,000 on 1,000 input ")
+
+
+def test_nobody_queues_for_a_quota_that_is_not_used_any_more(run: Run) -> None:
+    backend = FakeBackend()
+    governor = Governor(requests_per_minute=1)
+    ended = Batch(run, backend, many(50), budget=budget_of(0.5), max_in_flight=50, governor=governor)
+    assert len(backend.sent) < 5
+    assert ended.seconds < 60
+
+
+def test_the_half_of_a_split_request_that_was_answered_is_kept(run: Run) -> None:
+    backend = StaticFakeBackend({"0003"})
+    batching = StaticBatching(max_padded_tokens=10_000)
+    ended = Batch(run, backend, many(4), budget=budget_of(0.5), batching=batching, max_in_flight=1)
+    assert {prompt.text for prompt, _ in ended.recorder.outcomes} == {"0000", "0001"}
+    assert all(isinstance(outcome, Completion) for _, outcome in ended.recorder.outcomes)

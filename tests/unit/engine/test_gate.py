@@ -28,6 +28,21 @@ def test_a_retry_passes_the_fresh_ones_that_wait(run):
     assert [name for name in order if name != "retry"] == [f"fresh {number}" for number in range(5)]
 
 
+def test_who_is_dismissed_waits_no_longer(run):
+    async def scenario() -> float:
+        clock = asyncio.get_running_loop().time
+        gate = Gate(Governor(requests_per_minute=1), clock)
+        waiting = [asyncio.create_task(gate.pass_through(1, is_retry=number % 2 > 0)) for number in range(20)]
+        await asyncio.sleep(0.5)
+        waiting[-1].cancel()
+        gate.dismiss()
+        began = clock()
+        await asyncio.wait(waiting)
+        return clock() - began
+
+    assert run(scenario()) == 0
+
+
 def test_places_are_never_more_than_the_limit_of_the_moment(run):
     async def scenario() -> None:
         limit, taken, peaks = 4, 0, []

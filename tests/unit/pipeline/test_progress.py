@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
-from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.progress import PROGRESS, Progress, shown_progress
+from airflow_provider_llmbeam.spec import Price
 
 
 def test_a_line_says_where_the_job_stands() -> None:
@@ -55,27 +54,15 @@ def test_never_more_rows_are_done_than_there_are(now: Counts) -> None:
 
 def test_a_snapshot_stays_as_it_was() -> None:
     progress = Progress()
-    progress.add("rows", 3)
+    progress.add(Counts(rows=3))
     before = progress.snapshot()
-    progress.add("rows")
+    progress.add(Counts(rows=1))
     assert (before.rows, progress.snapshot().rows) == (3, 4)
-
-
-def test_progress_sees_what_an_engine_does(completion) -> None:
-    progress = Progress()
-    progress.sent()
-    progress.rejected(1.0)
-    progress.sent()
-    progress.finished(Prompt("a"), completion(input_tokens=10, output_tokens=3))
-    progress.finished(Prompt("b"), Failure(kind="blocked", message="no", input_tokens=5))
-    assert progress.snapshot() == Counts(
-        requests=2, rejections=1, answered=1, died=1, input_tokens=15, output_tokens=3
-    )
 
 
 def test_the_next_job_starts_from_nothing() -> None:
     progress = Progress()
-    progress.add("answered", 5)
+    progress.add(Counts(answered=5))
     progress.reset()
     assert progress.snapshot() == Counts()
 
@@ -85,7 +72,7 @@ def test_threads_may_count_at_once() -> None:
 
     def count() -> None:
         for _ in range(1000):
-            progress.add("input_tokens")
+            progress.add(Counts(input_tokens=1))
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
@@ -117,14 +104,25 @@ def lines():
 
 def test_a_log_gets_a_line_on_each_change_and_one_at_the_end(lines: list[str]) -> None:
     with shown_progress(interval_seconds=0.01):
-        PROGRESS.add("rows", 2)
+        PROGRESS.add(Counts(rows=2))
         deadline = time.monotonic() + 2
         while not lines and time.monotonic() < deadline:
             time.sleep(0.005)
-        PROGRESS.add("answered", 2)
+        PROGRESS.add(Counts(answered=2))
     assert lines[0].startswith("rows 0/2 (0%)")
     assert lines[-1].startswith("rows 2/2 (100%)")
     assert len(lines) == len(set(lines))
+
+
+def test_a_line_has_the_cost_where_the_price_is_known(lines: list[str]) -> None:
+    price = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=10.0)
+    with shown_progress(price, interval_seconds=60):
+        PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000))
+    with shown_progress(interval_seconds=60):
+        PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000))
+    known, unknown = lines
+    assert "3,000,000 tokens · $12.00 · " in known
+    assert "$" not in unknown
 
 
 def test_a_job_that_fails_leaves_no_thread_behind(lines: list[str]) -> None:
@@ -135,6 +133,6 @@ def test_a_job_that_fails_leaves_no_thread_behind(lines: list[str]) -> None:
 
 
 def test_a_job_starts_to_count_from_nothing() -> None:
-    PROGRESS.add("rows", 7)
+    PROGRESS.add(Counts(rows=7))
     with shown_progress(interval_seconds=60):
         assert PROGRESS.snapshot() == Counts()

@@ -170,7 +170,10 @@ def test_a_source_on_an_unknown_filesystem_is_refused() -> None:
 
 
 def check_key(*key: str, row: Any) -> Any:
-    (found,) = _CheckKey(key).process(row)
+    step = _CheckKey(key)
+    step.start_bundle()
+    (found,) = step.process(row)
+    step.finish_bundle()
     return found
 
 

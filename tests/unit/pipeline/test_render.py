@@ -142,7 +142,9 @@ def test_the_step_names_a_row_by_its_fingerprint(job) -> None:
 def test_the_step_lets_a_row_die_that_cannot_be_rendered(job) -> None:
     step = Render(job(prompt={"template": "{{ 1 / row.count }}"}))
     step.setup()
+    step.start_bundle()
     (died,) = step.process({"count": 0})
+    step.finish_bundle()
     assert isinstance(died, beam.pvalue.TaggedOutput)
     assert died.tag == DEAD
     assert died.value.row == {"count": 0}

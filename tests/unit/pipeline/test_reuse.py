@@ -13,7 +13,11 @@ ROWS: list[RenderedRow] = [({"id": number}, "Hi", None, ()) for number in range(
 
 
 def reuse(rows, journal):
-    return list(Reuse("nightly").process(("f", {"rows": iter(rows), "journal": iter(journal)})))
+    step = Reuse("nightly")
+    step.start_bundle()
+    found = list(step.process(("f", {"rows": iter(rows), "journal": iter(journal)})))
+    step.finish_bundle()
+    return found
 
 
 def test_equal_prompts_are_one_request() -> None:

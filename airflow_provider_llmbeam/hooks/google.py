@@ -1,0 +1,82 @@
+"""What every hook on Google Cloud starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
+from airflow.sdk import Connection
+
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
+from airflow_provider_llmbeam.hooks.google_errors import is_transient, usable_connection
+
+if TYPE_CHECKING:
+    from google.api_core.retry import Retry
+
+#: Of one request, and of all tries of one.
+REQUEST_SECONDS = 30.0
+RETRY_SECONDS = 60.0
+
+
+class GoogleHook(GoogleBaseHook):
+    """Credentials and project of a connection.
+
+    Without a connection `google_cloud_default` the credentials are those of the machine.
+
+    Args:
+        project: Left out, that of the connection or the credentials.
+        gcp_conn_id: Airflow connection of type `google_cloud_platform`.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+
+    Raises:
+        AccessDeniedError: There is no connection of that name.
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        gcp_conn_id: str = GoogleBaseHook.default_conn_name,
+        impersonation_chain: str | Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain)
+        self._project = project
+
+    @classmethod
+    def get_connection(cls, conn_id: str) -> Any:
+        """Reads the connection, or makes an empty one where there is none of the default name."""
+        try:
+            return super().get_connection(conn_id)
+        except AirflowNotFoundException as error:
+            if conn_id == cls.default_conn_name:
+                return Connection(conn_id=conn_id, conn_type=cls.conn_type)
+            raise AccessDeniedError(
+                f"`gcp_conn_id`: there is no connection {conn_id!r}. Add it under Admin, Connections, with the "
+                "type Google Cloud."
+            ) from error
+
+    @property
+    def project(self) -> str:
+        """The project that is billed.
+
+        Raises:
+            CloudError: There are no credentials to ask.
+            JobSpecError: Nobody names a project.
+        """
+        if self._project is None:
+            with usable_connection(self.gcp_conn_id):
+                _, self._project = self.get_credentials_and_project_id()
+        if not self._project:
+            raise JobSpecError(
+                f"`runner.project` is left out, and neither connection {self.gcp_conn_id!r} nor its credentials "
+                "name a project. Nothing was sent or billed."
+            )
+        return self._project
+
+
+def retry(seconds: float = RETRY_SECONDS) -> Retry:
+    """Tries a request again while that may help, `seconds` long."""
+    from google.api_core.retry import Retry
+
+    return Retry(predicate=is_transient, initial=1.0, maximum=10.0, timeout=seconds)

@@ -1,0 +1,57 @@
+"""Small files on Cloud Storage: a spec, a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, GoogleHook, retry
+from airflow_provider_llmbeam.hooks.google_errors import CloudRequest, translated, usable_connection
+
+
+class StorageHook(GoogleHook):
+    """Reads and writes objects by their address, `gs://BUCKET/OBJECT`.
+
+    Every method raises a `CloudError`, see `google_errors`.
+    """
+
+    def check(self, uri: str) -> None:
+        """Sees whether a directory can be listed, which costs one small request."""
+        with self._bucket(uri, "list") as bucket:
+            # The bucket itself may be read by fewer accounts: roles/storage.objectAdmin lacks storage.buckets.get.
+            objects = bucket.list_blobs(prefix=_path(uri), max_results=1, timeout=REQUEST_SECONDS, retry=retry())
+            next(iter(objects), None)
+
+    def read(self, uri: str) -> str:
+        """Reads an object of text."""
+        with self._bucket(uri, "read") as bucket:
+            text: str = bucket.blob(_path(uri)).download_as_text(timeout=REQUEST_SECONDS, retry=retry())
+            return text
+
+    def write(self, uri: str, text: str) -> None:
+        """Writes an object, whole or not at all."""
+        with self._bucket(uri, "write") as bucket:
+            bucket.blob(_path(uri)).upload_from_string(text, timeout=REQUEST_SECONDS, retry=retry())
+
+    @contextmanager
+    def _bucket(self, uri: str, verb: str) -> Iterator[Any]:
+        from google.cloud.storage import Client
+
+        name = urlsplit(uri).netloc
+        request = CloudRequest(
+            action=f"{verb} {uri!r}",
+            project=self.project,
+            service="storage.googleapis.com",
+            role="roles/storage.objectAdmin",
+            missing=f"bucket {f'gs://{name}'!r}" if verb != "read" else f"object {uri!r}",
+        )
+        with usable_connection(self.gcp_conn_id):
+            credentials = self.get_credentials()
+        with translated(request):
+            yield Client(self.project, credentials, client_options=self.get_client_options()).bucket(name)
+
+
+def _path(uri: str) -> str:
+    return urlsplit(uri).path.lstrip("/")

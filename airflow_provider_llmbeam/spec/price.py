@@ -1,0 +1,86 @@
+"""What tokens cost."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from airflow_provider_llmbeam.spec.base import SpecModel
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.model import Model
+
+_UsdPerMillion = Annotated[float, Field(ge=0)]
+
+
+class Price(SpecModel):
+    """US dollars for tokens, whatever the length of a prompt.
+
+    Attributes:
+        input_usd_per_million_tokens: Of prompts.
+        output_usd_per_million_tokens: Of answers, thoughts included; a vector has none.
+    """
+
+    input_usd_per_million_tokens: _UsdPerMillion
+    output_usd_per_million_tokens: _UsdPerMillion
+
+    def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
+        """What so many tokens cost, in US dollars."""
+        return (
+            input_tokens * self.input_usd_per_million_tokens + output_tokens * self.output_usd_per_million_tokens
+        ) / 1e6
+
+
+def _usd(per_million_in: float, per_million_out: float) -> Price:
+    return Price(
+        input_usd_per_million_tokens=per_million_in,
+        output_usd_per_million_tokens=per_million_out,
+    )
+
+
+# List prices of standard paid requests with text, as of 2026-10-07, from
+# https://ai.google.dev/gemini-api/docs/pricing. What is agreed with Google, batch mode, cached input, grounding
+# and audio are not in them. Where a model has two prices, the higher one is here, so that a budget ends early
+# rather than late: that of prompts of more than 200,000 tokens for both Pro models (up to there $1.25 and $10, and
+# $2 and $12), and that from 2027 on for Gemini 3.8 Flash (until then half of it). Embedding models that are billed
+# by the character, as text-embedding-005 on Vertex AI, have none.
+_LIST_PRICES = {
+    "gemini-3.8-flash": _usd(1.50, 7.50),
+    "gemini-3.5-flash": _usd(1.50, 9.00),
+    "gemini-3.5-flash-lite": _usd(0.30, 2.50),
+    "gemini-3.1-pro": _usd(4.00, 18.00),
+    "gemini-3.1-flash-lite": _usd(0.25, 1.50),
+    "gemini-3-flash": _usd(0.50, 3.00),
+    "gemini-2.5-pro": _usd(2.50, 15.00),
+    "gemini-2.5-flash": _usd(0.30, 2.50),
+    "gemini-2.5-flash-lite": _usd(0.10, 0.40),
+    "gemini-embedding-2": _usd(0.20, 0.0),
+    "gemini-embedding-001": _usd(0.15, 0.0),
+}
+#: E.g. `-001` or `-preview-09-2025`; not `-lite`, `-image` or `-preview-tts`, which are models of their own.
+_VERSION = re.compile(r"-(\d{3}|latest|(preview|exp)(-\d[\d-]*)?)$")
+_FREE = _usd(0.0, 0.0)
+
+
+def price_of(model: Model, override: Price | None = None) -> Price | None:
+    """The price of a model's tokens.
+
+    Args:
+        model: The model.
+        override: What its user says, which counts for more than any list.
+
+    Returns:
+        `None` where it is not known: a tuned model's, or that of a server of one's own.
+    """
+    if override is not None:
+        return override
+    match model.type:
+        case "gemini":
+            name = re.sub(r"^(.*/)?models/", "", model.name)
+            return _LIST_PRICES.get(name) or _LIST_PRICES.get(_VERSION.sub("", name))
+        case "echo":
+            return _FREE
+        case "openai":
+            return None
