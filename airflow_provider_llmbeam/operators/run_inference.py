@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner
 try:
     from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 except ImportError:  # Airflow 3.1
-    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout
+    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -57,7 +57,7 @@ class RunInferenceOperator(BaseOperator):
         state_uri: Directory of the journal; left out, below a files sink.
         job_name: Left out, made of Dag, task and run, so that retries find their journal.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
-        gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; where there is none of the
+        gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without one of the
             default name, those of the worker.
         impersonation_chain: Service account to act as on Dataflow, or several, each acting as the next.
         deferrable: Whether the task leaves its worker slot while Dataflow works.
