@@ -240,13 +240,13 @@ class DataflowJobHook(GoogleBaseHook):
                 return running
 
     def check_bucket(self, uri: str) -> None:
-        """Sees whether a directory on Cloud Storage can be read, which costs one small request.
+        """Sees whether a directory on Cloud Storage can be read: lists at most one object.
 
         Raises:
             JobSpecError: There is no such bucket, or the account may not list it.
             CloudUnavailableError: Cloud Storage did not answer.
         """
-        from google.cloud.storage import Client
+        from google.cloud.storage import Client  # type: ignore[import-untyped]
 
         address = urlsplit(uri)
         bucket = f"gs://{address.netloc}"
