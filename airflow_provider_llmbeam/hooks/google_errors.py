@@ -93,6 +93,8 @@ def usable_connection(gcp_conn_id: str) -> Iterator[None]:
 
 def cloud_error(error: Exception, request: CloudRequest) -> CloudError:
     """Says in one of our errors what a client of Google Cloud raised."""
+    if isinstance(error, api.RetryError) and isinstance(error.cause, Exception):
+        return cloud_error(error.cause, request)
     refused = f"Google Cloud did not {request.action}{_status(error)}: {_words(error)}"
     if is_transient(error):
         return CloudUnavailableError(refused)
@@ -136,6 +138,8 @@ def _no_credentials(error: Exception, gcp_conn_id: str) -> str:
 
 def _words(error: Exception) -> str:
     """The service's own words, in one line that ends as a sentence."""
-    message = getattr(error, "message", None) or (error.args[0] if error.args else None) or type(error).__name__
+    # Those of google-auth carry more than words: the reply, whether to try again.
+    first = error.args[0] if isinstance(error, auth.GoogleAuthError) and error.args else error
+    message = getattr(error, "message", None) or str(first) or type(error).__name__
     words = " ".join(_ASKED.sub("", str(message)).split())[:600]
     return words if words.endswith((".", "!", "?")) else f"{words}."

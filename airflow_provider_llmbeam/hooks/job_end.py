@@ -103,7 +103,10 @@ def failure(messages: Sequence[str], who: str, journal_uri: str) -> LLMBeamError
     for message in reversed(messages):
         if found := [*_OUR_ERROR.finditer(message)]:
             error_class = _error_class(found[-1]["type"])
-            return error_class(f"{who}: {found[-1]['words']} {_kept(journal_uri, error_class.retryable)}")
+            words = f"{who}: {found[-1]['words']}"
+            # Ours mostly say it themselves.
+            said = journal_uri in words
+            return error_class(words if said else f"{words} {_kept(journal_uri, error_class.retryable)}")
     last = dict.fromkeys(filter(None, map(_last_line, messages)))
     quoted = " | ".join(list(last)[-_LAST_LINES:]) or "Dataflow gives no reason."
     return JobFailedError(

@@ -1,0 +1,335 @@
+"""The real clients of Google against a server of this test."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from google.api_core.client_options import ClientOptions
+from google.auth import exceptions as auth
+from google.auth.credentials import AnonymousCredentials
+
+from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.exceptions import (
+    AccessDeniedError,
+    CloudNotFoundError,
+    CloudUnavailableError,
+    JobSpecError,
+    RequestRefusedError,
+)
+from airflow_provider_llmbeam.hooks import dataflow as module
+from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook, belongs_to
+from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
+
+JOBS = "/v1b3/projects/acme-prod/locations/europe-west1/jobs"
+LAUNCH = "/v1b3/projects/acme-prod/locations/europe-west1/flexTemplates:launch"
+
+
+def refusal(status, message, reason=None):
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "googleapis.com"}]
+    return status, {"error": {"code": status, "message": message, "details": details if reason else []}}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each method and path with what the test put there; the last of several stays."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.replies, self.asked = {}, []
+
+    def on(self, method, path, *replies):
+        self.replies[method, path] = [reply if isinstance(reply, tuple) else (200, reply) for reply in replies]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do(self):
+        address = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.asked.append((self.command, address.path, parse_qs(address.query), json.loads(body or "{}")))
+        replies = self.server.replies.get((self.command, address.path), [refusal(404, "Not here.")])
+        status, reply = replies[0] if len(replies) == 1 else replies.pop(0)
+        text = reply.encode() if isinstance(reply, str) else json.dumps(reply).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_GET = do_POST = do_PUT = do  # noqa: N815
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server():
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def hook(server, monkeypatch):
+    """A hook for the server of this test, that is not patient."""
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(module, "CANCEL_SECONDS", 0.5)
+
+    class LocalHook(DataflowJobHook):
+        def get_client_options(self, *arguments):
+            return ClientOptions(api_endpoint=f"http://127.0.0.1:{server.server_port}")
+
+        def get_credentials(self):
+            return AnonymousCredentials()
+
+    return LocalHook("europe-west1", "acme-prod")
+
+
+def named(name, job_id, at, **fields):
+    return {"id": job_id, "name": name, "createTime": f"2026-11-20T0{at}:00:00Z", **fields}
+
+
+def test_a_job_is_looked_at_with_its_labels(server, hook):
+    server.on("GET", f"{JOBS}/j", {"id": "j", "currentState": "JOB_STATE_RUNNING", "labels": {"a": "b"}})
+    job = hook.get("j")
+    assert (job.job_id, job.state, job.labels) == ("j", "JOB_STATE_RUNNING", {"a": "b"})
+    assert server.asked[0][2]["view"] == ["3"]
+
+
+def test_the_jobs_of_an_identity_are_found_newest_first_over_all_pages(server, hook):
+    mine = "nightly-0123456789ab"
+    server.on(
+        "GET",
+        JOBS,
+        {
+            "jobs": [
+                named(f"{mine}-00000001", "old", 1),
+                named("another-0123456789ab-00000001", "other", 2),
+            ],
+            "nextPageToken": "more",
+        },
+        {
+            "jobs": [
+                named(f"{mine}-00000002", "new", 3),
+                named("renamed", "middle", 2, labels={"llmbeam-job": mine}),
+            ]
+        },
+    )
+    assert [job.job_id for job in hook.find(mine)] == ["new", "middle", "old"]
+    assert [asked[2].get("pageToken") for asked in server.asked] == [None, ["more"]]
+    assert server.asked[0][2]["filter"] == ["1"]
+
+
+def test_only_active_jobs_are_asked_for_where_that_will_do(server, hook):
+    server.on("GET", JOBS, {})
+    assert hook.find("nightly-0123456789ab", active_only=True) == []
+    assert server.asked[0][2]["filter"] == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "belongs"),
+    [
+        ("nightly-00000001", {}, True),
+        ("nightly-00000001", {"llmbeam-job": "nightly"}, True),
+        ("nightly-00000001", {"llmbeam-job": "weekly"}, False),
+        ("nightly-2-00000001", {}, False),
+        ("nightly-zzzzzzzz", {}, False),
+        ("nightly", {}, False),
+        ("", {}, False),
+    ],
+)
+def test_a_job_belongs_by_its_label_or_its_name(name, labels, belongs):
+    assert belongs_to(DataflowJob("j", name, "JOB_STATE_RUNNING", labels=labels), "nightly") is belongs
+
+
+def test_a_job_is_cancelled(server, hook):
+    server.on("PUT", f"{JOBS}/j", {"id": "j"})
+    hook.cancel("j")
+    assert server.asked[0][3]["requestedState"] in (5, "JOB_STATE_CANCELLED")
+
+
+def test_a_job_that_is_over_needs_no_cancellation(server, hook):
+    server.on("PUT", f"{JOBS}/j", refusal(400, "Job j is in a terminal state."))
+    server.on("GET", f"{JOBS}/j", {"id": "j", "currentState": "JOB_STATE_DONE"})
+    hook.cancel("j")
+
+
+def test_a_running_job_that_cannot_be_cancelled_is_said(server, hook):
+    server.on("PUT", f"{JOBS}/j", refusal(400, "Not now."))
+    server.on("GET", f"{JOBS}/j", {"id": "j", "currentState": "JOB_STATE_RUNNING"})
+    with pytest.raises(RequestRefusedError, match=r"did not cancel job 'j' \(HTTP 400\): Not now\."):
+        hook.cancel("j")
+
+
+def test_the_errors_of_a_job_are_read(server, hook):
+    texts = [{"messageText": text} for text in ("a", "a", "b")]
+    server.on("GET", f"{JOBS}/j/messages", {"jobMessages": texts})
+    assert hook.error_messages("j") == ["a", "b"]
+    assert server.asked[0][2]["minimumImportance"] == ["4"]
+
+
+def test_the_counters_of_a_job_are_read(server, hook):
+    name = {"origin": "user", "name": "rows", "context": {"namespace": "llmbeam", "step": "s1"}}
+    server.on("GET", f"{JOBS}/j/metrics", {"metrics": [{"name": name, "scalar": 7}]})
+    assert hook.counts("j") == Counts(rows=7)
+
+
+def launch(hook):
+    return hook.launch_flex_template(
+        "gs://rows/template.json",
+        name="nightly-00000001",
+        parameters={"spec": "{}"},
+        environment={"max_workers": 3},
+        labels={"llmbeam-job": "nightly"},
+    )
+
+
+def test_a_template_is_launched(server, hook):
+    server.on("POST", LAUNCH, {"job": {"id": "j", "currentState": "JOB_STATE_QUEUED"}})
+    assert launch(hook).job_id == "j"
+    asked = server.asked[0][3]["launchParameter"]
+    assert asked["containerSpecGcsPath"] == "gs://rows/template.json"
+    assert asked["parameters"] == {"spec": "{}"}
+    assert asked["environment"]["maxWorkers"] == 3
+    assert asked["environment"]["additionalUserLabels"] == {"llmbeam-job": "nightly"}
+
+
+def test_a_job_that_runs_already_is_found_in_place_of_a_second(server, hook):
+    server.on("POST", LAUNCH, refusal(409, "There is a job of that name."))
+    server.on("GET", JOBS, {"jobs": [named("nightly-00000001", "first", 1, currentState="JOB_STATE_RUNNING")]})
+    assert launch(hook).job_id == "first"
+
+
+def test_a_conflict_without_a_job_is_refused(server, hook):
+    server.on("POST", LAUNCH, refusal(409, "There is a job of that name."))
+    server.on("GET", JOBS, {})
+    with pytest.raises(JobSpecError, match=r"Nothing was sent or billed\.$"):
+        launch(hook)
+
+
+def test_a_missing_template_bills_nothing(server, hook):
+    with pytest.raises(JobSpecError, match=r"There is no template 'gs://rows/template.json'.*Nothing was sent"):
+        launch(hook)
+
+
+def test_a_launch_without_an_answer_is_not_repeated(server, hook):
+    server.on("POST", LAUNCH, refusal(503, "Come back later."))
+    with pytest.raises(CloudUnavailableError):
+        launch(hook)
+    assert len(server.asked) == 1
+
+
+def test_a_look_is_tried_again_while_the_service_is_down(server, hook, monkeypatch):
+    monkeypatch.setattr(module, "RETRY_SECONDS", 20.0)
+    server.on("GET", f"{JOBS}/j", refusal(503, "Down."), {"id": "j", "currentState": "JOB_STATE_RUNNING"})
+    assert hook.get("j").state == "JOB_STATE_RUNNING"
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "words"),
+    [
+        (refusal(400, "Bad id"), RequestRefusedError, r"\(HTTP 400\): Bad id\.$"),
+        (refusal(401, "Who?"), AccessDeniedError, "missing or refused"),
+        (refusal(403, "No."), AccessDeniedError, r"`roles/dataflow.developer` in project 'acme-prod'"),
+        (
+            refusal(403, "It is disabled.", "SERVICE_DISABLED"),
+            AccessDeniedError,
+            "`gcloud services enable dataflow.googleapis.com --project=acme-prod`",
+        ),
+        (refusal(403, "Off.", "BILLING_DISABLED"), AccessDeniedError, "no billing account"),
+        (refusal(404, "Gone."), CloudNotFoundError, "There is no job 'j' in 'europe-west1'"),
+        (refusal(429, "Slow."), CloudUnavailableError, "Slow"),
+        (refusal(500, "Oops."), CloudUnavailableError, "Oops"),
+        (refusal(502, "Gate."), CloudUnavailableError, "Gate"),
+        (refusal(504, "Late."), CloudUnavailableError, "Late"),
+        (refusal(501, "Never."), RequestRefusedError, "Never"),
+        ("<html>a proxy</html>", CloudUnavailableError, "did not show job 'j'"),
+    ],
+)
+def test_each_refusal_says_what_is_wrong_and_what_to_do(server, hook, reply, error, words):
+    server.on("GET", f"{JOBS}/j", reply)
+    with pytest.raises(error, match=words) as caught:
+        hook.get("j")
+    assert type(caught.value) is error
+    assert caught.value.retryable is (error is CloudUnavailableError)
+    assert "http://" not in str(caught.value)
+
+
+def test_a_service_that_cannot_be_reached_is_asked_later(server, hook):
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(CloudUnavailableError, match="did not show job 'j'"):
+        hook.get("j")
+
+
+def test_a_bucket_is_checked_by_listing_one_object(server, hook):
+    server.on("GET", "/storage/v1/b/rows/o", {"items": []})
+    hook.check_bucket("gs://rows/state/")
+    # The client itself asks for the bucket, in a thread, to name it in traces.
+    (query,) = [asked[2] for asked in server.asked if asked[1].endswith("/o")]
+    assert (query["prefix"], query["maxResults"]) == (["state/"], ["1"])
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (refusal(404, "The specified bucket does not exist."), "There is no bucket 'gs://rows'"),
+        (refusal(403, "No access."), "`roles/storage.objectAdmin`"),
+    ],
+)
+def test_a_bucket_that_is_no_good_is_said_before_anything_is_billed(server, hook, reply, words):
+    server.on("GET", "/storage/v1/b/rows/o", reply)
+    with pytest.raises(JobSpecError, match=rf"{words}.*Nothing was sent or billed\.$"):
+        hook.check_bucket("gs://rows/state/")
+
+
+def test_a_connection_that_does_not_exist_is_said():
+    with pytest.raises(AccessDeniedError, match="there is no connection 'acme'"):
+        DataflowJobHook("europe-west1", gcp_conn_id="acme")
+
+
+def test_the_connection_names_the_project(monkeypatch):
+    extra = {"project": "from-connection", "is_anonymous": True}
+    monkeypatch.setenv("AIRFLOW_CONN_ACME", json.dumps({"conn_type": "google_cloud_platform", "extra": extra}))
+    assert DataflowJobHook("europe-west1", gcp_conn_id="acme").project == "from-connection"
+    assert DataflowJobHook("europe-west1", "from-spec", "acme").project == "from-spec"
+
+
+def test_nobody_names_a_project(monkeypatch):
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_ACME", '{"conn_type": "google_cloud_platform", "extra": {"is_anonymous": true}}'
+    )
+    with pytest.raises(JobSpecError, match=r"`runner.project` is left out"):
+        _ = DataflowJobHook("europe-west1", gcp_conn_id="acme").project
+
+
+def test_a_key_that_cannot_be_read_is_said(monkeypatch):
+    extra = {"key_path": "/nowhere/key.json"}
+    monkeypatch.setenv("AIRFLOW_CONN_ACME", json.dumps({"conn_type": "google_cloud_platform", "extra": extra}))
+    with pytest.raises(AccessDeniedError, match=r"'acme'.*gives no credentials.*key.json"):
+        DataflowJobHook("europe-west1", "acme-prod", "acme").get("j")
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (auth.DefaultCredentialsError("Your default credentials were not found."), AccessDeniedError),
+        (auth.RefreshError("invalid_grant"), AccessDeniedError),
+        (auth.TransportError("No route."), CloudUnavailableError),
+    ],
+)
+def test_credentials_that_are_not_there_are_said(raised, error):
+    class Without(DataflowJobHook):
+        def get_credentials(self):
+            raise raised
+
+    with pytest.raises(error):
+        Without("europe-west1", "acme-prod").get("j")
+    with pytest.raises(CloudUnavailableError if error is CloudUnavailableError else JobSpecError):
+        Without("europe-west1", "acme-prod").check_bucket("gs://rows/")

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+
+import pytest
+
+from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.exceptions import CloudUnavailableError
+from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.hooks.job_end import JobEnd
+from airflow_provider_llmbeam.triggers import dataflow as module
+from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
+
+ARGUMENTS = {
+    "project": "acme-prod",
+    "location": "europe-west1",
+    "job_id": "job-1",
+    "journal_uri": "gs://rows/journal/",
+}
+
+
+class RunningJob:
+    """A job that runs until `lifetime` looks at it, or a cancellation."""
+
+    def __init__(self, lifetime=2, refuses_cancel=False):
+        self.left, self.refuses_cancel, self.cancelled = lifetime, refuses_cancel, False
+
+    def get(self, job_id):
+        self.left -= 1
+        state = "CANCELLED" if self.cancelled else "RUNNING" if self.left > 0 else "DONE"
+        return DataflowJob(job_id, "n-12345678", f"JOB_STATE_{state}")
+
+    def counts(self, job_id, *, running):
+        return Counts(rows=10, answered=5, output_tokens=1_000_000)
+
+    def error_messages(self, job_id):
+        return []
+
+    def cancel(self, job_id):
+        if self.refuses_cancel:
+            raise CloudUnavailableError("Google Cloud did not cancel job 'job-1' (HTTP 503).")
+        self.cancelled = True
+
+
+@pytest.fixture
+def trigger(monkeypatch):
+    """Makes a trigger that waits for a job of this test, in no time."""
+    monkeypatch.setattr(module, "FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.hooks.job_watch.CANCELLING_SECONDS", 0.0)
+
+    def make(job, **arguments):
+        made = DataflowJobTrigger(**{**ARGUMENTS, "poll_interval_seconds": 0.01, **arguments})
+        made._connect = lambda: job
+        return made
+
+    return make
+
+
+async def first_event(trigger):
+    (payload,) = [event.payload async for event in trigger.run()]
+    return JobEnd.from_event(json.loads(json.dumps(payload)))
+
+
+def test_a_trigger_is_made_again_from_what_it_serialises():
+    made = DataflowJobTrigger(
+        **ARGUMENTS,
+        gcp_conn_id="acme",
+        impersonation_chain=("a@x.iam", "b@x.iam"),
+        poll_interval_seconds=12,
+        budget_usd=7.5,
+        price={"input_usd_per_million_tokens": 1, "output_usd_per_million_tokens": 2},
+        cancel_on_kill=False,
+    )
+    path, arguments = made.serialize()
+    name, _, attribute = path.rpartition(".")
+    again = getattr(importlib.import_module(name), attribute)(**json.loads(json.dumps(arguments)))
+    assert again.serialize() == (path, arguments)
+    assert arguments["impersonation_chain"] == ["a@x.iam", "b@x.iam"]
+
+
+def test_a_trigger_asks_with_the_connection_of_the_task(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_ACME", '{"conn_type": "google_cloud_platform"}')
+    hook = DataflowJobTrigger(**ARGUMENTS, gcp_conn_id="acme", impersonation_chain="a@x.iam")._connect()
+    assert (hook.project, hook.location) == ("acme-prod", "europe-west1")
+    assert (hook.gcp_conn_id, hook.impersonation_chain) == ("acme", "a@x.iam")
+
+
+def test_a_trigger_fires_once_when_the_job_is_over(trigger):
+    ended = asyncio.run(first_event(trigger(RunningJob())))
+    assert (ended.outcome, ended.job_id, ended.state) == ("succeeded", "job-1", "JOB_STATE_DONE")
+
+
+def test_a_trigger_cancels_a_job_over_its_budget_and_says_so(trigger):
+    job = RunningJob(lifetime=99)
+    price = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 2.0}
+    ended = asyncio.run(first_event(trigger(job, budget_usd=1.0, price=price)))
+    assert job.cancelled
+    assert ended.error_type == "BudgetExceededError"
+
+
+def test_a_killed_task_takes_its_job_along(trigger, capfd):
+    job = RunningJob()
+    asyncio.run(trigger(job).on_kill())
+    assert job.cancelled
+    lines = capfd.readouterr().out
+    assert "'job-1' was cancelled with its task" in lines
+    assert "gs://rows/journal/" in lines
+
+
+def test_a_job_that_outlives_its_task_is_said_to_bill(trigger, capfd):
+    job = RunningJob()
+    asyncio.run(trigger(job, cancel_on_kill=False).on_kill())
+    assert not job.cancelled
+    lines = capfd.readouterr().out
+    assert "left running and billing" in lines
+    assert "gcloud dataflow jobs cancel job-1" in lines
+
+
+def test_a_cancellation_that_fails_says_how_to_do_it(trigger, capfd):
+    asyncio.run(trigger(RunningJob(refuses_cancel=True)).on_kill())
+    lines = capfd.readouterr().out
+    assert "may still be running and billing" in lines
+    assert "gcloud dataflow jobs cancel job-1" in lines
+
+
+def test_a_triggerer_that_stops_leaves_the_job_alone(trigger):
+    job = RunningJob(lifetime=10_000)
+
+    async def stopped():
+        made = trigger(job)
+        running = asyncio.ensure_future(first_event(made))
+        await asyncio.sleep(0.1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await made.cleanup()
+
+    asyncio.run(stopped())
+    assert job.left < 10_000
+    assert not job.cancelled
+
+
+def test_a_trigger_that_is_started_elsewhere_goes_on(trigger):
+    job = RunningJob(lifetime=3)
+
+    async def moved():
+        before = trigger(job)
+        running = asyncio.ensure_future(first_event(before))
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        after = trigger(job)
+        return await first_event(after)
+
+    assert asyncio.run(moved()).outcome == "succeeded"
