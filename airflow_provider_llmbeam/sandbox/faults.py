@@ -55,6 +55,14 @@ Method = Literal[
     "bigquery.tables.list",
     "bigquery.tables.patch",
     "bigquery.uploads.start",
+    "dataflow.flexTemplates.launch",
+    "dataflow.jobs.aggregated",
+    "dataflow.jobs.create",
+    "dataflow.jobs.get",
+    "dataflow.jobs.getMetrics",
+    "dataflow.jobs.list",
+    "dataflow.jobs.messages.list",
+    "dataflow.jobs.update",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -197,7 +205,7 @@ class Faults:
         """Give `fault` to calls of `method` whose text contains a string.
 
         The text is prompt and system text of a model, bucket and object of a storage method, path and
-        body of a BigQuery method.
+        body of a BigQuery or Dataflow method.
 
         Args:
             method: The method to watch.
