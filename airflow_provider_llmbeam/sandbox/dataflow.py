@@ -256,7 +256,8 @@ class Dataflow:
             if active is not None:
                 raise checks.refused(
                     409,
-                    f"The workflow could not be created. Causes: There is already an active job named {launch.name}. "
+                    "The workflow could not be created. Causes: There is already an active job named "
+                    f"{launch.name}. "
                     "If you want to submit a second job, try again by setting a different name.",
                 )
             draft = {"name": launch.name, "type": BATCH, "labels": launch.labels}

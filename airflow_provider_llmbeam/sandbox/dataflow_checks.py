@@ -52,8 +52,8 @@ class DataflowWording(Wording):
 WORDING = DataflowWording(
     reasons=_STATUS,
     messages={
-        401: "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other "
-        "valid authentication credential.",
+        401: "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or "
+        "other valid authentication credential.",
         403: "The caller does not have permission",
         500: "Internal error encountered.",
         503: "The service is currently unavailable.",
@@ -126,8 +126,8 @@ def check_location(location: str) -> None:
     if not _REGION.fullmatch(location):
         raise refused(
             400,
-            f"The workflow could not be created, since it was sent to an invalid or unreachable region ({location}). "
-            "Please resubmit to a valid Cloud Dataflow region.",
+            "The workflow could not be created, since it was sent to an invalid or unreachable region "
+            f"({location}). Please resubmit to a valid Cloud Dataflow region.",
         )
 
 

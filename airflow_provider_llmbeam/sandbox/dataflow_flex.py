@@ -131,8 +131,8 @@ class Launcher:
             return
         ended = "without a job" if status == 0 else f"with exit status {status}"
         text = (
-            "Error occurred in the launcher container: Template launch failed. See console logs. The launcher ended "
-            f"{ended}; its last lines:\n{run.last_lines()}"
+            "Error occurred in the launcher container: Template launch failed. See console logs. The launcher "
+            f"ended {ended}; its last lines:\n{run.last_lines()}"
         )
         self._jobs.say(job, "JOB_MESSAGE_ERROR", text)
         self._jobs.move(job, FAILED)

@@ -35,7 +35,7 @@ def _job(request: Any) -> str:
     return _in(request, f"/jobs/{request.job_id}")
 
 
-# Service, RPC, type of the request, type of the answer, verb, path, field that is the body ("" has none, "*" is all).
+# Service, RPC, type of request and answer, verb, path, and the field that is the body ("" has none, "*" is all).
 _RPCS: tuple[tuple[str, str, str, str, str, Callable[[Any], str], str], ...] = (
     ("JobsV1Beta3", "CreateJob", "CreateJobRequest", "Job", "POST", lambda r: _in(r, "/jobs"), "job"),
     ("JobsV1Beta3", "GetJob", "GetJobRequest", "Job", "GET", _job, ""),

@@ -1,4 +1,4 @@
-"""The jobs of the emulated Dataflow: what is known of each, and how its state may change. No HTTP, no processes."""
+"""The jobs of the emulated Dataflow: what is known of each, and how its state changes. No HTTP, no processes."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import ssl
 import tempfile
 import threading
@@ -18,6 +19,8 @@ from airflow_provider_llmbeam.sandbox.credentials import write_service_account
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.sandbox.server import Sandbox
+
+log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 DEFAULT_PROJECT = "llmbeam-sandbox"
@@ -220,7 +223,11 @@ class Proxy:
         if writer.get_extra_info("ssl_object").selected_alpn_protocol() != _HTTP2:
             return self._sandbox.port
         # It is started by its first client: what it needs takes a second to import.
-        return await asyncio.to_thread(self._sandbox.start_grpc)
+        try:
+            return await asyncio.to_thread(self._sandbox.start_grpc)
+        except ModuleNotFoundError as error:
+            log.error("%s", error)
+            raise ConnectionAbortedError(str(error)) from error
 
 
 def is_served(host: str) -> bool:

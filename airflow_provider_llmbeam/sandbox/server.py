@@ -60,7 +60,8 @@ class Sandbox:
         buckets: Of Cloud Storage, there from the start and empty again after a reset.
         job_seconds: How long each BigQuery job takes, by the clock; what it does happens at its end.
         dataflow_workers: SDK harnesses of each Dataflow job, >= 1; a job that allows fewer gets fewer.
-        dataflow_bundle_repeats: How often each bundle is run besides, its outputs forgotten, as after a lost worker.
+        dataflow_bundle_repeats: How often each bundle is run besides, its outputs forgotten, as after the loss of
+            a worker.
         dataflow_start_seconds: How long a Dataflow job waits before it runs, in real seconds.
         projects: Whose jobs Dataflow takes; None takes any.
         flex_launcher: The command that stands for the container of a flex template; options are added to it.

@@ -86,6 +86,10 @@ class Link:
 class Harness(worker_handlers.GrpcWorkerHandler):
     """One slot for a harness; a new process takes the place of one that has died."""
 
+    control_conn: Any
+    data_conn: Any
+    worker_id: str
+
     def __init__(self, payload: bytes, state: Any, provision_info: Any, grpc_server: Any) -> None:
         super().__init__(state, provision_info, grpc_server)
         self.control_conn = Link(self.control_conn)
