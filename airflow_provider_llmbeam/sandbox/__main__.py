@@ -44,7 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         quota = Quota(requests_per_minute=options.requests_per_minute, tokens_per_minute=options.tokens_per_minute)
         latency = Latency(mean_seconds=options.latency_seconds, sigma=options.latency_sigma)
-        sandbox = Sandbox(port=options.port, quota=quota, latency=latency, buckets=options.bucket)
+        sandbox = Sandbox(
+            port=options.port,
+            quota=quota,
+            latency=latency,
+            buckets=options.bucket,
+            dataflow_workers=options.dataflow_workers,
+            dataflow_bundle_repeats=options.dataflow_bundle_repeats,
+            dataflow_start_seconds=options.dataflow_start_seconds,
+        )
     except ValueError as error:
         parser.error(str(error))
     # Blocked before the server thread starts, which inherits the mask: only sigwait sees them.
@@ -133,6 +141,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ready-file", type=Path, metavar="PATH", help='gets {"url", "pid"} while serving')
     parser.add_argument(
         "--bucket", action="append", default=[], metavar="NAME", help="of Cloud Storage, there from the start"
+    )
+    parser.add_argument(
+        "--dataflow-workers", type=int, default=1, metavar="N", help="processes of each Dataflow job (default: 1)"
+    )
+    parser.add_argument(
+        "--dataflow-bundle-repeats",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run each bundle N times more (default: 0)",
+    )
+    parser.add_argument(
+        "--dataflow-start-seconds", type=float, default=0.0, metavar="X", help="before a job runs (default: 0)"
     )
     parser.add_argument(
         "--env",

@@ -59,6 +59,7 @@ class Backend:
         self.billed_bytes = 0
         self.refused_hosts: Counter[str] = Counter()
         self.on_reset: list[Callable[[], None]] = []
+        self.jobs_by_state: Callable[[], dict[str, int]] = dict
         self._latency = latency
         self._clock = clock
         self._random = random.Random(seed)

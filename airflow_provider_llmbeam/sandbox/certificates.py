@@ -53,12 +53,17 @@ class CertificateAuthority:
         self.file = directory / "ca.pem"
         self.file.write_bytes(self._signed(builder))
 
-    def context(self, host: str) -> ssl.SSLContext:
-        """Return what a server needs to be `host`; it speaks HTTP/1.1 only."""
+    def context(self, host: str, *, has_http2: bool = False) -> ssl.SSLContext:
+        """Return what a server needs to be `host`.
+
+        Args:
+            host: Its name.
+            has_http2: Whether clients may choose HTTP/2, which those of gRPC do, rather than HTTP/1.1.
+        """
         if host not in self._contexts:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self._certificate(host))
-            context.set_alpn_protocols(["http/1.1"])
+            context.set_alpn_protocols(["h2", "http/1.1"] if has_http2 else ["http/1.1"])
             self._contexts[host] = context
         return self._contexts[host]
 

@@ -25,7 +25,10 @@ class MethodStats(TypedDict):
 
 
 class Stats(TypedDict):
-    """What the sandbox has done since it started, or since the last reset. Times in epoch seconds."""
+    """What the sandbox has done since it started, or since the last reset. Times in epoch seconds.
+
+    `dataflow_jobs` counts jobs by state, e.g. {"RUNNING": 1}.
+    """
 
     methods: dict[str, MethodStats]
     billed_answers: int
@@ -35,6 +38,7 @@ class Stats(TypedDict):
     storage_bytes_received: int
     storage_bytes_sent: int
     bigquery_bytes_billed: int
+    dataflow_jobs: dict[str, int]
     refused_hosts: dict[str, int]
     quota: dict[str, Any]
     first_request_at: float | None
@@ -56,6 +60,7 @@ def stats(backend: Backend) -> Stats:
         storage_bytes_received=sum(record.received_bytes for record in stored),
         storage_bytes_sent=sum(record.sent_bytes for record in stored),
         bigquery_bytes_billed=backend.billed_bytes,
+        dataflow_jobs=backend.jobs_by_state(),
         refused_hosts=dict(backend.refused_hosts),
         input_tokens=sum(record.input_tokens for record in records),
         output_tokens=sum(record.output_tokens for record in records),

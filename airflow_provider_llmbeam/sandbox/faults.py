@@ -61,6 +61,14 @@ Method = Literal[
     "secretmanager.secrets.list",
     "secretmanager.versions.access",
     "secretmanager.versions.list",
+    "dataflow.flexTemplates.launch",
+    "dataflow.jobs.aggregated",
+    "dataflow.jobs.create",
+    "dataflow.jobs.get",
+    "dataflow.jobs.getMetrics",
+    "dataflow.jobs.list",
+    "dataflow.jobs.messages.list",
+    "dataflow.jobs.update",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -203,7 +211,7 @@ class Faults:
         """Give `fault` to calls of `method` whose text contains a string.
 
         The text is prompt and system text of a model, bucket and object of a storage method, path and
-        body of a BigQuery method, project and secret of a Secret Manager method.
+        body of a BigQuery or Dataflow method, project and secret of a Secret Manager method.
 
         Args:
             method: The method to watch.

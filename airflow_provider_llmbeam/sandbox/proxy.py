@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import ssl
 import tempfile
 import threading
@@ -19,12 +20,15 @@ from airflow_provider_llmbeam.sandbox.credentials import write_service_account
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.sandbox.server import Sandbox
 
+log = logging.getLogger(__name__)
+
 HOST = "127.0.0.1"
 DEFAULT_PROJECT = "llmbeam-sandbox"
 SERVED_HOSTS = frozenset(
     {
         "aiplatform.googleapis.com",
         "bigquery.googleapis.com",
+        "dataflow.googleapis.com",
         "generativelanguage.googleapis.com",
         "iamcredentials.googleapis.com",
         "oauth2.googleapis.com",
@@ -34,8 +38,11 @@ SERVED_HOSTS = frozenset(
     }
 )
 SERVED_SUFFIXES = ("-aiplatform.googleapis.com",)
+GRPC_HOSTS = frozenset({"dataflow.googleapis.com"})
+"""Those whose clients get gRPC when they ask for HTTP/2."""
 NEEDS_EXTRA = "The proxy needs a package more: `pip install 'airflow-provider-llmbeam[sandbox]'`."
 _PORT = "443"
+_HTTP2 = "h2"
 _MAX_HEAD_BYTES = 65_536
 _CHUNK_BYTES = 262_144
 _CLOSE_SECONDS = 2.0
@@ -63,7 +70,7 @@ class Proxy:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._context: Callable[[str], ssl.SSLContext] | None = None
+        self._context: Callable[..., ssl.SSLContext] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -139,11 +146,13 @@ class Proxy:
             self._directory = None
             raise
         self._thread = thread
+        self._sandbox.dataflow.runs.environment = self.environment()
 
     def stop(self) -> None:
         """Drop all connections and forget the authority; does nothing when it is not running."""
         if self._thread is None or self._loop is None or self._stopping is None or self._directory is None:
             return
+        self._sandbox.dataflow.runs.environment = self._sandbox.environment()
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         self._directory.cleanup()
@@ -205,13 +214,23 @@ class Proxy:
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await writer.drain()
         assert self._context is not None, "set before the thread starts"
-        await writer.start_tls(self._context(host.lower()))
-        there, back = await asyncio.open_connection(HOST, self._sandbox.port)
+        await writer.start_tls(self._context(host.lower(), has_http2=host.lower() in GRPC_HOSTS))
+        there, back = await asyncio.open_connection(HOST, await self._port_for(writer))
         try:
             await _relay(asyncio.create_task(_copy(reader, back)), asyncio.create_task(_copy(there, writer)))
         finally:
             back.transport.abort()
         await _close(writer)
+
+    async def _port_for(self, writer: asyncio.StreamWriter) -> int:
+        if writer.get_extra_info("ssl_object").selected_alpn_protocol() != _HTTP2:
+            return self._sandbox.port
+        # It is started by its first client: what it needs takes a second to import.
+        try:
+            return await asyncio.to_thread(self._sandbox.start_grpc)
+        except ModuleNotFoundError as error:
+            log.error("%s", error)
+            raise ConnectionAbortedError(str(error)) from error
 
 
 def is_served(host: str) -> bool:

@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.sandbox import (
     bigquery,
     control,
     credentials,
+    dataflow,
     gemini,
     gemini_embeddings,
     openai,
@@ -27,6 +28,8 @@ from airflow_provider_llmbeam.sandbox import (
 from airflow_provider_llmbeam.sandbox.backend import Backend
 from airflow_provider_llmbeam.sandbox.clock import Clock
 from airflow_provider_llmbeam.sandbox.control import Stats
+from airflow_provider_llmbeam.sandbox.dataflow_grpc import GrpcServer
+from airflow_provider_llmbeam.sandbox.dataflow_runs import DataflowSettings
 from airflow_provider_llmbeam.sandbox.faults import Faults
 from airflow_provider_llmbeam.sandbox.latency import Latency
 from airflow_provider_llmbeam.sandbox.objects import ObjectStore
@@ -57,9 +60,16 @@ class Sandbox:
         seed: Of the latencies drawn.
         buckets: Of Cloud Storage, there from the start and empty again after a reset.
         job_seconds: How long each BigQuery job takes, by the clock; what it does happens at its end.
+        dataflow_workers: SDK harnesses of each Dataflow job, >= 1; a job that allows fewer gets fewer.
+        dataflow_bundle_repeats: How often each bundle is run besides, its outputs forgotten, as after the loss of
+            a worker.
+        dataflow_start_seconds: How long a Dataflow job waits before it runs, in real seconds.
+        projects: Whose jobs Dataflow takes; None takes any.
+        flex_launcher: The command that stands for the container of a flex template; options are added to it.
+            None is this package's pipeline.
 
     Raises:
-        ValueError: `port` or `input_token_limit` is out of bounds, or a bucket cannot be called so.
+        ValueError: A number is out of bounds, a bucket cannot be called so, or the launcher is empty.
     """
 
     __test__ = False
@@ -76,6 +86,11 @@ class Sandbox:
         seed: int = 0,
         buckets: Sequence[str] = (),
         job_seconds: float = 0.0,
+        dataflow_workers: int = 1,
+        dataflow_bundle_repeats: int = 0,
+        dataflow_start_seconds: float = 0.0,
+        projects: Sequence[str] | None = None,
+        flex_launcher: Sequence[str] | None = None,
     ) -> None:
         if not 0 <= port <= 65_535:
             raise ValueError(f"`port` must be 0 (any free one) to 65535; got {port!r}.")
@@ -92,7 +107,19 @@ class Sandbox:
         self._storage = storage.Storage(store)
         self._bigquery = bigquery.BigQuery(self._backend, store, job_seconds=job_seconds)
         self._secrets = secret_manager.SecretManager(clock)
-        self._backend.on_reset += [self._storage.clear, self._bigquery.clear, self._secrets.clear]
+        settings = DataflowSettings(
+            workers=dataflow_workers,
+            bundle_repeats=dataflow_bundle_repeats,
+            start_seconds=dataflow_start_seconds,
+            projects=None if projects is None else tuple(projects),
+            **({} if flex_launcher is None else {"flex_launcher": tuple(flex_launcher)}),
+        )
+        self.dataflow = dataflow.Dataflow(self._backend, store, settings)
+        self._backend.jobs_by_state = self.dataflow.by_state
+        self._grpc: GrpcServer | None = None
+        self._grpc_lock = threading.Lock()
+        services = (self.dataflow, self._storage, self._bigquery, self._secrets)
+        self._backend.on_reset += [service.clear for service in services]
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -149,7 +176,7 @@ class Sandbox:
         return control.stats(self._backend)
 
     def reset(self) -> None:
-        """Forget requests, faults, what was used of the quota, objects, tables and secrets."""
+        """Forget requests, faults, what was used of the quota, objects, tables and secrets; end and forget jobs."""
         self._backend.reset()
 
     def start(self) -> None:
@@ -170,11 +197,42 @@ class Sandbox:
             thread.join()
             raise
         self._thread = thread
+        self.dataflow.runs.environment = self.environment()
+
+    def start_grpc(self) -> int:
+        """Serve Dataflow over gRPC as well, without TLS; returns its port, also when it is served already.
+
+        Raises:
+            ModuleNotFoundError: What it needs is not installed.
+            RuntimeError: The sandbox is not running.
+        """
+        with self._grpc_lock:
+            if self._thread is None:
+                raise RuntimeError("The sandbox is not running; start it first.")
+            if self._grpc is None:
+                self._grpc = GrpcServer(self.dataflow.service)
+            return self._grpc.port
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables under which storage and models are found without a proxy, as far as clients can."""
+        return {
+            "STORAGE_EMULATOR_HOST": self.url,
+            "GOOGLE_GEMINI_BASE_URL": self.gemini_url,
+            "GOOGLE_API_KEY": "sandbox",
+            "OPENAI_BASE_URL": self.openai_url,
+            "OPENAI_API_KEY": "sandbox",
+            "NO_GCE_CHECK": "true",
+        }
 
     def stop(self) -> None:
         """Drop what is in flight and stop; does nothing when it is not running."""
         if self._thread is None or self._loop is None or self._stopping is None:
             return
+        self.dataflow.runs.end_all()
+        with self._grpc_lock:
+            if self._grpc is not None:
+                self._grpc.close()
+            self._grpc = None
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         self._thread = self._loop = self._stopping = None
@@ -206,6 +264,7 @@ class Sandbox:
         application.add_routes(storage.routes(self._backend, self._storage))
         application.add_routes(bigquery.routes(self._backend, self._bigquery))
         application.add_routes(secret_manager.routes(self._backend, self._secrets))
+        application.add_routes(dataflow.routes(self.dataflow))
         for module in (openai, openai_embeddings):
             application.add_routes(
                 module.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit)

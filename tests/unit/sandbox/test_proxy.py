@@ -168,14 +168,14 @@ def test_httplib2_trusts_it_by_the_environment() -> None:
 
 def test_every_other_host_is_refused_and_counted(sandbox: Sandbox, proxy: Proxy) -> None:
     with pytest.raises(requests.exceptions.ProxyError, match="403 Forbidden by the llmbeam sandbox"):
-        requests.get("https://dataflow.googleapis.com/v1b3", timeout=5)
+        requests.get("https://compute.googleapis.com/compute/v1", timeout=5)
     plain = requests.get("http://metadata.google.internal/computeMetadata/v1/", timeout=5)
     assert plain.status_code == 403
     assert "refuses 'metadata.google.internal', so that nothing leaves this machine" in plain.text
     with pytest.raises(requests.exceptions.ProxyError):
         requests.get("https://storage.googleapis.com:8443/", timeout=5)
     assert sandbox.stats()["refused_hosts"] == {
-        "dataflow.googleapis.com": 1,
+        "compute.googleapis.com": 1,
         "metadata.google.internal": 1,
         "storage.googleapis.com": 1,
     }

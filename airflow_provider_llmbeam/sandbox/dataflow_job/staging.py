@@ -1,0 +1,105 @@
+"""What a job finds before it runs: the pipeline and its artifacts, out of Cloud Storage."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from apache_beam.io.filesystems import CompressionTypes, FileSystems
+from apache_beam.portability.api import beam_runner_api_pb2
+
+NOT_OPTIONS = frozenset({"runner", "pipelineUrl", "pipelineProtoHash", "display_data"})
+_LISTS = frozenset({"extra_packages.txt", "submission_environment_dependencies.txt"})
+"""Lists that the worker's container reads; nothing is installed here."""
+_SDISTS = (".tar.gz", ".tgz", ".zip", ".tar")
+
+
+class StagingError(Exception):
+    """The job cannot be started; says why in words for its messages."""
+
+
+def whole(value: Any) -> Any:
+    """Return options as they were given: the job's `Struct` has turned every integer into a float."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [whole(one) for one in value]
+    return {name: whole(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def read_pipeline(options: dict[str, Any]) -> Any:
+    """Return the staged pipeline.
+
+    Raises:
+        StagingError: It is not there, or is not the one submitted.
+    """
+    data = _read(str(options.get("pipelineUrl", "")), str(options.get("pipelineProtoHash", "")))
+    return beam_runner_api_pb2.Pipeline.FromString(data)
+
+
+def stage(pipeline: Any, directory: Path) -> Path:
+    """Copy the artifacts of all environments to `directory`/staged and unpack wheels.
+
+    Args:
+        pipeline: Loses the list of its artifacts.
+        directory: Of the job.
+
+    Returns:
+        Where the wheels are unpacked; it belongs in front of every other path.
+
+    Raises:
+        StagingError: An artifact is missing, not the one submitted, or a source distribution.
+    """
+    staged, site = directory / "staged", directory / "site"
+    for folder in (staged, site):
+        folder.mkdir(exist_ok=True)
+    for environment in pipeline.components.environments.values():
+        for dependency in environment.dependencies:
+            artifact = beam_runner_api_pb2.ArtifactUrlPayload.FromString(dependency.type_payload)
+            role = beam_runner_api_pb2.ArtifactStagingToRolePayload.FromString(dependency.role_payload)
+            name = Path(role.staged_name or artifact.url).name
+            if name == "requirements.txt" or (name.endswith(_SDISTS) and not _is_wheel(name)):
+                raise StagingError(
+                    f"The sandbox installs nothing: {name!r} would be built or downloaded by the worker. Stage a "
+                    "wheel instead (`--extra_package=….whl`); packages of this interpreter are there already."
+                )
+            file = staged / name
+            file.write_bytes(_read(artifact.url, artifact.sha256))
+            if _is_wheel(name):
+                with zipfile.ZipFile(file) as wheel:
+                    wheel.extractall(site)
+        del environment.dependencies[:]
+    return site
+
+
+def prefer(site: Path) -> None:
+    """Import what `site` holds from there, in this process and in those it starts."""
+    sys.path.insert(0, str(site))
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), known]))
+    packages = {path.stem for path in site.iterdir() if path.is_dir() or path.suffix == ".py"}
+    # A wheel of this very package is what the pipeline's code comes from, not the sandbox's own copy.
+    for module in list(sys.modules):
+        if module.partition(".")[0] in packages:
+            del sys.modules[module]
+    importlib.invalidate_caches()
+
+
+def _is_wheel(name: str) -> bool:
+    return name.endswith(".whl")
+
+
+def _read(url: str, sha256: str) -> bytes:
+    try:
+        with FileSystems.open(url, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            data: bytes = file.read()
+    except Exception as error:
+        raise StagingError(f"Staged file {url!r} cannot be read: {error}") from error
+    if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+        raise StagingError(f"Staged file {url!r} has not the SHA-256 {sha256} that the job names.")
+    return data
