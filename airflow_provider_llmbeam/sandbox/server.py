@@ -118,8 +118,12 @@ class Sandbox:
         self._backend.jobs_by_state = self.dataflow.by_state
         self._grpc: GrpcServer | None = None
         self._grpc_lock = threading.Lock()
-        services = (self.dataflow, self._storage, self._bigquery, self._secrets)
-        self._backend.on_reset += [service.clear for service in services]
+        self._backend.on_reset += [
+            self.dataflow.clear,
+            self._storage.clear,
+            self._bigquery.clear,
+            self._secrets.clear,
+        ]
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -176,7 +180,7 @@ class Sandbox:
         return control.stats(self._backend)
 
     def reset(self) -> None:
-        """Forget requests, faults, what was used of the quota, objects, tables and secrets; end and forget jobs."""
+        """Forget requests, faults, the quota used, objects, tables and secrets; end and forget jobs."""
         self._backend.reset()
 
     def start(self) -> None:
