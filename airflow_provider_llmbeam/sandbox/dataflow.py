@@ -42,8 +42,8 @@ _NUMBERED: Mapping[str, Mapping[str, str]] = {
     "filter": {"0": "", "1": "ALL", "2": "TERMINATED", "3": "ACTIVE"},
     "minimumImportance": {"0": "", "1": IMPORTANCES[0], "2": IMPORTANCES[1], "3": IMPORTANCES[3]}
     | {"4": IMPORTANCES[4], "5": IMPORTANCES[2]},
-    "requestedState": {"3": "JOB_STATE_DONE", "6": CANCELLED, "7": "JOB_STATE_UPDATED", "8": "JOB_STATE_DRAINING"}
-    | {"9": "JOB_STATE_DRAINED"},
+    "requestedState": {"3": "JOB_STATE_DONE", "5": CANCELLED, "6": "JOB_STATE_UPDATED", "7": "JOB_STATE_DRAINING"}
+    | {"8": "JOB_STATE_DRAINED"},
     "type": {"0": "", "1": BATCH, "2": STREAMING},
 }
 

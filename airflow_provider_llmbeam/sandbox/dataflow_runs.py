@@ -27,6 +27,12 @@ from airflow_provider_llmbeam.sandbox.dataflow_jobs import (
     Jobs,
 )
 
+# Taken as it is, and never refreshed; with none Beam looks for credentials for 25 s.
+_CREDENTIALS = {
+    **dict.fromkeys(("client_id", "client_secret", "refresh_token", "token"), "sandbox"),
+    "type": "authorized_user",
+    "expiry": "2099-01-01T00:00:00Z",
+}
 KILL_HARNESS = "kill-harness"
 """What `dataflow_job` understands on its standard input."""
 _ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +77,7 @@ class Run:
     Args:
         command: What to run; its processes share a group.
         directory: Where it runs and logs.
-        environment: Variables on top of those of this process.
+        environment: Its variables.
         is_heard: Whether its standard output is read; else it goes to the log.
     """
 
@@ -84,7 +90,7 @@ class Run:
             self._process = subprocess.Popen(
                 command,
                 cwd=directory,
-                env=_environment(environment),
+                env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if is_heard else log,
                 stderr=log,
@@ -176,9 +182,12 @@ class Runs:
                 return None
             if self._root is None:
                 self._root = Path(tempfile.mkdtemp(prefix="llmbeam-dataflow-"))
+                (self._root / "credentials.json").write_text(json.dumps(_CREDENTIALS))
+            credentials = {"GOOGLE_APPLICATION_CREDENTIALS": str(self._root / "credentials.json")}
             directory = self._root / job.id / folder
             directory.mkdir(parents=True, exist_ok=True)
-            run = Run(command(directory), directory, self.environment, is_heard=is_heard)
+            variables = _environment(credentials | os.environ | self.environment)
+            run = Run(command(directory), directory, variables, is_heard=is_heard)
             self._runs.setdefault(job.id, []).append(run)
         return run
 
@@ -274,9 +283,8 @@ class Runs:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a job: this package is found also where it is not installed."""
-    known = {**os.environ, **variables}
-    paths = [path for path in known.get("PYTHONPATH", "").split(os.pathsep) if path]
+    """Return variables under which this package is found also where it is not installed."""
+    paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     if str(_ROOT) not in paths:
         paths.append(str(_ROOT))
-    return known | {"PYTHONPATH": os.pathsep.join(paths)}
+    return {**variables, "PYTHONPATH": os.pathsep.join(paths)}

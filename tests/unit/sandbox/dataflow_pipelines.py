@@ -1,6 +1,7 @@
 """Submits small pipelines with Beam's own DataflowRunner: `dataflow_pipelines.py NAME [--option=value…]`.
 
 Prints one JSON object: the id of the job, or what the submission failed with; with `--wait` how it ended too.
+With no arguments it reads them as JSON lists, one a line, for as long as there are some.
 """
 
 from __future__ import annotations
@@ -92,22 +93,24 @@ def words(pipeline, given):
 def flaky(pipeline, given):
     rows = pipeline | beam.Create(range(5)) | "Try" >> beam.ParDo(Flaky(given.notes, int(given.failures)))
     rows | beam.combiners.Count.Globally() | beam.Map(str) | beam.io.WriteToText(given.output)
+    pairs = rows | beam.Map(lambda row: ("all", row))
+    totals = pairs | beam.ParDo(Running(f"{given.notes}-state", int(given.failures)))
+    (
+        totals
+        | beam.CombineGlobally(max)
+        | "Total" >> beam.Map(str)
+        | "WriteTotal" >> beam.io.WriteToText(given.total)
+    )
 
 
 def slow(pipeline, given):
     pipeline | beam.Create([1]) | "Wait" >> beam.ParDo(Slow(given.notes))
 
 
-def state(pipeline, given):
-    pairs = pipeline | beam.Create([("k", n) for n in range(5)])
-    totals = pairs | beam.ParDo(Running(given.notes, int(given.failures)))
-    totals | beam.CombineGlobally(max) | beam.Map(str) | beam.io.WriteToText(given.output)
-
-
 class Given(PipelineOptions):
     @classmethod
     def _add_argparse_args(cls, parser):
-        for name in ("output", "notes", "failures"):
+        for name in ("output", "total", "notes", "failures"):
             parser.add_argument(f"--{name}")
 
 
@@ -122,7 +125,7 @@ def main(name: str, arguments: list[str]) -> dict[str, object]:
         return {"error": f"{type(error).__name__}: {error}"}
     told: dict[str, object] = {"id": result.job_id()}
     if not waits:
-        os._exit(print(json.dumps(told), flush=True) or 0)
+        return told
     try:
         told["state"] = result.wait_until_finish()
     except Exception as error:  # noqa: BLE001
@@ -135,4 +138,6 @@ def main(name: str, arguments: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2:])))
+    orders = [sys.argv[1:]] if sys.argv[1:] else map(json.loads, sys.stdin)
+    for name, *arguments in orders:
+        print(json.dumps(main(name, arguments)), flush=True)
