@@ -121,8 +121,7 @@ def test_a_budget_needs_a_price(job) -> None:
     data = job(model=SERVER.model_dump(), limits={"budget_usd": 5})
     expected = (
         r"^`spec`: has `limits\.budget_usd`, and the price of openai model 'gemma' is not known: set "
-        r"`limits\.price`, "
-        r"e\.g\. \{'input_usd_per_million_tokens': 0\.3, .* Nothing was sent or billed\.$"
+        r"`limits\.price`, e\.g\. \{'input_usd_per_million_tokens': 0\.3, .* Nothing was sent or billed\.$"
     )
     with pytest.raises(JobSpecError, match=expected):
         JobSpec.parse(data)
