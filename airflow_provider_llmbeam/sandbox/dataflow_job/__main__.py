@@ -20,8 +20,8 @@ from airflow_provider_llmbeam.sandbox.dataflow_job.events import Events
 
 KILL_HARNESS = "kill-harness"
 NEEDS_BEAM = (
-    "The sandbox runs Dataflow jobs with Apache Beam, which is not installed here: `pip install 'apache-beam[gcp]'`. "
-    "Missing: {module}."
+    "The sandbox runs Dataflow jobs with Apache Beam, which is not installed here: `pip install "
+    "'apache-beam[gcp]'`. Missing: {module}."
 )
 _MAX_TEXT = 30_000
 
@@ -96,7 +96,8 @@ def main(directory: Path) -> int:
         if line in orders:
             orders[line]()
 
-    lifeline.hold(order, lambda: shutil.rmtree(directory, ignore_errors=True))
+    # What the sandbox would have removed itself, had it not been killed.
+    lifeline.hold(order, lambda: shutil.rmtree(directory.parent, ignore_errors=True))
     try:
         run(directory, events, orders)
     except Exception as error:  # noqa: BLE001 - whatever it is, the job's log must say it
