@@ -186,10 +186,8 @@ def test_without_a_store_a_finished_job_is_run_again(dataflow, log, spec):
 def test_counts_that_differ_are_said(jobs, dataflow, log, spec):
     dataflow.rows = 2
     jobs.collect(TaskJob.of(spec, "1", is_attached=False), dataflow)
-    assert log.lines == [
-        "Dataflow's counter says that 2 rows were read, the report 3. The report adds up what was written; compare "
-        "it with the source."
-    ]
+    (line,) = log.lines
+    assert line.startswith("Dataflow's counter says that 2 rows were read, the report 3.")
 
 
 def test_a_task_job_survives_a_deferral(spec):

@@ -103,6 +103,15 @@ def flaky(pipeline, given):
     )
 
 
+def staged(pipeline, given):
+    def word(_):
+        import extra
+
+        return extra.WORD
+
+    pipeline | beam.Create([1]) | beam.Map(word) | beam.io.WriteToText(given.output)
+
+
 def slow(pipeline, given):
     pipeline | beam.Create([1]) | "Wait" >> beam.ParDo(Slow(given.notes))
 
