@@ -217,6 +217,13 @@ def test_a_harness_that_is_killed_is_replaced_and_its_bundle_run_again(four: Clo
     assert any("disconnected: killed by SIGKILL" in text for text in four.texts(job_id, "JOB_MESSAGE_WARNING"))
 
 
+def test_code_that_ends_its_process_fails_the_job_after_four_processes(four: Cloud) -> None:
+    job_id = four.submit("deadly", "deadly")["id"]
+    assert four.ended(job_id) == "FAILED"
+    assert sum("disconnected: exit status 3." in text for text in four.texts(job_id, "JOB_MESSAGE_ERROR")) == 4
+    assert "work item has failed 4 times" in four.texts(job_id)[-1]
+
+
 def test_a_flex_template_starts_the_job_that_was_queued(four: Cloud) -> None:
     four.put("template.json", json.dumps(TEMPLATE))
     environment = {
