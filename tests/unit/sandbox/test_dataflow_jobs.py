@@ -328,7 +328,9 @@ def test_all_processes_end_with_a_sandbox_that_is_killed(tmp_path: Path) -> None
         f"--env={file}",
         "--bucket=rows",
     ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    # Its certificates stay behind.
+    beside = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=beside, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while not file.exists():
             assert process.poll() is None
             time.sleep(0.05)
@@ -345,3 +347,4 @@ def test_all_processes_end_with_a_sandbox_that_is_killed(tmp_path: Path) -> None
         time.sleep(0.05)
     assert len(processes) == 2
     assert all(map(gone, processes))
+    assert not list(tmp_path.glob("llmbeam-dataflow-*"))
