@@ -8,13 +8,18 @@
     |   +-- CloudNotFoundError        404
     |   +-- RequestRefusedError       every other refusal
     +-- JobError (RuntimeError)       after the job started
-        +-- JobFailedError            the job ended without a complete result; a retry resumes it
-        +-- JobCancelledError         somebody, or a limit on its time, ended the job
-        +-- JobUnreachableError       nothing is known of the job any more; it may run and bill
-        +-- BudgetExceededError       the answers cost more than `limits.budget_usd`; the job was cancelled
-        +-- RowsLostError             rows in is not answered + dead letter; the old output was kept
-        +-- TooManyDeadError          more rows failed than `max_dead_letter_ratio` allows; the old output was kept
-            +-- NothingAnsweredError  every row failed, for the reason that the message quotes
+    |   +-- JobFailedError            the job ended without a complete result; a retry resumes it
+    |   +-- JobCancelledError         somebody, or a limit on its time, ended the job
+    |   +-- JobUnreachableError       nothing is known of the job any more; it may run and bill
+    |   +-- BudgetExceededError       the answers cost more than `limits.budget_usd`; the job was cancelled
+    |   +-- RowsLostError             rows in is not answered + dead letter; the old output was kept
+    |   +-- TooManyDeadError          more rows failed than `max_dead_letter_ratio` allows; the old output was kept
+    |       +-- NothingAnsweredError  every row failed, for the reason that the message quotes
+    +-- EndpointError (RuntimeError)  an endpoint with a GPU; the message says what still bills
+        +-- EndpointFailedError       it did not come up, and what was made is gone
+        |   +-- StockOutError         no location has the GPU, or the quota for it
+        +-- EndpointRefusedError      it cannot come up as asked for; a retry repeats that
+        +-- StillBillingError         it could not be removed
 
 The tree knows nothing of Airflow: `operators/` turns `retryable = False` into a task that fails at once.
 """
@@ -92,3 +97,27 @@ class TooManyDeadError(JobError):
 
 class NothingAnsweredError(TooManyDeadError):
     """Every row of a job that had rows is in the dead letter."""
+
+
+class EndpointError(LLMBeamError, RuntimeError):
+    """An endpoint with a GPU did not do as it was asked to."""
+
+    retryable = True
+
+
+class EndpointFailedError(EndpointError):
+    """The endpoint did not come up; what was made of it was deleted."""
+
+
+class StockOutError(EndpointFailedError):
+    """None of the locations has the GPU free, or allows this project so many; a later retry may find one."""
+
+
+class EndpointRefusedError(EndpointError):
+    """The endpoint cannot come up as it was asked for: model, permission or machine."""
+
+    retryable = False
+
+
+class StillBillingError(EndpointError):
+    """The endpoint, or a part of it, could not be removed and bills by the hour."""

@@ -1,0 +1,63 @@
+"""Tokens for plain HTTP requests, of the credentials of a connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_llmbeam.exceptions import AccessDeniedError
+
+
+def access_token(credentials: Any) -> str:
+    """A token for Google's own services, fresh."""
+    from google.auth.transport.requests import Request
+
+    if not credentials.valid:
+        credentials.refresh(Request())
+    return str(credentials.token)
+
+
+def id_token(credentials: Any, audience: str) -> str:
+    """A token for one service on Cloud Run.
+
+    Args:
+        credentials: Of a service account, whichever way.
+        audience: Address of the service.
+
+    Raises:
+        AccessDeniedError: The credentials are a person's, for which there are no such tokens.
+    """
+    from google.auth.transport.requests import Request
+
+    source = _id_token_credentials(credentials, audience)
+    if source is None:
+        raise AccessDeniedError(
+            f"Cloud Run asks for an ID token of a service account, and the credentials are of type "
+            f"{type(credentials).__name__}. Give the Airflow connection a service account, or name one in "
+            "`impersonation_chain`."
+        )
+    source.refresh(Request())
+    return str(source.token)
+
+
+def _id_token_credentials(credentials: Any, audience: str) -> Any:
+    from google.auth import compute_engine, impersonated_credentials
+    from google.auth.transport.requests import Request
+    from google.oauth2 import service_account
+
+    if isinstance(credentials, impersonated_credentials.Credentials):
+        made: Any = impersonated_credentials.IDTokenCredentials(
+            credentials, target_audience=audience, include_email=True
+        )
+        return made
+    if isinstance(credentials, service_account.Credentials):
+        return service_account.IDTokenCredentials(  # type: ignore[no-untyped-call]
+            credentials.signer,
+            service_account_email=credentials.service_account_email,
+            token_uri=credentials._token_uri,
+            target_audience=audience,
+        )
+    if isinstance(credentials, compute_engine.Credentials):
+        return compute_engine.IDTokenCredentials(  # type: ignore[no-untyped-call]
+            Request(), audience, use_metadata_identity_endpoint=True
+        )
+    return None
