@@ -21,14 +21,21 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": "LLM Beam",
-                "python-modules": ["airflow_provider_llmbeam.operators.run_inference"],
+                "python-modules": [
+                    "airflow_provider_llmbeam.operators.endpoint",
+                    "airflow_provider_llmbeam.operators.inference_endpoint",
+                    "airflow_provider_llmbeam.operators.run_inference",
+                    "airflow_provider_llmbeam.operators.sweep",
+                ],
             }
         ],
         "hooks": [
             {
                 "integration-name": "LLM Beam",
                 "python-modules": [
+                    "airflow_provider_llmbeam.hooks.cloud_run",
                     "airflow_provider_llmbeam.hooks.dataflow",
+                    "airflow_provider_llmbeam.hooks.endpoint",
                     "airflow_provider_llmbeam.hooks.llmbeam",
                 ],
             }
@@ -36,10 +43,14 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": "LLM Beam",
-                "python-modules": ["airflow_provider_llmbeam.triggers.dataflow"],
+                "python-modules": [
+                    "airflow_provider_llmbeam.triggers.dataflow",
+                    "airflow_provider_llmbeam.triggers.endpoint",
+                ],
             }
         ],
         "extra-links": [
+            "airflow_provider_llmbeam.links.endpoint.EndpointLink",
             "airflow_provider_llmbeam.links.job.DataflowLink",
             "airflow_provider_llmbeam.links.job.OutputLink",
         ],

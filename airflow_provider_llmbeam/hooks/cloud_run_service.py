@@ -12,7 +12,7 @@ _PORT = 8000
 _MODELS = "/models"
 #: The longest that Cloud Run lets a request take.
 _REQUEST_SECONDS = 3_600
-#: Weights of 27 B parameters took minutes from a bucket; Cloud Run ends a start after an hour at most.
+#: 120 times 15 s: half an hour for the weights to load.
 _PROBE_SECONDS, _PROBES = 15, 120
 _INGRESS = {
     "all": "INGRESS_TRAFFIC_ALL",
@@ -29,7 +29,6 @@ def service(plan: EndpointPlan, spec: CloudRunEndpoint) -> dict[str, Any]:
     return {
         "labels": dict(plan.labels),
         "ingress": _INGRESS[spec.ingress],
-
         "template": {
             "scaling": {"min_instance_count": spec.min_instances, "max_instance_count": spec.max_instances},
             "timeout": {"seconds": _REQUEST_SECONDS},

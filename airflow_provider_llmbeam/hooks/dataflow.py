@@ -89,14 +89,25 @@ class DataflowJobHook(GoogleHook):
         Raises:
             CloudError: See `google_errors`.
         """
+        found = [job for job in self._list(active_only=active_only) if belongs_to(job, identity)]
+        return sorted(found, key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
+
+    def active(self) -> list[DataflowJob]:
+        """Lists the jobs of ours that are not over.
+
+        Raises:
+            CloudError: See `google_errors`.
+        """
+        return [job for job in self._list(active_only=True) if JOB_LABEL in job.labels and not job.is_over]
+
+    def _list(self, *, active_only: bool) -> list[DataflowJob]:
         from google.cloud.dataflow_v1beta3 import ListJobsRequest
 
         which = ListJobsRequest.Filter.ACTIVE if active_only else ListJobsRequest.Filter.ALL
         with translated(self._request(f"list the jobs of {self.location!r}", missing=f"region {self.location!r}")):
             asked = ListJobsRequest(**self._place(), filter=which, page_size=1_000)
             pager = self._client("JobsV1Beta3Client").list_jobs(asked, **self._patience())
-            found = [job for job in map(job_of, islice(pager, MAX_LISTED)) if belongs_to(job, identity)]
-        return sorted(found, key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
+            return [job_of(job) for job in islice(pager, MAX_LISTED)]
 
     def cancel(self, job_id: str) -> None:
         """Asks for the end of a job; one that is over stays as it is.

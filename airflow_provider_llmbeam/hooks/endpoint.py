@@ -343,5 +343,3 @@ def _usd_per_hour(deployed_models: Sequence[Any]) -> float | None:
     ]
     known = [price for price in prices if price is not None]
     return sum(known) if known and len(known) == len(prices) else None
-
-

@@ -115,7 +115,7 @@ class EndpointWatch:
         """
         try:
             decision = self._decide()
-            while not isinstance(decision, Wait | End):
+            while not isinstance(decision, (Wait, End)):
                 decision = self._do(decision)
         except JobSpecError as error:
             return ProvisionEnd("refused", str(error), self._plan.spec.locations[0], error_type="JobSpecError")
@@ -134,22 +134,25 @@ class EndpointWatch:
             why: A sentence for the log.
             within_seconds: What is not gone by then is left to the teardown.
         """
-        attempt = self._plan.labels[TRY_LABEL]
+        deadline = self._now() + within_seconds
+        left = []
         for location in self._places():
             try:
-                left = remove(
+                said = remove(
                     self._site(location),
                     self._plan.key,
-                    attempt=attempt,
-                    within_seconds=within_seconds,
+                    attempt=self._plan.labels[TRY_LABEL],
+                    within_seconds=deadline - self._now(),
                     log=self._log,
                 )
             except CloudError as error:
-                left = f"Endpoint {self._plan.key!r} in {location!r} may still be billing: {error}"
-            if left:
-                self._log.log(logging.ERROR, "%s %s Its teardown or the sweeper removes it, too.", why, left)
-            else:
-                self._log.log(logging.WARNING, "%s What was made in %r is deleted: nothing bills.", why, location)
+                said = f"Endpoint {self._plan.key!r} in {location!r} may still be billing: {error}"
+            left += [said] if said else []
+        if left:
+            words = f"{why} {' '.join(left)} The removal was asked for; teardown and sweeper see to it, too."
+            self._log.log(logging.ERROR, "%s", words)
+        else:
+            self._log.log(logging.WARNING, "%s What was made is deleted: nothing bills.", why)
 
     def _decide(self) -> Decision:
         location = self._provisioner.location
@@ -212,9 +215,9 @@ class EndpointWatch:
         return ProvisionEnd(end.outcome, message, location, model, round(seconds, 1))
 
     def _places(self) -> list[str]:
-        """Where this try may have made something."""
-        location = self._provisioner.location
-        return [location] if location is not None else []
+        """Where there may be something: the location that is tried now, then the others."""
+        now = self._provisioner.location
+        return sorted(self._plan.spec.locations, key=lambda location: location != now)
 
     def _site(self, location: str) -> EndpointSite:
         if location not in self._sites:
@@ -230,5 +233,3 @@ def wait(watch: EndpointWatch, sleep: Callable[[float], None] = time.sleep) -> P
     while isinstance(seen := watch.look(), Wait):
         sleep(seen.seconds)
     return seen
-
-

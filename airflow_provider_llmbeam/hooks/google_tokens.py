@@ -45,10 +45,9 @@ def _id_token_credentials(credentials: Any, audience: str) -> Any:
     from google.oauth2 import service_account
 
     if isinstance(credentials, impersonated_credentials.Credentials):
-        made: Any = impersonated_credentials.IDTokenCredentials(
+        return impersonated_credentials.IDTokenCredentials(  # type: ignore[no-untyped-call]
             credentials, target_audience=audience, include_email=True
         )
-        return made
     if isinstance(credentials, service_account.Credentials):
         return service_account.IDTokenCredentials(  # type: ignore[no-untyped-call]
             credentials.signer,

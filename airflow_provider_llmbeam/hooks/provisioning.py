@@ -227,15 +227,15 @@ class Provisioner:
         memory = self.memory
         since = now if memory.failing_since is None else memory.failing_since
         denials = memory.denials + 1 if isinstance(error, AccessDeniedError) else 0
-        self.memory = memory = replace(
-            memory, failures=memory.failures + 1, failing_since=since, denials=denials
-        )
+        self.memory = memory = replace(memory, failures=memory.failures + 1, failing_since=since, denials=denials)
         too_often = memory.failures >= MAX_FAILURES and now - since >= MAX_FAILING_SECONDS
         if too_often or denials >= MAX_DENIED or not (error.retryable or isinstance(error, AccessDeniedError)):
             outcome: Outcome = "refused" if not error.retryable and memory.operation is None else "still_billing"
             return End(outcome, f"could not be looked at: {error}")
         wait = min(self.poll_interval_seconds * 2.0 ** min(memory.failures - 1, 30), MAX_WAIT_SECONDS)
-        return Wait(max(wait, self.poll_interval_seconds), f"{error} Looking again (failure {memory.failures} in a row).")
+        return Wait(
+            max(wait, self.poll_interval_seconds), f"{error} Looking again (failure {memory.failures} in a row)."
+        )
 
     def _leave(self, fault: Fault, now: float) -> Decision:
         self.memory = replace(
@@ -250,7 +250,9 @@ class Provisioner:
             if now - memory.leaving_since > MAX_REMOVING_SECONDS:
                 minutes = MAX_REMOVING_SECONDS / 60
                 left = still_billing(seen.parts, seen.running)
-                return End("still_billing", f"{self._story()} It could not be removed in {minutes:.0f} min. {left}")
+                return End(
+                    "still_billing", f"{self._story()} It could not be removed in {minutes:.0f} min. {left}"
+                )
             return Remove()
         fault = Fault(memory.leaving or "failed", memory.leaving_words)  # type: ignore[arg-type]
         self.memory = memory = replace(memory, leaving=None, leaving_words="", operation=None, is_ours=False)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from airflow_provider_llmbeam.spec.job import JobSpec
 
-_CONSOLE = "https://console.cloud.google.com"
+CONSOLE = "https://console.cloud.google.com"
 
 
-class _XComLink(BaseOperatorLink):
+class XComLink(BaseOperatorLink):
     """An address that the operator left in the XCom `xcom_key`; the API server reads it without our code."""
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
@@ -26,14 +26,14 @@ class _XComLink(BaseOperatorLink):
         return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
 
 
-class DataflowLink(_XComLink):
+class DataflowLink(XComLink):
     """The job in the Google Cloud console."""
 
     name = "Open in Dataflow"
     xcom_key = "llmbeam_dataflow_link"
 
 
-class OutputLink(_XComLink):
+class OutputLink(XComLink):
     """The answers."""
 
     name = "Output"
@@ -43,7 +43,7 @@ class OutputLink(_XComLink):
 def dataflow_url(project: str, location: str, job_id: str) -> str:
     """The page of a job in the Google Cloud console."""
     path = f"dataflow/jobs/{quote(location, safe='')}/{quote(job_id, safe='')}"
-    return f"{_CONSOLE}/{path}?{urlencode({'project': project})}"
+    return f"{CONSOLE}/{path}?{urlencode({'project': project})}"
 
 
 def output_url(spec: JobSpec) -> str | None:
@@ -52,8 +52,8 @@ def output_url(spec: JobSpec) -> str | None:
         # Of the three parts the project alone may hold dots, e.g. `example.com:project`.
         project, dataset, table = spec.sink.table.rsplit(".", 2)
         parts = {"project": project, "ws": f"!1m5!1m4!4m3!1s{project}!2s{dataset}!3s{table}"}
-        return f"{_CONSOLE}/bigquery?{urlencode(parts)}"
+        return f"{CONSOLE}/bigquery?{urlencode(parts)}"
     uri = spec.sink.uri if spec.sink.type in ("files", "milvus") else spec.output_uri
     if uri.startswith("gs://"):
-        return f"{_CONSOLE}/storage/browser/{quote(uri.removeprefix('gs://').rstrip('/'))}"
+        return f"{CONSOLE}/storage/browser/{quote(uri.removeprefix('gs://').rstrip('/'))}"
     return uri if uri.startswith(("http://", "https://")) else None

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
 from airflow_provider_llmbeam.hooks.job_watch import wait
 from airflow_provider_llmbeam.hooks.poller import Wait
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, dataflow_url, output_url
+from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.dataflow_task import DataflowTask
 from airflow_provider_llmbeam.operators.job_process import JobProcess
 from airflow_provider_llmbeam.operators.literal import literal_problems, plain
@@ -148,7 +147,7 @@ class RunInferenceOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
-        with _errors_of_airflow():
+        with errors_of_airflow():
             self._dataflow = self._dataflow_task(context)
             spec, environment = self._job(context)
             if isinstance(spec.runner, DataflowRunner):
@@ -166,7 +165,7 @@ class RunInferenceOperator(BaseOperator):
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Goes on when Dataflow is done; Airflow calls it."""
-        with _errors_of_airflow():
+        with errors_of_airflow():
             self._dataflow, seen = self._dataflow_task(context), JobEnd.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 forgets the arguments
                 task_job = TaskJob.of(self._job(context)[0], seen.job_id, is_attached=False)
@@ -271,17 +270,6 @@ class RunInferenceOperator(BaseOperator):
             "state_uri": self.state_uri,
         }
         return {field: value for field, value in parts.items() if value is not None}
-
-
-@contextmanager
-def _errors_of_airflow() -> Iterator[None]:
-    """Turns an error that a retry repeats into one that Airflow does not retry."""
-    try:
-        yield
-    except LLMBeamError as error:
-        if error.retryable:
-            raise
-        raise AirflowFailException(str(error)) from error
 
 
 def job_name(ti: Any) -> str:

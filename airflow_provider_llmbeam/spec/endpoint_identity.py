@@ -69,7 +69,7 @@ def endpoint_labels(key: str, *, expires_at: float, dag_id: str, run_id: str, at
 
 
 def display_name(labels: Mapping[str, str]) -> str:
-    """A name for people, which says as much as the sweeper needs: a deployment from Model Garden takes no labels."""
+    """A name that says as much as the sweeper needs: a deployment from Model Garden takes no labels."""
     return f"llmbeam {labels[KEY_LABEL]} expires {labels[EXPIRES_LABEL]}"
 
 
@@ -91,5 +91,10 @@ def endpoint_of_model(model: object) -> str | None:
     name = str(getattr(model, "endpoint", "") or "").rpartition("/")[2]
     if name.startswith(_PREFIX):
         return name
-    found = _RUN_ADDRESS.match(str(getattr(model, "id_token_audience", "") or ""))
+    return run_service_of(str(getattr(model, "id_token_audience", "") or ""))
+
+
+def run_service_of(address: str) -> str | None:
+    """The id of our service on Cloud Run that an address is of."""
+    found = _RUN_ADDRESS.match(address)
     return found[1] if found else None

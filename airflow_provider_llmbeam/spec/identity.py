@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from airflow_provider_llmbeam.spec.endpoint_identity import ENDPOINT_LABEL, endpoint_of_model
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: Label of a Dataflow job: whose it is. The same for every try.
@@ -36,4 +37,6 @@ def dataflow_name(spec: JobSpec) -> str:
 def labels(spec: JobSpec) -> dict[str, str]:
     """The labels of the job on Dataflow."""
     own = getattr(spec.runner, "labels", {})
-    return {**own, JOB_LABEL: identity(spec.name), SPEC_LABEL: spec_digest(spec)}
+    endpoint = endpoint_of_model(spec.model)
+    asks = {} if endpoint is None else {ENDPOINT_LABEL: endpoint}
+    return {**own, JOB_LABEL: identity(spec.name), SPEC_LABEL: spec_digest(spec), **asks}

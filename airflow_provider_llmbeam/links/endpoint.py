@@ -1,0 +1,31 @@
+"""Where to look at an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from airflow_provider_llmbeam.links.job import CONSOLE, XComLink
+from airflow_provider_llmbeam.spec.endpoint_identity import run_service_of
+
+
+class EndpointLink(XComLink):
+    """The endpoint or the service in the Google Cloud console."""
+
+    name = "Open endpoint"
+    xcom_key = "llmbeam_endpoint_link"
+
+
+def endpoint_url(model: Mapping[str, Any]) -> str | None:
+    """The page of an endpoint of Vertex AI; for a service on Cloud Run its own list.
+
+    Args:
+        model: A model spec that `ProvisionEndpointOperator` returned.
+    """
+    if model["type"] == "vertex_endpoint":
+        _, project, _, location, _, endpoint = model["endpoint"].split("/")
+        path = f"vertex-ai/online-prediction/locations/{quote(location)}/endpoints/{quote(endpoint)}"
+        return f"{CONSOLE}/{path}?{urlencode({'project': project})}"
+    service = run_service_of(str(model.get("id_token_audience")))
+    return None if service is None else f"{CONSOLE}/run?{urlencode({'filter': service})}"

@@ -1,0 +1,313 @@
+"""A model server with GPUs for the tasks of one run: reserve, provision, tear down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
+from airflow_provider_llmbeam.hooks.endpoint_removal import remove
+from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch, ProvisionEnd, wait
+from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory, Wait
+from airflow_provider_llmbeam.hooks.site import site_factory
+from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
+from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.literal import is_pending, plain
+from airflow_provider_llmbeam.operators.run_inference import job_name
+from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
+from airflow_provider_llmbeam.spec.endpoint_identity import (
+    ENDPOINT_LABEL,
+    endpoint_id,
+    endpoint_labels,
+    label_value,
+    service_id,
+)
+from airflow_provider_llmbeam.spec.identity import identity
+from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
+from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+except ImportError:  # Airflow 3.1
+    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: For a worker that was told to stop, before it is killed, and for one that has all the time.
+KILL_SECONDS = 40.0
+ABANDON_SECONDS = 600.0
+
+Endpoint = VertexEndpoint | CloudRunEndpoint
+
+
+class ReserveEndpointOperator(BaseOperator):
+    """Names an endpoint, the same for every try of a run. Makes nothing, and so always succeeds.
+
+    A setup of its own: with `ProvisionEndpointOperator` as the only setup, a provision that fails or is killed
+    would leave its teardown `upstream_failed`.
+
+    XCom:
+        The name.
+    """
+
+    def execute(self, context: Context) -> str:
+        """Returns the name."""
+        return job_name(context["ti"])
+
+
+class ProvisionEndpointOperator(BaseOperator):
+    """Brings up an endpoint, or takes over what an earlier try left of it, and has it answer once.
+
+    Everything that it makes is named after `name` and labelled; where the endpoint does not come up, or the task is
+    killed, it removes that again. What a kill -9 leaves is for `TeardownEndpointOperator` and
+    `SweepEndpointsOperator`. Use `inference_endpoint`, which wires all of it as Airflow needs it.
+
+    Args:
+        endpoint: See `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
+        name: The XCom of a `ReserveEndpointOperator`.
+        ready_within_seconds: From the first look to the first answer, over all locations.
+        poll_interval_seconds: Between two looks.
+        gcp_conn_id: Connection whose credentials ask; without one of the default name, those of the worker.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+        deferrable: Whether the task leaves its worker slot while the GPU boots.
+
+    Templated:
+        `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.
+
+    XCom:
+        A model spec for `RunInferenceOperator(model=…)`; `cold_start_seconds` has a key of its own.
+
+    Raises:
+        JobSpecError: When the Dag is parsed, for what is wrong and literal.
+        AirflowFailException: A retry would repeat it; nothing bills.
+        EndpointError: It did not come up.
+    """
+
+    template_fields: Sequence[str] = ("endpoint", "name", "gcp_conn_id", "impersonation_chain")
+    template_fields_renderers = {"endpoint": "json"}
+    operator_extra_links = (EndpointLink(),)
+    ui_color = "#e6f4ea"
+
+    def __init__(
+        self,
+        *,
+        endpoint: Any,
+        name: Any,
+        ready_within_seconds: float = 3_600.0,
+        poll_interval_seconds: float = 15.0,
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        deferrable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.endpoint = plain(endpoint)
+        self.name = name
+        self.ready_within_seconds = ready_within_seconds
+        self.poll_interval_seconds = poll_interval_seconds
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
+        self.deferrable = deferrable
+        self._watched: EndpointWatch | None = None
+        check_literal(self.task_id, self.endpoint)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Brings the endpoint up."""
+        with errors_of_airflow():
+            trigger = self._trigger(context)
+            self._watched = watch = trigger.watch(self.log)
+            try:
+                seen = watch.look()
+                while isinstance(seen, Wait) and seen.seconds == 0:
+                    seen = watch.look()
+                if isinstance(seen, Wait) and not self.deferrable:
+                    seen = wait(watch)
+            except BaseException as error:  # such as Airflow's `execution_timeout`
+                self._watched = None
+                watch.abandon(f"The task ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
+                raise
+            self._watched = None
+            if isinstance(seen, Wait):
+                trigger.memory = watch.provisioner.memory.to_dict()
+                self.defer(
+                    trigger=trigger,
+                    method_name="execute_complete",
+                    kwargs={"arguments": trigger.serialize()[1]},
+                    timeout=self.execution_timeout,
+                )
+            return self._conclude(seen, context)
+
+    def execute_complete(
+        self, context: Context, event: dict[str, Any], arguments: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Goes on when the endpoint answers, or cannot; Airflow calls it."""
+        with errors_of_airflow():
+            return self._conclude(ProvisionEnd.from_event(event), context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Removes the endpoint when waiting for it failed, or took longer than `execution_timeout`."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (TaskDeferralError, TaskDeferralTimeout) as error:
+            watch = EndpointTrigger(**(next_kwargs or {})["arguments"]).watch(self.log)
+            watch.abandon(f"Waiting ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
+            raise
+
+    def on_kill(self) -> None:
+        """Removes what was made so far."""
+        if self._watched is not None:
+            self._watched.abandon("The task was killed.", within_seconds=KILL_SECONDS)
+
+    def _trigger(self, context: Context) -> EndpointTrigger:
+        spec = with_project(parse_endpoint(self.endpoint), self.gcp_conn_id, self.impersonation_chain)
+        ti, key, now = context["ti"], identity(str(self.name)), time.time()
+        labels = endpoint_labels(
+            key,
+            expires_at=now + spec.expires_after_seconds,
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            attempt=label_value(f"{ti.try_number}-{str(ti.id)[-12:]}"),
+        )
+        return EndpointTrigger(
+            endpoint=spec.model_dump(mode="json"),
+            key=key,
+            labels=labels,
+            memory=ProvisionMemory(started_at=now).to_dict(),
+            gcp_conn_id=self.gcp_conn_id,
+            impersonation_chain=self.impersonation_chain,
+            poll_interval_seconds=self.poll_interval_seconds,
+            ready_within_seconds=self.ready_within_seconds,
+        )
+
+    def _conclude(self, end: ProvisionEnd, context: Context) -> dict[str, Any]:
+        if end.error is not None:
+            raise end.error
+        assert end.model is not None
+        self.log.info("%s", end.message)
+        context["ti"].xcom_push(key="cold_start_seconds", value=end.cold_start_seconds)
+        context["ti"].xcom_push(key="location", value=end.location)
+        if (url := endpoint_url(end.model)) is not None:
+            context["ti"].xcom_push(key=EndpointLink().xcom_key, value=url)
+        return end.model
+
+
+class TeardownEndpointOperator(BaseOperator):
+    """Removes an endpoint with all that belongs to it, and looks until it is gone.
+
+    In every location of the endpoint, by name and by label: jobs on Dataflow that ask it are cancelled, models
+    undeployed, endpoints, models and services deleted. Where nothing is left of it, it does nothing.
+
+    Args:
+        endpoint: As `ProvisionEndpointOperator` has it.
+        name: The XCom of the `ReserveEndpointOperator`.
+        gone_within_seconds: How long one try goes on, in each location.
+        gcp_conn_id: Connection whose credentials ask.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+
+    Templated:
+        `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.
+
+    Raises:
+        StillBillingError: Something is left; the message says what, how much an hour, and what removes it.
+    """
+
+    template_fields: Sequence[str] = ("endpoint", "name", "gcp_conn_id", "impersonation_chain")
+    template_fields_renderers = {"endpoint": "json"}
+    ui_color = "#fce8e6"
+
+    def __init__(
+        self,
+        *,
+        endpoint: Any,
+        name: Any,
+        gone_within_seconds: float = 1_200.0,
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**{"retries": 3, **kwargs})
+        self.endpoint = plain(endpoint)
+        self.name = name
+        self.gone_within_seconds = gone_within_seconds
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
+        check_literal(self.task_id, self.endpoint)
+
+    def execute(self, context: Context) -> None:
+        """Removes it."""
+        with errors_of_airflow():
+            spec, key = parse_endpoint(self.endpoint), identity(str(self.name))
+            connect = site_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
+            left = []
+            for location in spec.locations:
+                self._cancel_jobs(spec, key, location)
+                try:
+                    said = remove(connect(location), key, within_seconds=self.gone_within_seconds, log=self.log)
+                except CloudError as error:
+                    said = f"In {location!r} it may still be billing, and cannot be looked at: {error}"
+                left += [said] if said else []
+            if left:
+                raise StillBillingError(
+                    f"Endpoint {key!r} could not be removed. {' '.join(left)} A retry or a clear of this task tries "
+                    f"again; the sweeper does so {spec.expires_after_seconds / 3600:.1f} h after its start."
+                )
+            self.log.info("Nothing is left of endpoint %r: nothing bills.", key)
+
+    def _cancel_jobs(self, spec: Endpoint, key: str, location: str) -> None:
+        """Cancels what would only ask a server that is gone. Errors are for the log."""
+        from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+
+        own = service_id(key) if spec.type == "cloud_run" else endpoint_id(key)
+        try:
+            hook = DataflowJobHook(location, spec.project, self.gcp_conn_id, self.impersonation_chain)
+            for job in hook.active():
+                if job.labels.get(ENDPOINT_LABEL) == own:
+                    self.log.warning("Cancelling job %r, which asks this endpoint.", job.job_id)
+                    hook.cancel(job.job_id)
+        except LLMBeamError as error:
+            self.log.warning("Whether jobs on Dataflow still ask this endpoint is not known: %s", error)
+
+
+def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None) -> Endpoint:
+    """The endpoint with its project, where it has none that of the connection or the credentials.
+
+    Raises:
+        JobSpecError: Nobody names one.
+    """
+    if spec.project is not None:
+        return spec
+    from airflow_provider_llmbeam.hooks.google_errors import before_submission
+
+    with before_submission():
+        site = site_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
+        return spec.model_copy(update={"project": site.project})
+
+
+def check_literal(task_id: str, endpoint: Any) -> None:
+    """Refuses, while the Dag is parsed, what is wrong and literal.
+
+    Raises:
+        JobSpecError: Names each field.
+    """
+    if not isinstance(endpoint, Mapping):
+        if is_pending(endpoint):
+            return
+        raise JobSpecError(
+            f"Task {task_id!r}: `endpoint` must be a `VertexEndpoint` or a `CloudRunEndpoint`; got {endpoint!r}."
+        )
+    kinds: dict[Any, type[VertexEndpoint | CloudRunEndpoint]] = {
+        "vertex": VertexEndpoint,
+        "cloud_run": CloudRunEndpoint,
+    }
+    kind = kinds.get(endpoint.get("type"))
+    if kind is None:
+        if is_pending(endpoint.get("type")):
+            return
+        parse_endpoint(endpoint)  # says what is missing
+    elif problems := [problem for problem in kind.problems(endpoint) if not is_pending(problem.got)]:
+        raise JobSpecError(f"Task {task_id!r}: {' '.join(map(str, problems))}")

@@ -1,0 +1,115 @@
+"""Brings up an endpoint without a worker slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
+from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch
+from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
+from airflow_provider_llmbeam.hooks.progress_log import Log
+from airflow_provider_llmbeam.hooks.provisioning import Provisioner, ProvisionMemory, Wait
+from airflow_provider_llmbeam.hooks.site import site_factory
+from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
+
+#: Of the 30 s that Airflow gives `on_kill` (`[triggerer] on_kill_timeout`).
+KILL_SECONDS = 18.0
+
+
+class EndpointTrigger(BaseTrigger):
+    """Does what an endpoint needs until it answers, and fires one event: `ProvisionEnd.to_event`.
+
+    A trigger that another triggerer takes over goes on: what it must know is in its arguments and on Google Cloud.
+
+    Args:
+        endpoint: See `spec.endpoint`, as plain data with its project.
+        key: See `spec.identity.identity`.
+        labels: Of everything that is made.
+        memory: `ProvisionMemory.to_dict` of the looks before.
+        gcp_conn_id: Airflow connection.
+        impersonation_chain: Service account to act as, or several.
+        poll_interval_seconds: Between two looks.
+        ready_within_seconds: From the first look to the first answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: Mapping[str, Any],
+        key: str,
+        labels: Mapping[str, str],
+        memory: Mapping[str, Any],
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        poll_interval_seconds: float = 15.0,
+        ready_within_seconds: float = 3_600.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.endpoint = dict(endpoint)
+        self.key = key
+        self.labels = dict(labels)
+        self.memory = dict(memory)
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
+        self.poll_interval_seconds = poll_interval_seconds
+        self.ready_within_seconds = ready_within_seconds
+        self._watch: EndpointWatch | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        chain = self.impersonation_chain
+        return (
+            "airflow_provider_llmbeam.triggers.endpoint.EndpointTrigger",
+            {
+                "endpoint": self.endpoint,
+                "key": self.key,
+                "labels": self.labels,
+                "memory": self.memory,
+                "gcp_conn_id": self.gcp_conn_id,
+                "impersonation_chain": chain if isinstance(chain, str | None) else list(chain),
+                "poll_interval_seconds": self.poll_interval_seconds,
+                "ready_within_seconds": self.ready_within_seconds,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Waits, and yields one event."""
+        self._watch = watch = self.watch(self.log)
+        seconds = FIRST_LOOK_SECONDS
+        while True:
+            await asyncio.sleep(seconds)
+            # In a thread, with the blocking client that a worker uses too, as in `triggers.dataflow`.
+            seen = await asyncio.to_thread(watch.look)
+            if not isinstance(seen, Wait):
+                yield TriggerEvent(seen.to_event())  # type: ignore[no-untyped-call]
+                return
+            seconds = seen.seconds
+
+    async def on_kill(self) -> None:
+        """Somebody marked or cleared the task: its endpoint goes with it. Airflow calls it from 3.3 on."""
+        watch = self._watch or self.watch(self.log)
+        await asyncio.to_thread(
+            watch.abandon, "The task was marked or cleared while deferred.", within_seconds=KILL_SECONDS
+        )
+
+    async def cleanup(self) -> None:
+        """Does nothing: this runs whenever a triggerer stops, and the endpoint must outlive that."""
+
+    def watch(self, log: Log) -> EndpointWatch:
+        """Makes what brings up the endpoint; its lines go to `log`."""
+        spec = parse_endpoint(self.endpoint)
+        return EndpointWatch(
+            site_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain),
+            EndpointPlan(spec, self.key, self.labels),
+            provisioner=Provisioner(
+                spec.locations,
+                poll_interval_seconds=self.poll_interval_seconds,
+                ready_within_seconds=self.ready_within_seconds,
+                memory=ProvisionMemory.from_dict(self.memory),
+            ),
+            log=log,
+        )
