@@ -100,8 +100,8 @@ class CloudRunHook(GoogleHook):
             ),
         )
 
-    def adopt(self, plan: EndpointPlan, seen: Seen) -> None:
-        """Labels the service.
+    def adopt(self, plan: EndpointPlan, seen: Seen) -> bool:
+        """Labels the service, where no operation of it is under way.
 
         Raises:
             CloudError: See `google_errors`.
@@ -109,6 +109,8 @@ class CloudRunHook(GoogleHook):
         from google.cloud.run_v2 import Service, UpdateServiceRequest
         from google.protobuf.field_mask_pb2 import FieldMask
 
+        if seen.running:
+            return False
         for part in seen.parts:
             with translated(self._request(f"label {part.name!r}", missing=f"service {part.name!r}")):
                 request = UpdateServiceRequest(
@@ -116,6 +118,7 @@ class CloudRunHook(GoogleHook):
                     update_mask=FieldMask(paths=["labels"]),
                 )
                 self._client().update_service(request, **self._patience())
+        return True
 
     def ask(self, plan: EndpointPlan, seen: Seen) -> Answer:
         """Lets the invoker in where one is named, and asks the model for a few words.

@@ -108,7 +108,7 @@ class EndpointHook(GoogleHook):
             lambda: str(self._made(step, plan, spec).operation.name),
         )
 
-    def adopt(self, plan: EndpointPlan, seen: Seen) -> None:
+    def adopt(self, plan: EndpointPlan, seen: Seen) -> bool:
         """Labels the endpoint; what Model Garden made has no labels yet.
 
         Raises:
@@ -125,6 +125,7 @@ class EndpointHook(GoogleHook):
                         update_mask=FieldMask(paths=["labels"]),
                         **self._patience(),
                     )
+        return True
 
     def ask(self, plan: EndpointPlan, seen: Seen) -> Answer:
         """Asks the model for a few words.

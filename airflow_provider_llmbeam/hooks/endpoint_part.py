@@ -112,6 +112,11 @@ class Seen:
     base_url: str | None = None
 
     @property
+    def attempts(self) -> frozenset[str | None]:
+        """The tries that answer for what can be labelled again."""
+        return frozenset(part.attempt for part in self.parts if part.kind != "model")
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing of it is there, nor on its way."""
         return not self.parts and not self.running

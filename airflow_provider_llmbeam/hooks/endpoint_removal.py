@@ -58,12 +58,17 @@ def removal_step(parts: Sequence[Part], running: Sequence[Running]) -> RemovalSt
     """
     making = tuple(one for one in running if one.makes)
     # What is already deployed costs money now, whatever an operation that cannot be cancelled goes on to do.
-    removable = [part for part in parts if not part.is_leaving]
+    asked = [one.name for one in running if not one.makes]
+    removable = [
+        part
+        for part in parts
+        if not part.is_leaving and not any(name.startswith(f"{part.name}/") for name in asked)
+    ]
     endpoints = [part for part in removable if part.kind == "endpoint"]
     in_use = {model for part in parts if part.kind == "endpoint" for model in part.deployed.values()}
     models = [part for part in removable if part.kind == "model" and not making and not _is_used(part, in_use)]
     services = [part for part in removable if part.kind == "service"]
-    first = [part for part in endpoints if part.deployed or not running]
+    first = [part for part in endpoints if part.deployed or not making]
     return RemovalStep(cancel=making, remove=(*services, *first, *models))
 
 

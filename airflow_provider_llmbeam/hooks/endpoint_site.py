@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.hooks.endpoint_fault import Fault
@@ -61,8 +61,8 @@ class EndpointSite(Protocol):
             The operation; `None` where it is there already; or why it was refused.
         """
 
-    def adopt(self, plan: EndpointPlan, seen: Seen) -> None:
-        """Labels what is there."""
+    def adopt(self, plan: EndpointPlan, seen: Seen) -> bool:
+        """Labels what is there; `False`: not now, something is being done to it."""
 
     def ask(self, plan: EndpointPlan, seen: Seen) -> Answer:
         """Asks the model for a few words."""
@@ -93,8 +93,3 @@ class SiteFactory(Protocol):
 def with_attempt_of(parts: Sequence[Part], attempt: str | None) -> list[Part]:
     """Leaves out what another try has taken over; without `attempt`, nothing."""
     return [part for part in parts if attempt is None or part.attempt in (None, attempt)]
-
-
-def without_deployed(part: Part) -> Part:
-    """The same endpoint, empty."""
-    return replace(part, deployed={}, usd_per_hour=None)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks.endpoint_part import Part
-from airflow_provider_llmbeam.hooks.endpoint_removal import remove, removal_round
+from airflow_provider_llmbeam.hooks.endpoint_removal import removal_round, remove
 from airflow_provider_llmbeam.hooks.endpoint_site import EndpointSite
 from airflow_provider_llmbeam.hooks.progress_log import Log
 from airflow_provider_llmbeam.spec.endpoint_identity import ENDPOINT_LABEL

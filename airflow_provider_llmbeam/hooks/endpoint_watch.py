@@ -185,8 +185,7 @@ class EndpointWatch:
                 return provisioner.on_made(made)
             case Adopt():
                 self._say("of an earlier try is there in %r: taking it over.", site.location)
-                site.adopt(plan, self._seen)
-                return provisioner.on_adopted()
+                return provisioner.on_adopted(done=site.adopt(plan, self._seen))
             case Ask():
                 answer = site.ask(plan, self._seen)
                 return provisioner.on_answer(

@@ -81,7 +81,8 @@ class ProvisionMemory:
         started_at: In seconds of the Unix epoch.
         place: Which of the locations is tried; `None` before the first look.
         operation: Name of the operation that this try started last.
-        is_ours: Whether what is there is labelled as this try's.
+        is_ours: Whether this try made something there, or took it over.
+        labelled: Whether it was seen with the label of this try.
         leaving: Kind of the fault for which it is being removed.
         leaving_words: Those of the fault.
         leaving_since: In seconds of the Unix epoch.
@@ -96,6 +97,7 @@ class ProvisionMemory:
     place: int | None = None
     operation: str | None = None
     is_ours: bool = False
+    labelled: bool = False
     leaving: str | None = None
     leaving_words: str = ""
     leaving_since: float = 0.0
@@ -123,6 +125,7 @@ class Provisioner:
         locations: In the order in which they are tried.
         poll_interval_seconds: Between two looks.
         ready_within_seconds: From the first look to the first answer, over all locations.
+        attempt: Value of the label `llmbeam-try`.
         memory: Of looks before.
     """
 
@@ -132,11 +135,13 @@ class Provisioner:
         *,
         poll_interval_seconds: float,
         ready_within_seconds: float,
+        attempt: str,
         memory: ProvisionMemory,
     ) -> None:
         self._locations = tuple(locations)
         self.poll_interval_seconds = poll_interval_seconds
         self._ready_within = ready_within_seconds
+        self._attempt = attempt
         self.memory = memory
 
     @property
@@ -170,8 +175,13 @@ class Provisioner:
         if seen.fault is not None:
             # What this try did not make says nothing of what it will be able to make.
             return self._leave(seen.fault if memory.is_ours else Fault("leftover", seen.fault.words), now)
-        if not memory.is_ours and not seen.is_empty and seen.parts:
-            return Adopt()
+        if strangers := seen.attempts - {self._attempt}:
+            # A label that went away from ours was put there by a later try: it goes on with all of this.
+            return (
+                End("failed", "was taken over by another try.") if memory.labelled and any(strangers) else Adopt()
+            )
+        if seen.attempts:
+            self.memory = memory = replace(memory, labelled=True)
         if seen.running:
             return Wait(self.poll_interval_seconds)
         if seen.missing == "nothing usable":
@@ -189,10 +199,10 @@ class Provisioner:
         self.memory = replace(self.memory, operation=operation or self.memory.operation, is_ours=True)
         return Wait(self.poll_interval_seconds if operation else 1.0)
 
-    def on_adopted(self) -> Wait:
-        """After what an earlier try left was labelled."""
-        self.memory = replace(self.memory, is_ours=True)
-        return Wait(0.0)
+    def on_adopted(self, *, done: bool) -> Wait:
+        """After what an earlier try left was to be labelled."""
+        self.memory = replace(self.memory, is_ours=self.memory.is_ours or done)
+        return Wait(0.0 if done else self.poll_interval_seconds)
 
     def on_fault(self, fault: Fault, now: float) -> Decision:
         """After a part was refused at once."""
@@ -255,7 +265,9 @@ class Provisioner:
                 )
             return Remove()
         fault = Fault(memory.leaving or "failed", memory.leaving_words)  # type: ignore[arg-type]
-        self.memory = memory = replace(memory, leaving=None, leaving_words="", operation=None, is_ours=False)
+        self.memory = memory = replace(
+            memory, leaving=None, leaving_words="", operation=None, is_ours=False, labelled=False
+        )
         if fault.kind == "leftover":
             return Wait(0.0, "It is gone; beginning anew.")
         said = (*memory.faults, (self.location or "", fault.kind, fault.words))

@@ -89,7 +89,7 @@ class ProvisionEndpointOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("endpoint", "name", "gcp_conn_id", "impersonation_chain")
-    template_fields_renderers = {"endpoint": "json"}
+    template_fields_renderers = dict.fromkeys(template_fields[:1], "json")
     operator_extra_links = (EndpointLink(),)
     ui_color = "#e6f4ea"
 
@@ -217,7 +217,7 @@ class TeardownEndpointOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("endpoint", "name", "gcp_conn_id", "impersonation_chain")
-    template_fields_renderers = {"endpoint": "json"}
+    template_fields_renderers = dict.fromkeys(template_fields[:1], "json")
     ui_color = "#fce8e6"
 
     def __init__(
@@ -253,8 +253,8 @@ class TeardownEndpointOperator(BaseOperator):
                 left += [said] if said else []
             if left:
                 raise StillBillingError(
-                    f"Endpoint {key!r} could not be removed. {' '.join(left)} A retry or a clear of this task tries "
-                    f"again; the sweeper does so {spec.expires_after_seconds / 3600:.1f} h after its start."
+                    f"Endpoint {key!r} could not be removed. {' '.join(left)} A retry or a clear of this task "
+                    f"tries again; the sweeper does so {spec.expires_after_seconds / 3600:.1f} h after its start."
                 )
             self.log.info("Nothing is left of endpoint %r: nothing bills.", key)
 

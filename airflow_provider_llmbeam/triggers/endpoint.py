@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.hooks.progress_log import Log
 from airflow_provider_llmbeam.hooks.provisioning import Provisioner, ProvisionMemory, Wait
 from airflow_provider_llmbeam.hooks.site import site_factory
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
+from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
 
 #: Of the 30 s that Airflow gives `on_kill` (`[triggerer] on_kill_timeout`).
 KILL_SECONDS = 18.0
@@ -109,6 +110,7 @@ class EndpointTrigger(BaseTrigger):
                 spec.locations,
                 poll_interval_seconds=self.poll_interval_seconds,
                 ready_within_seconds=self.ready_within_seconds,
+                attempt=self.labels[TRY_LABEL],
                 memory=ProvisionMemory.from_dict(self.memory),
             ),
             log=log,

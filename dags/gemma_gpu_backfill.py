@@ -1,0 +1,65 @@
+"""Gemma on a GPU of one's own for one table: brought up, asked, taken down, and the bill looked at.
+
+    airflow dags trigger gemma_gpu_backfill
+
+The GPU is there for as long as the tasks in the block run, however they end; `dags/sweep_endpoints.py` removes what
+an Airflow leaves that never comes back.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.spec import VertexEndpoint
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+# In this order, where one has no GPU left or the project no quota for it.
+LOCATIONS = ("us-central1", "europe-west4")
+
+with DAG(
+    "gemma_gpu_backfill",
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    max_active_runs=1,  # each run has a GPU of its own
+    doc_md=__doc__,
+):
+    with inference_endpoint(
+        endpoint=VertexEndpoint(
+            type="vertex",
+            model="google/gemma3@gemma-3-4b-it",
+            accept_eula=True,  # ai.google.dev/gemma/terms
+            locations=LOCATIONS,
+            expires_after_seconds=4 * 3600,
+        ),
+        group_id="gemma",
+    ) as gemma:
+        RunInferenceOperator(
+            task_id="judge",
+            source={"uri": f"{DATA}/reviews/*.jsonl", "key": ["review_id"]},
+            prompt={"template": "What is the mood of this review, in one word?\n\n{{ row.text }}"},
+            model=gemma.model,
+            generation={"max_output_tokens": 8},
+            sink={"uri": f"{DATA}/moods/gemma"},
+            retries=2,
+        )
+
+    @task(trigger_rule="all_done")
+    def check_the_bill() -> str:
+        """Fails where an endpoint of this run is left."""
+        from airflow.sdk import get_current_context
+
+        from airflow_provider_llmbeam.hooks.endpoint import EndpointHook
+        from airflow_provider_llmbeam.spec.endpoint_identity import RUN_LABEL, label_value
+
+        run = label_value(get_current_context()["run_id"])
+        parts = [part for location in LOCATIONS for part in EndpointHook(location).find(None)]
+        if left := [part for part in parts if part.labels.get(RUN_LABEL) == run]:
+            raise RuntimeError(f"Still there: {', '.join(part.name for part in left)}.")
+        return "nothing bills"
+
+    gemma.teardown >> check_the_bill()

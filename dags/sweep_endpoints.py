@@ -1,0 +1,31 @@
+"""Every hour: deletes endpoints, services and models that outlived their expiry, and cancels forgotten jobs.
+
+A teardown does not run while its Dag is paused, nor when a scheduler never comes back. The same for cron:
+
+    python -m airflow_provider_llmbeam.sweep --project my-project --location us-central1 --dry-run
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG, Param
+
+from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
+
+with DAG(
+    "sweep_endpoints",
+    schedule="@hourly",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    doc_md=__doc__,
+    params={"locations": Param(["us-central1", "europe-west4"], type="array")},
+    render_template_as_native_obj=True,
+):
+    SweepEndpointsOperator(
+        task_id="sweep",
+        locations="{{ params.locations }}",
+        retries=2,
+        retry_delay=timedelta(minutes=5),
+    )
