@@ -2,8 +2,8 @@
 
     airflow dags trigger gemma_gpu_backfill
 
-The GPU is there for as long as the tasks in the block run, however they end; `dags/sweep_endpoints.py` removes what
-an Airflow leaves that never comes back.
+The GPU is there for as long as the tasks in the block run, however they end; `dags/sweep_endpoints.py` removes
+what an Airflow leaves that never comes back.
 """
 
 from __future__ import annotations

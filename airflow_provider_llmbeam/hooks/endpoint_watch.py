@@ -114,8 +114,8 @@ class EndpointWatch:
             How long to wait for the next look, or the end.
         """
         try:
-            decision = self._decide()
-            while not isinstance(decision, (Wait, End)):
+            decision: Decision = self._decide()
+            while isinstance(decision, (Make, Adopt, Ask, Remove)):
                 decision = self._do(decision)
         except JobSpecError as error:
             return ProvisionEnd("refused", str(error), self._plan.spec.locations[0], error_type="JobSpecError")

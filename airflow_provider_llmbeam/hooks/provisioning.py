@@ -227,7 +227,7 @@ class Provisioner:
             return self._leave(Fault("refused", f"It is up and refuses to answer: {refusal}"), now)
         return Wait(self.poll_interval_seconds, f"The model does not answer yet: {refusal}")
 
-    def on_error(self, error: CloudError, now: float) -> Decision:
+    def on_error(self, error: CloudError, now: float) -> Wait | End:
         """After a look that saw nothing, or a request that was not answered.
 
         Args:
@@ -238,10 +238,17 @@ class Provisioner:
         since = now if memory.failing_since is None else memory.failing_since
         denials = memory.denials + 1 if isinstance(error, AccessDeniedError) else 0
         self.memory = memory = replace(memory, failures=memory.failures + 1, failing_since=since, denials=denials)
+        if memory.place is None and not error.retryable:
+            return End("refused", f"could not be looked at: {error} Nothing was started or billed.")
         too_often = memory.failures >= MAX_FAILURES and now - since >= MAX_FAILING_SECONDS
         if too_often or denials >= MAX_DENIED or not (error.retryable or isinstance(error, AccessDeniedError)):
-            outcome: Outcome = "refused" if not error.retryable and memory.operation is None else "still_billing"
-            return End(outcome, f"could not be looked at: {error}")
+            if not error.retryable and memory.operation is None and not memory.is_ours:
+                return End("refused", f"could not be looked at: {error} This try started nothing.")
+            return End(
+                "still_billing",
+                f"could not be looked at {memory.failures} times in a row: {error} It may still be billing; its "
+                "teardown and the sweeper remove it.",
+            )
         wait = min(self.poll_interval_seconds * 2.0 ** min(memory.failures - 1, 30), MAX_WAIT_SECONDS)
         return Wait(
             max(wait, self.poll_interval_seconds), f"{error} Looking again (failure {memory.failures} in a row)."

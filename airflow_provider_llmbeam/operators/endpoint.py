@@ -63,8 +63,8 @@ class ReserveEndpointOperator(BaseOperator):
 class ProvisionEndpointOperator(BaseOperator):
     """Brings up an endpoint, or takes over what an earlier try left of it, and has it answer once.
 
-    Everything that it makes is named after `name` and labelled; where the endpoint does not come up, or the task is
-    killed, it removes that again. What a kill -9 leaves is for `TeardownEndpointOperator` and
+    Everything that it makes is named after `name` and labelled; where the endpoint does not come up, or the task
+    is killed, it removes that again. What a kill -9 leaves is for `TeardownEndpointOperator` and
     `SweepEndpointsOperator`. Use `inference_endpoint`, which wires all of it as Airflow needs it.
 
     Args:

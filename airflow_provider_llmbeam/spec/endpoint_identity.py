@@ -20,8 +20,11 @@ ENDPOINT_LABEL = "llmbeam-endpoint"
 _PREFIX = "llmbeam-"
 _MAX_SERVICE_ID = 49
 _DIGEST = 12
-#: A Cloud Run address begins with the id of the service, which ends with a digest.
-_RUN_ADDRESS = re.compile(rf"https://({_PREFIX}[a-z0-9-]*?-?[0-9a-f]{{{_DIGEST}}})[-.]")
+#: The two addresses of a service on Cloud Run. Source: cloud.google.com/run/docs/triggering/https-request
+_RUN_ADDRESS = re.compile(
+    rf"https://({_PREFIX}[a-z0-9-]*[0-9a-f]{{{_DIGEST}}})-"
+    r"(?:[a-z0-9]{10}-[a-z0-9]+\.a|[0-9]+\.[a-z0-9-]+)\.run\.app"
+)
 _DISPLAY_NAME = re.compile(r"llmbeam (?P<key>[a-z0-9-]+) expires (?P<at>\d+)")
 
 

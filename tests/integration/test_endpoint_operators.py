@@ -1,0 +1,426 @@
+"""Endpoints from the Dag's side, on the sandbox, in one process: what needs no scheduler."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import timedelta
+
+import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, task
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks import endpoint_removal
+from airflow_provider_llmbeam.operators.endpoint import (
+    ProvisionEndpointOperator,
+    ReserveEndpointOperator,
+    TeardownEndpointOperator,
+)
+from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
+from airflow_provider_llmbeam.sweep import main
+from airflow_provider_llmbeam.triggers import endpoint as trigger
+
+LOCATIONS = ("us-central1", "europe-west4")
+GARDEN = {
+    "type": "vertex",
+    "model": "google/gemma3@gemma-3-4b-it",
+    "accept_eula": True,
+    "locations": LOCATIONS,
+}
+CONTAINER = {
+    "type": "vertex",
+    "model": "Qwen/Qwen3-4B",
+    "container_image": "vllm/vllm-openai:v0.11.0",
+    "machine_type": "g2-standard-12",
+    "locations": LOCATIONS,
+}
+CLOUD_RUN = {"type": "cloud_run", "model": "Qwen/Qwen3-4B", "locations": LOCATIONS}
+KINDS = {"garden": GARDEN, "container": CONTAINER, "cloud_run": CLOUD_RUN}
+DEPLOY = {"garden": "vertex.modelGarden.deploy", "container": "vertex.endpoints.deployModel"}
+DEPLOY["cloud_run"] = "run.services.create"
+QUICK = {"poll_interval_seconds": 0.2}
+SOON = {"gone_within_seconds": 10.0}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Looks as often as a test can wait."""
+    monkeypatch.setattr(trigger, "FIRST_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def here(google):
+    """The kinds of endpoint, in the project of the sandbox."""
+    return {name: {**spec, "project": google.project} for name, spec in KINDS.items()}
+
+
+def block(endpoint, dag_id="gpu", *, deferrable=True, work=None, **kwargs):
+    """A Dag with one endpoint, and what it asked for in the block."""
+    with (
+        DAG(dag_id, schedule=None) as dag,
+        inference_endpoint(
+            endpoint=endpoint,
+            deferrable=deferrable,
+            provision={**QUICK, **kwargs.pop("provision", {})},
+            teardown={**SOON, "retries": 0, **kwargs.pop("teardown", {})},
+            **kwargs,
+        ) as made,
+    ):
+        (work or asked)(made)
+    return dag
+
+
+def asked(made):
+    @task
+    def work(model):
+        return model
+
+    work(made.model)
+
+
+def failing(made):
+    @task
+    def work(model):
+        raise RuntimeError("No.")
+
+    work(made.model)
+
+
+def nothing_is_left(sandbox):
+    return not (sandbox.endpoints or sandbox.models or sandbox.services or sandbox.bill.running)
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_an_endpoint_answers_for_its_block_and_is_gone_after_it(run_dag, sandbox, here, kind, deferrable):
+    dag_run, states = run_dag(block(here[kind], deferrable=deferrable))
+    assert set(states.values()) == {"success"}
+    model = dag_run.get_task_instance("endpoint.work").xcom_pull(task_ids="endpoint.work")
+    assert model["type"] == ("openai" if kind == "cloud_run" else "vertex_endpoint")
+    provision = dag_run.get_task_instance("endpoint.provision")
+    assert provision.xcom_pull(task_ids="endpoint.provision", key="cold_start_seconds") >= 0
+    assert provision.xcom_pull(task_ids="endpoint.provision", key="location") == "us-central1"
+    assert sandbox.stats()["billed_answers"] == 1
+    assert nothing_is_left(sandbox)
+    assert [line.labels["llmbeam-key"] for line in sandbox.bill.lines if line.labels]
+
+
+def test_rows_are_answered_by_the_endpoint_of_the_block(run_dag, sandbox, here, tmp_path):
+    rows = tmp_path / "in.jsonl"
+    rows.write_text("".join(f'{{"id": {number}}}\n' for number in range(5)))
+
+    def work(made):
+        RunInferenceOperator(
+            task_id="ask",
+            source={"uri": str(rows), "key": ["id"]},
+            prompt={"template": "Say {{ row.id }}"},
+            model=made.model,
+            sink={"uri": str(tmp_path / "out")},
+        )
+
+    _, states = run_dag(block(here["garden"], work=work))
+    assert set(states.values()) == {"success"}
+    assert nothing_is_left(sandbox)
+
+
+def test_work_that_fails_fails_the_run_and_leaves_nothing(run_dag, sandbox, here, kind):
+    dag_run, states = run_dag(block(here[kind], work=failing))
+    assert states["endpoint.work"] == "failed"
+    assert states["endpoint.teardown"] == "success"
+    assert dag_run.state == "failed"
+    assert nothing_is_left(sandbox)
+
+
+def test_a_deployment_that_fails_is_removed_by_the_task_itself(run_dag, sandbox, here, kind, capfd):
+    sandbox.faults.enqueue(
+        DEPLOY[kind], Fault("operation-error", http_status=500, message="The server never came up.")
+    )
+    with DAG("half_way", schedule=None) as dag:
+        ProvisionEndpointOperator(task_id="provision", endpoint=here[kind], name="half-way", retries=0, **QUICK)
+    dag_run, _ = run_dag(dag)
+    assert dag_run.state == "failed"
+    assert nothing_is_left(sandbox)
+    said = capfd.readouterr()
+    assert "The server never came up." in said.out + said.err
+
+
+def test_a_stock_out_goes_on_in_the_second_location(run_dag, sandbox, here, kind):
+    sandbox.faults.enqueue(DEPLOY[kind], Fault("stock-out"))
+    dag_run, states = run_dag(block(here[kind]))
+    assert set(states.values()) == {"success"}
+    ti = dag_run.get_task_instance("endpoint.provision")
+    assert ti.xcom_pull(task_ids="endpoint.provision", key="location") == "europe-west4"
+    assert nothing_is_left(sandbox)
+
+
+def test_a_quota_that_is_used_up_everywhere_is_said_of_every_location(run_dag, sandbox, here, kind, capfd):
+    for _ in LOCATIONS:
+        sandbox.faults.enqueue(DEPLOY[kind], Fault("quota"))
+    dag_run, states = run_dag(block(here[kind]))
+    assert states["endpoint.provision"] == "failed"
+    assert states["endpoint.teardown"] == "success"
+    assert dag_run.state == "failed"
+    assert nothing_is_left(sandbox)
+    out = "".join(capfd.readouterr())
+    assert "us-central1 (the GPU quota of the project)" in out
+    assert "europe-west4 (the GPU quota of the project)" in out
+
+
+def test_a_region_without_the_gpu_is_passed_over(run_dag, sandbox, here, kind):
+    where = {**here[kind], "locations": ("southamerica-east1", "us-central1")}
+    dag_run, states = run_dag(block(where))
+    assert set(states.values()) == {"success"}
+    ti = dag_run.get_task_instance("endpoint.provision")
+    assert ti.xcom_pull(task_ids="endpoint.provision", key="location") == "us-central1"
+
+
+def test_a_model_that_is_not_in_model_garden_is_said_before_anything_is_made(run_dag, sandbox, here, capfd):
+    wrong = {**here["garden"], "model": "google/gemma3@gemma-3-5b-it"}
+    dag_run, states = run_dag(block(wrong))
+    assert states["endpoint.provision"] == "failed"
+    assert not sandbox.bill.lines
+    out = "".join(capfd.readouterr())
+    assert "publishers/google/models/gemma3@gemma-3-5b-it" in out
+    assert "Nothing was started or billed." in out
+
+
+def test_a_token_that_is_missing_is_said_before_anything_is_made(run_dag, sandbox, here, capfd):
+    gated = {
+        **here["container"],
+        "model": "google/gemma-3-4b-it",
+        "hf_token_secret": "projects/p/secrets/hf/versions/latest",
+    }
+    _, states = run_dag(block(gated))
+    assert states["endpoint.provision"] == "failed"
+    assert not sandbox.bill.lines
+    assert "`hf_token_secret`" in "".join(capfd.readouterr())
+
+
+def test_two_tries_end_with_one_endpoint(run_dag, sandbox, here, kind):
+    sandbox.faults.enqueue(
+        "vertex.chatCompletions" if kind != "cloud_run" else "run.chatCompletions", Fault("error")
+    )
+    for attempt in range(2):
+        with DAG(f"try_{attempt}", schedule=None) as dag:
+            ProvisionEndpointOperator(task_id="provision", endpoint=here[kind], name="the-same", **QUICK)
+        dag_run, _ = run_dag(dag)
+        assert dag_run.state == "success"
+        (left,) = [*sandbox.endpoints, *sandbox.services]
+        assert left["labels"]["llmbeam-dag"] == f"try_{attempt}"
+    assert len(sandbox.bill.running) + len(sandbox.bill.lines) >= 1
+    with DAG("down", schedule=None) as dag:
+        TeardownEndpointOperator(task_id="down", endpoint=here[kind], name="the-same", **SOON)
+    run_dag(dag)
+    assert nothing_is_left(sandbox)
+
+
+def test_a_teardown_that_is_refused_twice_succeeds_all_the_same(run_dag, sandbox, here):
+    sandbox.faults.enqueue("vertex.endpoints.undeployModel", Fault("error", http_status=409), times=2)
+    _, states = run_dag(block(here["garden"]))
+    assert states["endpoint.teardown"] == "success"
+    assert nothing_is_left(sandbox)
+
+
+def test_a_teardown_that_fails_says_what_bills_and_what_removes_it(run_dag, sandbox, here, capfd):
+    sandbox.faults.enqueue("vertex.endpoints.undeployModel", Fault("error", http_status=400), times=20)
+    dag_run, states = run_dag(block(here["garden"], teardown={"gone_within_seconds": 0.0}))
+    assert states["endpoint.teardown"] == "failed"
+    assert dag_run.state == "failed"
+    out = "".join(capfd.readouterr())
+    assert "is still billing, about $1.15 an hour" in out
+    assert "gcloud ai endpoints undeploy-model" in out
+    sandbox.faults.clear()
+
+
+def test_a_teardown_of_nothing_does_nothing(run_dag, sandbox, here, kind):
+    with DAG("nothing", schedule=None) as dag:
+        TeardownEndpointOperator(task_id="down", endpoint=here[kind], name="never-made", **SOON)
+    assert run_dag(dag)[0].state == "success"
+
+
+# The block itself
+
+
+def edges(dag, task_id):
+    return sorted(dag.get_task(task_id).downstream_task_ids)
+
+
+def test_the_block_wires_what_airflow_needs(here):
+    def work(made):
+        first, last = EmptyOperator(task_id="first"), EmptyOperator(task_id="last")
+        first >> last
+
+    dag = block(here["garden"], work=work, group_id="g")
+    assert edges(dag, "g.reserve") == ["g.provision", "g.teardown"]
+    assert edges(dag, "g.provision") == ["g.first", "g.teardown"]
+    assert edges(dag, "g.first") == ["g.last"]
+    assert edges(dag, "g.last") == ["g.done", "g.teardown"]
+    assert dag.get_task("g.reserve").is_setup
+    assert dag.get_task("g.provision").is_setup
+    assert dag.get_task("g.teardown").is_teardown
+    assert dag.get_task("g.teardown").on_failure_fail_dagrun
+    assert not dag.get_task("g.done").is_teardown
+    dag.validate()
+
+
+def test_mapped_tasks_and_groups_are_in_the_block(run_dag, sandbox, here):
+    def work(made):
+        @task
+        def one(model, number):
+            return number
+
+        one.partial(model=made.model).expand(number=[1, 2, 3])
+
+    dag = block(here["cloud_run"], work=work)
+    assert edges(dag, "endpoint.one") == ["endpoint.done", "endpoint.teardown"]
+    dag_run, _ = run_dag(dag)
+    assert dag_run.state == "success"
+    assert nothing_is_left(sandbox)
+
+
+def test_a_dag_has_several_blocks_one_after_the_other_and_one_in_another(run_dag, sandbox, here):
+    with DAG("several", schedule=None) as dag:
+        arguments = {"provision": QUICK, "teardown": SOON}
+        with inference_endpoint(endpoint=here["cloud_run"], group_id="a", **arguments) as first:
+            asked(first)
+            with inference_endpoint(endpoint=here["garden"], group_id="b", **arguments) as inner:
+                asked(inner)
+        with inference_endpoint(endpoint=here["cloud_run"], group_id="c", **arguments) as last:
+            asked(last)
+        first.done >> last.reserve
+    dag_run, states = run_dag(dag)
+    assert set(states.values()) == {"success"}, states
+    assert nothing_is_left(sandbox)
+    assert len({line.name for line in sandbox.bill.lines}) == 3
+
+
+def test_a_run_timeout_is_refused_with_what_to_use_instead(here):
+    with (
+        pytest.raises(JobSpecError, match="DeadlineAlert"),
+        DAG("timeout", schedule=None, dagrun_timeout=timedelta(hours=1)),
+        inference_endpoint(endpoint=here["garden"]),
+    ):
+        pass
+
+
+def test_a_block_without_work_is_refused(here):
+    with (
+        pytest.raises(JobSpecError, match="no task"),
+        DAG("idle", schedule=None),
+        inference_endpoint(endpoint=here["garden"]),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("what", [{"type": "vertex"}, {"type": "gpu"}, {}, 7, {**GARDEN, "accept_eula": False}])
+def test_an_endpoint_that_is_wrong_is_refused_while_the_dag_is_parsed(what):
+    with pytest.raises(JobSpecError), DAG("wrong", schedule=None):
+        ProvisionEndpointOperator(task_id="p", endpoint=what, name="n")
+
+
+def test_values_of_the_spec_are_taken_as_they_are():
+    with DAG("values", schedule=None):
+        ReserveEndpointOperator(task_id="r")
+        ProvisionEndpointOperator(task_id="p", endpoint=VertexEndpoint(**GARDEN), name="n")
+        TeardownEndpointOperator(task_id="t", endpoint=CloudRunEndpoint(**CLOUD_RUN), name="{{ 1 }}")
+
+
+# The sweeper
+
+
+@pytest.fixture
+def strays(run_dag, sandbox, here):
+    """One endpoint of each kind that is past its expiry, one that is not, and one that is nobody's."""
+    from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook
+    from airflow_provider_llmbeam.hooks.endpoint import EndpointHook
+
+    for name, spec in here.items():
+        with DAG(f"stray_{name}", schedule=None) as dag:
+            ProvisionEndpointOperator(task_id="p", endpoint=spec, name=f"{name}-old", **QUICK)
+        assert run_dag(dag)[0].state == "success"
+    return EndpointHook, CloudRunHook
+
+
+def sweeping(project, **kwargs):
+    with DAG("sweep", schedule=None) as dag:
+        SweepEndpointsOperator(task_id="sweep", locations=list(LOCATIONS), project=project, retries=0, **kwargs)
+    return dag
+
+
+def test_the_sweeper_leaves_alone_what_is_not_due_or_not_ours(run_dag, google, sandbox, strays):
+    foreign(google, sandbox)
+    before = len(sandbox.endpoints) + len(sandbox.services) + len(sandbox.models)
+    dag_run, _ = run_dag(sweeping(google.project))
+    manifest = dag_run.get_task_instance("sweep").xcom_pull(task_ids="sweep")
+    assert manifest["deleted"] == []
+    assert len(manifest["kept"]) == 5
+    assert len(sandbox.endpoints) + len(sandbox.services) + len(sandbox.models) == before
+
+
+def test_a_dry_run_lists_and_touches_nothing(run_dag, google, sandbox, strays, monkeypatch):
+    later(monkeypatch)
+    dag_run, _ = run_dag(sweeping(google.project, dry_run=True))
+    manifest = dag_run.get_task_instance("sweep").xcom_pull(task_ids="sweep")
+    assert len(manifest["deleted"]) == 5
+    assert manifest["dry_run"] is True
+    assert (len(sandbox.endpoints), len(sandbox.services), len(sandbox.models)) == (2, 1, 2)
+
+
+def test_what_is_past_its_expiry_is_swept_and_what_is_foreign_is_not(
+    run_dag, google, sandbox, strays, monkeypatch
+):
+    foreign(google, sandbox)
+    later(monkeypatch)
+    dag_run, _ = run_dag(sweeping(google.project))
+    assert dag_run.state == "success"
+    assert [endpoint["displayName"] for endpoint in sandbox.endpoints] == ["not ours"]
+    assert not sandbox.services
+    assert not sandbox.models
+    assert not sandbox.bill.running
+
+
+def test_one_failure_does_not_stop_the_sweeper(run_dag, google, sandbox, strays, monkeypatch):
+    later(monkeypatch)
+    sandbox.faults.enqueue("vertex.endpoints.delete", Fault("error", http_status=403), times=40)
+    dag_run, _ = run_dag(sweeping(google.project, gone_within_seconds=1.0))
+    assert dag_run.state == "failed"
+    assert not sandbox.services
+    assert len(sandbox.endpoints) >= 1
+    sandbox.faults.clear()
+
+
+def test_the_sweeper_is_a_command_too(google, sandbox, strays, monkeypatch, capsys):
+    later(monkeypatch)
+    arguments = ["--project", google.project, "--location", "us-central1"]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert '"dry_run": true' in capsys.readouterr().out
+    assert main(arguments) == 0
+    assert nothing_is_left(sandbox)
+
+
+def later(monkeypatch):
+    """A day later."""
+    now = time.time() + 86_400
+    monkeypatch.setattr("airflow_provider_llmbeam.operators.sweep.time.time", lambda: now)
+
+
+def foreign(google, sandbox):
+    from airflow_provider_llmbeam.hooks.endpoint import EndpointHook
+
+    hook = EndpointHook("us-central1", google.project)
+    client = hook._client("EndpointServiceClient")
+    client.create_endpoint(parent=hook._parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}})
+    deadline = time.monotonic() + 10
+    while not any(re.search("not ours", endpoint["displayName"]) for endpoint in sandbox.endpoints):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
