@@ -142,8 +142,8 @@ def test_work_that_fails_fails_the_run_and_leaves_nothing(run_dag, sandbox, here
 
 
 def test_a_deployment_that_fails_is_removed_by_the_task_itself(run_dag, sandbox, here, kind, capfd):
-    sandbox.faults.enqueue(
-        DEPLOY[kind], Fault("operation-error", http_status=500, message="The server never came up.")
+    sandbox.faults.queue(
+        DEPLOY[kind], Fault(kind="operation-error", http_status=500, message="The server never came up.")
     )
     with DAG("half_way", schedule=None) as dag:
         ProvisionEndpointOperator(task_id="provision", endpoint=here[kind], name="half-way", retries=0, **QUICK)
@@ -155,7 +155,7 @@ def test_a_deployment_that_fails_is_removed_by_the_task_itself(run_dag, sandbox,
 
 
 def test_a_stock_out_goes_on_in_the_second_location(run_dag, sandbox, here, kind):
-    sandbox.faults.enqueue(DEPLOY[kind], Fault("stock-out"))
+    sandbox.faults.queue(DEPLOY[kind], Fault(kind="stock-out"))
     dag_run, states = run_dag(block(here[kind]))
     assert set(states.values()) == {"success"}
     ti = dag_run.get_task_instance("endpoint.provision")
@@ -165,7 +165,7 @@ def test_a_stock_out_goes_on_in_the_second_location(run_dag, sandbox, here, kind
 
 def test_a_quota_that_is_used_up_everywhere_is_said_of_every_location(run_dag, sandbox, here, kind, capfd):
     for _ in LOCATIONS:
-        sandbox.faults.enqueue(DEPLOY[kind], Fault("quota"))
+        sandbox.faults.queue(DEPLOY[kind], Fault(kind="quota"))
     dag_run, states = run_dag(block(here[kind]))
     assert states["endpoint.provision"] == "failed"
     assert states["endpoint.teardown"] == "success"
@@ -186,7 +186,7 @@ def test_a_region_without_the_gpu_is_passed_over(run_dag, sandbox, here, kind):
 
 def test_a_model_that_is_not_in_model_garden_is_said_before_anything_is_made(run_dag, sandbox, here, capfd):
     wrong = {**here["garden"], "model": "google/gemma3@gemma-3-5b-it"}
-    dag_run, states = run_dag(block(wrong))
+    _, states = run_dag(block(wrong))
     assert states["endpoint.provision"] == "failed"
     assert not sandbox.bill.lines
     out = "".join(capfd.readouterr())
@@ -207,8 +207,8 @@ def test_a_token_that_is_missing_is_said_before_anything_is_made(run_dag, sandbo
 
 
 def test_two_tries_end_with_one_endpoint(run_dag, sandbox, here, kind):
-    sandbox.faults.enqueue(
-        "vertex.chatCompletions" if kind != "cloud_run" else "run.chatCompletions", Fault("error")
+    sandbox.faults.queue(
+        "vertex.chatCompletions" if kind != "cloud_run" else "run.chatCompletions", Fault(kind="error")
     )
     for attempt in range(2):
         with DAG(f"try_{attempt}", schedule=None) as dag:
@@ -225,14 +225,14 @@ def test_two_tries_end_with_one_endpoint(run_dag, sandbox, here, kind):
 
 
 def test_a_teardown_that_is_refused_twice_succeeds_all_the_same(run_dag, sandbox, here):
-    sandbox.faults.enqueue("vertex.endpoints.undeployModel", Fault("error", http_status=409), times=2)
+    sandbox.faults.queue("vertex.endpoints.undeployModel", *[Fault(kind="error", http_status=409)] * 2)
     _, states = run_dag(block(here["garden"]))
     assert states["endpoint.teardown"] == "success"
     assert nothing_is_left(sandbox)
 
 
 def test_a_teardown_that_fails_says_what_bills_and_what_removes_it(run_dag, sandbox, here, capfd):
-    sandbox.faults.enqueue("vertex.endpoints.undeployModel", Fault("error", http_status=400), times=20)
+    sandbox.faults.queue("vertex.endpoints.undeployModel", *[Fault(kind="error", http_status=400)] * 20)
     dag_run, states = run_dag(block(here["garden"], teardown={"gone_within_seconds": 0.0}))
     assert states["endpoint.teardown"] == "failed"
     assert dag_run.state == "failed"
@@ -298,7 +298,7 @@ def test_a_dag_has_several_blocks_one_after_the_other_and_one_in_another(run_dag
         with inference_endpoint(endpoint=here["cloud_run"], group_id="c", **arguments) as last:
             asked(last)
         first.done >> last.reserve
-    dag_run, states = run_dag(dag)
+    _, states = run_dag(dag)
     assert set(states.values()) == {"success"}, states
     assert nothing_is_left(sandbox)
     assert len({line.name for line in sandbox.bill.lines}) == 3
@@ -391,7 +391,7 @@ def test_what_is_past_its_expiry_is_swept_and_what_is_foreign_is_not(
 
 def test_one_failure_does_not_stop_the_sweeper(run_dag, google, sandbox, strays, monkeypatch):
     later(monkeypatch)
-    sandbox.faults.enqueue("vertex.endpoints.delete", Fault("error", http_status=403), times=40)
+    sandbox.faults.queue("vertex.endpoints.delete", *[Fault(kind="error", http_status=403)] * 40)
     dag_run, _ = run_dag(sweeping(google.project, gone_within_seconds=1.0))
     assert dag_run.state == "failed"
     assert not sandbox.services
@@ -419,7 +419,9 @@ def foreign(google, sandbox):
 
     hook = EndpointHook("us-central1", google.project)
     client = hook._client("EndpointServiceClient")
-    client.create_endpoint(parent=hook._parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}})
+    client.create_endpoint(
+        parent=hook._parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}}, endpoint_id="theirs"
+    )
     deadline = time.monotonic() + 10
     while not any(re.search("not ours", endpoint["displayName"]) for endpoint in sandbox.endpoints):
         assert time.monotonic() < deadline
