@@ -71,8 +71,8 @@ def _open_embeddings(model: Model, embedding: Embedding) -> EmbeddingBackend:
             return OpenAIEmbeddings(model, embedding)
         case VertexEndpointModel():
             raise JobSpecError(
-                "A model of type 'vertex_endpoint' is asked for texts alone, and vectors were asked for. Nothing was "
-                "sent or billed. Take a model of type 'gemini' or 'openai'."
+                "A model of type 'vertex_endpoint' is asked for texts alone, and vectors were asked for. Nothing "
+                "was sent or billed. Take a model of type 'gemini' or 'openai'."
             )
         case EchoModel():
             from airflow_provider_llmbeam.engine.backends.echo import EchoEmbeddings

@@ -140,9 +140,9 @@ def _id_token_credentials(found: Credentials, audience: str) -> Credentials:
                 Request(), audience, use_metadata_identity_endpoint=True
             )
     raise JobSpecError(
-        f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token of a service account, and the Google "
-        f"credentials found here ({type(found).__module__}) are those of a user or of another cloud, who cannot have "
-        "one. Nothing was sent or billed. Run as a service account that may invoke the service "
+        f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token of a service account, and the "
+        f"Google credentials found here ({type(found).__module__}) are those of a user or of another cloud, who "
+        "cannot have one. Nothing was sent or billed. Run as a service account that may invoke the service "
         "(roles/run.invoker), or impersonate one: `gcloud auth application-default login "
         "--impersonate-service-account=EMAIL`."
     )

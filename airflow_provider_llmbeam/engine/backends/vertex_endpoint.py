@@ -87,10 +87,10 @@ class _Predictions:
             # A request of several prompts is then sent in halves by the engine.
             raise RequestError(
                 "bad_request",
-                f"a request of {len(data):,} bytes, and the endpoint takes at most {self._max_bytes:,}; nothing was "
-                "sent",
+                f"a request of {len(data):,} bytes, and the endpoint takes at most {self._max_bytes:,}; "
+                "nothing was sent",
             )
-        async with self._http.post(self._url, data=data) as response:
+        async with self._http.post(self._url, data) as response:
             content = await response.read()
         if response.status != 200:
             text = content.decode("utf-8", "replace")
@@ -134,12 +134,10 @@ class VertexInstances(_Predictions):
         if not isinstance(predictions, list) or len(predictions) != len(prompts):
             # Which answer is whose is not known: none of them is taken.
             found = f"{len(predictions)} predictions" if isinstance(predictions, list) else "no predictions"
-            raise RequestError(
-                "garbage", f"{found} for {len(prompts)} instances: {_shown(answer)}", http_status=200
-            )
-        return [
-            _reply(prediction, text, self._model.name) for prediction, text in zip(predictions, texts, strict=True)
-        ]
+            message = f"{found} for {len(prompts)} instances: {json.dumps(answer)[:300]}"
+            raise RequestError("garbage", message, http_status=200)
+        name = self._model.name
+        return [_reply(prediction, text, name) for prediction, text in zip(predictions, texts, strict=True)]
 
 
 class VertexRaw(_Predictions):
@@ -151,7 +149,7 @@ class VertexRaw(_Predictions):
         """Sends one request."""
         text = _text_of(prompt)
         answer = await self._send({"prompt": text, **self._parameters})
-        # Model Garden's vLLM answers `predictions`, vLLM's own `/generate` `text`, its `/v1/completions` `choices`.
+        # Model Garden's vLLM answers `predictions`, vLLM's own `/generate` `text`, `/v1/completions` `choices`.
         found = answer.get("predictions", answer.get("text"))
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
@@ -238,10 +236,6 @@ def _count(told: Any, text: str) -> int:
 def _no_answer(content: bytes) -> RequestError:
     words = content[:500].decode("utf-8", "replace")
     return RequestError("garbage", f"a 200 that is no answer: {words}", http_status=200)
-
-
-def _shown(answer: Mapping[str, Any]) -> str:
-    return json.dumps(answer)[:300]
 
 
 def error_of(model: VertexEndpointModel, http_status: int, retry_after: str | None, text: str) -> RequestError:
