@@ -70,12 +70,13 @@ class LLMBeamHook(BaseHook):
         fields = _FIELDS.get(model.get("type", ""), ())
         filled = {name: known[name] for name in fields if known[name] and not model.get(name)}
         key_variable = _key_variable(model)
-        has_key = connection.password and key_variable
-        return {**model, **filled}, {key_variable: connection.password} if has_key else {}
+        if not connection.password or key_variable is None:
+            return {**model, **filled}, {}
+        return {**model, **filled}, {key_variable: connection.password}
 
 
 def _key_variable(model: dict[str, Any]) -> str | None:
-    """Environment variable of a model's key; endpoints of Google Cloud are asked with a token, never with a key."""
+    """Environment variable of a model's key; endpoints of Google Cloud are asked with a token instead."""
     match model:
         case {"type": "vertex_endpoint"} | {"type": "openai", "id_token_audience": str()}:
             return None
