@@ -26,6 +26,7 @@ _SAID_ELSEWHERE = {
     "--max-model-len": "max_model_length_tokens",
     "--max-num-seqs": "max_num_seqs",
     "--tensor-parallel-size": "accelerator_count",
+    "-tp": "accelerator_count",
 }
 #: Arguments that make the memory another than `gpu_memory` adds up.
 _OTHER_SUMS = {
