@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import google.auth
 import httpx
 import openai
 import pytest
@@ -11,8 +12,9 @@ from google.api_core.exceptions import (
     NotFound,
     ResourceExhausted,
 )
+from google.auth import impersonated_credentials
 from google.auth.transport.requests import Request
-from google.cloud import run_v2
+from google.cloud import run_v2, secretmanager
 from google.oauth2 import id_token
 
 from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox
@@ -282,3 +284,63 @@ def test_a_cpu_service_costs_nothing_here_but_is_on_the_bill(client, sandbox, cl
     done(clock, begin(client, gpu="", cpu="1", token="", model="Qwen/Qwen3-0.6B"))
     [running] = sandbox.bill.running
     assert (running.gpu, running.gpus, running.usd_per_hour) == ("", 0, 0)
+
+
+def test_a_token_from_a_secret_must_be_there(client, sandbox, clock) -> None:
+    asked = spec(token="")
+    reference = {"secret": "projects/llmbeam-sandbox/secrets/hf", "version": "latest"}
+    asked["template"]["containers"][0]["env"] = [
+        {"name": "HF_TOKEN", "value_source": {"secret_key_ref": reference}}
+    ]
+    with pytest.raises(FailedPrecondition, match="secrets/hf/versions/latest was not found"):
+        done(clock, client.create_service(parent=PARENT, service=asked, service_id="without"))
+    with secretmanager.SecretManagerServiceClient(transport="rest") as secrets:
+        made = secrets.create_secret(
+            parent="projects/llmbeam-sandbox", secret_id="hf", secret={"replication": {"automatic": {}}}
+        )
+        secrets.add_secret_version(parent=made.name, payload={"data": b"hf_x"})
+    assert done(clock, client.create_service(parent=PARENT, service=asked, service_id="with")).uri
+
+
+def test_a_failed_update_keeps_what_served_before(client, sandbox, clock) -> None:
+    service = done(clock, begin(client))
+    service.template.containers[0].args = ["--model=nobody/x"]
+    with pytest.raises(FailedPrecondition, match="not a valid model identifier"):
+        done(clock, client.update_service(service=service))
+    token = token_for(service.uri)
+    assert ask(service.uri, token, "/v1/models").json()["data"][0]["id"] == "google/gemma-3-4b-it"
+    assert len(sandbox.bill.running) == 1
+
+
+def test_an_impersonated_account_gets_identity_tokens_too(client, clock) -> None:
+    uri = done(clock, begin(client)).uri
+    source, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+    target = impersonated_credentials.Credentials(
+        source_credentials=source, target_principal="invoker@p.iam.gserviceaccount.com", target_scopes=["x"]
+    )
+    token = impersonated_credentials.IDTokenCredentials(target, target_audience=uri, include_email=True)
+    token.refresh(Request())
+    assert ask(uri, token.token).status_code == 200
+    assert ask(uri, token.token, "/docs").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"resources": {}},
+        {"image": "x", "resources": {"limits": {"cpu": "many", "nvidia.com/gpu": "1"}}},
+        {"image": "x", "resources": {"limits": {"cpu": "4", "memory": "16Xi", "nvidia.com/gpu": "1"}}},
+        {"image": "x", "resources": {"limits": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"}}},
+        {
+            "image": "x",
+            "resources": {"limits": {"cpu": "4000m", "memory": "16Gi", "nvidia.com/gpu": "1"}, "cpu_idle": True},
+        },
+        {"image": "x"},
+    ],
+    ids=["image", "cpu", "memory", "gpus", "idle", "selector"],
+)
+def test_a_container_that_contradicts_itself_is_refused(client, container) -> None:
+    asked = spec()
+    asked["template"]["containers"] = [container]
+    with pytest.raises(BadRequest, match="Violation"):
+        client.create_service(parent=PARENT, service=asked, service_id="x")
