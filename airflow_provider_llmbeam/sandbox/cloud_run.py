@@ -59,6 +59,7 @@ class CloudRun:
         operation_seconds: How long an operation takes, by the clock.
         instances: How instances start and end.
         gpu_quota: Location and accelerator to number, what is not named is 0; None is without limit.
+        has_secret: Whether there is a version of a secret, given project, name and version.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class CloudRun:
         operation_seconds: float,
         instances: Instances,
         gpu_quota: Mapping[str, Mapping[str, int]] | None,
+        has_secret: Callable[[str, str, str], bool],
     ) -> None:
         self.timeline = timeline
         self.instances = instances
         self._bill = bill
         self._gpu_quota = gpu_quota
+        self._has_secret = has_secret
         self._operations = Operations(timeline=timeline, seconds=operation_seconds)
         self._services: dict[str, RunService] = {}
         self._count = 0
@@ -132,7 +135,7 @@ class CloudRun:
         name = f"{where}/services/{own}"
         if name in self._services:
             raise RestError(409, f"Resource '{own}' already exists.")
-        plan = read_plan(fields, where.rpartition("/")[2])
+        plan = read_plan(fields, name)
         self._check_quota(name, plan, call.fault)
         now = self.timeline.now()
         service = RunService(name=name, fields=fields, plan=plan, created_at=now, updated_at=now)
@@ -147,7 +150,8 @@ class CloudRun:
         service.state, service.message, service.plan = RECONCILING, "", plan
         if not service.instances:
             self.instances.start(service, plan, max(plan.least, 1), now)
-        failed = _fate(service, plan, fault)
+        missing = [secret for secret in plan.secrets if not self._has_secret(*secret)]
+        failed = _fate(service, plan, fault, missing)
 
         def finish(at: float) -> dict[str, Any]:
             service.state, service.serving, service.updated_at = SUCCEEDED, plan, at
@@ -178,7 +182,7 @@ class CloudRun:
             raise _busy(service)
         merged = _masked(service.fields, fields, mask)
         check_labels(merged.get("labels") or {})
-        plan = read_plan(merged, service.name.split("/")[3])
+        plan = read_plan(merged, service.name)
         self._check_quota(service.name, plan, call.fault)
         service.fields, service.generation = merged, service.generation + 1
         return self._roll_out(service, plan, call.fault)
@@ -270,7 +274,7 @@ class CloudRun:
         return json_reply(paged(call, "operations", found, is_filtered=False))
 
 
-def _fate(service: RunService, plan: Plan, fault: Fault | None) -> dict[str, Any] | None:
+def _fate(service: RunService, plan: Plan, fault: Fault | None, missing: list[Any]) -> dict[str, Any] | None:
     """Return what bringing up an instance is going to end in; None when it succeeds."""
     location = service.name.split("/")[3]
     if fault is not None and fault.kind == "stock-out":
@@ -279,6 +283,12 @@ def _fate(service: RunService, plan: Plan, fault: Fault | None) -> dict[str, Any
             f"{plan.gpu.cloud_run_name if plan.gpu else 'CPU'} could be allocated. Please try again later."
         )
         return failure(fault.http_status or 429, fault.message or text)
+    for project, name, version in missing:
+        return failure(
+            400,
+            f"Revision '{service.id}-{service.generation:05d}-abc' is not ready and cannot serve traffic. Secret "
+            f"projects/{project}/secrets/{name}/versions/{version} was not found",
+        )
     if plan.served.failure:
         # Source: cloud.google.com/run/docs/troubleshooting. The service tells of a log; its last line is here.
         return failure(

@@ -41,6 +41,7 @@ class Plan:
         served: By its container.
         gpu: None without one.
         gpus: Of each instance.
+        secrets: In its environment: project, name and version of each.
         least: Instances kept.
         most: Instances at most.
         is_redundant: Whether accelerators are kept ready in a second zone.
@@ -49,6 +50,7 @@ class Plan:
     served: Served
     gpu: Gpu | None
     gpus: int
+    secrets: tuple[tuple[str, str, str], ...]
     least: int
     most: int
     is_redundant: bool
@@ -68,12 +70,17 @@ def check_id(name: str) -> None:
         )
 
 
-def read_plan(service: Mapping[str, Any], location: str) -> Plan:
+def read_plan(service: Mapping[str, Any], name: str) -> Plan:
     """Return what a service asks for.
+
+    Args:
+        service: As sent.
+        name: Of the service, in full.
 
     Raises:
         RestError: The location does not have it, or it contradicts itself.
     """
+    _, project, _, location, *_ = name.split("/")
     template = service.get("template") or {}
     containers = template.get("containers") or []
     if not containers or not containers[0].get("image"):
@@ -101,6 +108,7 @@ def read_plan(service: Mapping[str, Any], location: str) -> Plan:
         served=read_container(container),
         gpu=gpu,
         gpus=gpus,
+        secrets=_secrets(container, project),
         least=least,
         most=most,
         is_redundant=not template.get("gpuZonalRedundancyDisabled"),
@@ -119,6 +127,17 @@ def over_quota(plan: Plan) -> RestError:
         f"{zones} zonal redundancy. Learn more about GPU zonal redundancy: g.co/cloudrun/gpu-redundancy-help\n\n"
         "To request quota: g.co/cloudrun/gpu-quota\n",
     )
+
+
+def _secrets(container: Mapping[str, Any], project: str) -> tuple[tuple[str, str, str], ...]:
+    found = []
+    for variable in container.get("env") or ():
+        asked = (variable.get("valueSource") or {}).get("secretKeyRef") or {}
+        if asked:
+            parts = str(asked.get("secret") or "").split("/")
+            home = parts[1] if parts[0] == "projects" and len(parts) > 1 else project
+            found.append((home, parts[-1], str(asked.get("version") or "latest")))
+    return tuple(found)
 
 
 def _check_gpu(gpu: Gpu, gpus: int, resources: Mapping[str, Any], location: str) -> None:

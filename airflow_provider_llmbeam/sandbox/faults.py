@@ -297,7 +297,8 @@ class Faults:
         """Give `fault` to calls of `method` whose text contains a string.
 
         The text is prompt and system text of a model, bucket and object of a storage method, path and
-        body of a BigQuery or Dataflow method, project and secret of a Secret Manager method.
+        body of a BigQuery, Dataflow, Vertex AI or Cloud Run method, project and secret of a Secret Manager
+        method.
 
         Args:
             method: The method to watch.

@@ -81,9 +81,11 @@ class PredictDialect(VertexChatDialect):
 
     Attributes:
         told: What Vertex AI adds to the container's answer; {} for raw predictions.
+        is_shared: Whether the answer passes through the region's API, where predictions are always a list.
     """
 
     told: Mapping[str, str]
+    is_shared: bool = False
 
     def call(self, fields: Mapping[str, Any]) -> ModelCall:
         """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
@@ -110,7 +112,8 @@ class PredictDialect(VertexChatDialect):
             reply = super().answer(call, answer, answer_id)
             if not self.told:
                 return reply
-            return json_reply({"predictions": json.loads(reply.body), **self.told})
+            chat = json.loads(reply.body)
+            return json_reply({"predictions": [chat] if self.is_shared else chat, **self.told})
         predictions = [_prediction(part, one) for part, one in zip(call.parts, answer.parts, strict=True)]
         return json_reply({"predictions": predictions, **self.told})
 

@@ -169,6 +169,7 @@ class Sandbox:
                 idle_seconds=idle_seconds,
             ),
             gpu_quota=gpu_quota,
+            has_secret=self._secrets.has,
         )
         self._grpc: GrpcServer | None = None
         self._grpc_lock = threading.Lock()

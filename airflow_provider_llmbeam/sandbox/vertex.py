@@ -152,8 +152,10 @@ class Vertex:
         state, project, location = self.state, call.names["project"], call.names["location"]
         fields = {name: value for name, value in call.fields().items() if name in _KEPT}
         check_labels(fields.get("labels") or {})
-        own = call.query.get("endpointId") or state.next_id()
-        check_id(own, "endpoint_id")
+        own = call.query.get("endpointId", "")
+        if own:
+            check_id(own, "endpoint_id")
+        own = own or state.next_id()
         name = f"{parent(project, location)}/endpoints/{own}"
         if name in state.endpoints or state.operations.running(name):
             raise RestError(409, f"Endpoint with ID {own} already exists: {name}")

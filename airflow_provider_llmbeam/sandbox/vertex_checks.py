@@ -67,8 +67,8 @@ WORDING = VertexWording(
     },
     rate_limit=RestError(
         429,
-        "Quota exceeded for aiplatform.googleapis.com/resource_management_requests with base model: . Please "
-        "submit a quota increase request.",
+        "Quota exceeded for quota metric 'Resource management (CRUD) requests' and limit 'Resource management "
+        "(CRUD) requests per minute per region' of service 'aiplatform.googleapis.com'.",
     ),
 )
 

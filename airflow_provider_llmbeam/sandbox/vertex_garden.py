@@ -65,10 +65,9 @@ class Garden:
         hardware = read_hardware({"minReplicaCount": 1, **resources}, location)
         check_quota(state, project_number(project), location, hardware, call.fault)
         where = parent(project, location)
-        model_name = f"{where}/models/{model_config.get('modelUserId') or state.next_id()}"
-        name = f"{where}/endpoints/{endpoint_config.get('endpointUserId') or state.next_id()}"
+        model_name = f"{where}/models/{_own(model_config, 'modelUserId') or state.next_id()}"
+        name = f"{where}/endpoints/{_own(endpoint_config, 'endpointUserId') or state.next_id()}"
         for made, held in ((name, state.endpoints), (model_name, state.models)):
-            check_id(made.rpartition("/")[2], "user_id")
             if made in held or state.operations.running(made):
                 raise RestError(409, f"The resource already exists: {made}")
         at = state.timeline.now()
@@ -137,6 +136,13 @@ def _served(body: dict[str, Any], config: dict[str, Any]) -> tuple[str, Served]:
             "FAILED_PRECONDITION",
         )
     return publisher_model, Served(model=model, name=model)
+
+
+def _own(config: dict[str, Any], key: str) -> str:
+    own = str(config.get(key) or "")
+    if own:
+        check_id(own, key)
+    return own
 
 
 def _endpoint(name: str, location: str, config: dict[str, Any], at: float) -> Endpoint:

@@ -35,8 +35,10 @@ class Models:
         container = fields.get("containerSpec") or {}
         if not container.get("imageUri"):
             raise RestError(400, "container_spec.image_uri is required for a custom Model.")
-        own = str(body.get("modelId") or state.next_id())
-        check_id(own, "model_id")
+        own = str(body.get("modelId") or "")
+        if own:
+            check_id(own, "model_id")
+        own = own or state.next_id()
         name = f"{parent(call.names['project'], call.names['location'])}/models/{own}"
         if name in state.models or state.operations.running(name):
             raise RestError(409, f"Model with ID {own} already exists: {name}")

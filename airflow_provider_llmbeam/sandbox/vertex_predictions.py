@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.sandbox.vertex import Vertex
 from airflow_provider_llmbeam.sandbox.vertex_checks import DEDICATED_SUFFIX, SHARED_SUFFIX, WORDING
 from airflow_provider_llmbeam.sandbox.vertex_state import Deployed, Endpoint
 
+SHARED_SUFFIXES = (SHARED_SUFFIX, "aiplatform.googleapis.com")
 _NO_TOKEN = "Request is missing required authentication credential. Expected OAuth 2 access token."
 _WARMING = "The model server is not ready to serve requests yet. Please try again later."
 _LOCATION = "/{version:v1|v1beta1}/projects/{project}/locations/{location:[^/:]+}"
@@ -42,7 +43,7 @@ class Predictions:
         """Answer a chat completion."""
         _, deployed = self._target(request)
         return await self._backend.serve(
-            request, VertexChatDialect(**self._common(request, deployed, "vertex.chatCompletions"))
+            request, VertexChatDialect(**self._common(deployed, "vertex.chatCompletions"))
         )
 
     async def predict(self, request: web.Request) -> web.StreamResponse:
@@ -58,16 +59,18 @@ class Predictions:
             if deployed
             else {"deployedModelId": ""}
         )
-        dialect = PredictDialect(**self._common(request, deployed, "vertex.predict"), told=told)
+        is_shared = request.host.endswith(SHARED_SUFFIXES)
+        common = self._common(deployed, "vertex.predict")
+        dialect = PredictDialect(**common, told=told, is_shared=is_shared)
         return await self._backend.serve(request, dialect)
 
     async def raw_predict(self, request: web.Request) -> web.StreamResponse:
         """Hand the body to the container as it is."""
         _, deployed = self._target(request)
-        dialect = PredictDialect(**self._common(request, deployed, "vertex.rawPredict"), told={})
+        dialect = PredictDialect(**self._common(deployed, "vertex.rawPredict"), told={})
         return await self._backend.serve(request, dialect)
 
-    def _common(self, request: web.Request, deployed: Deployed | None, method: Method) -> dict[str, Any]:
+    def _common(self, deployed: Deployed | None, method: Method) -> dict[str, Any]:
         return {
             "method": method,
             "api_key": None,
@@ -103,7 +106,7 @@ class Predictions:
         own = endpoint.dedicated_dns
         if host.endswith(DEDICATED_SUFFIX) and host != own:
             raise RefusedError(google_error(404, f"The host {host} is not that of the endpoint {endpoint.name}."))
-        if own and host.endswith((SHARED_SUFFIX, "aiplatform.googleapis.com")):
+        if own and host.endswith(SHARED_SUFFIXES):
             # Source: quoted with this wording in several public repositories.
             raise RefusedError(
                 WORDING.reply(
