@@ -75,9 +75,11 @@ class EndpointHook(GoogleHook):
             CloudError: See `google_errors`.
         """
         spec = cast(VertexEndpoint, plan.spec)
-        endpoint, model = self._endpoint(plan.key), self._model(plan.key)
-        running = self.running(plan.key)
+        # First what is being done, then what there is: an operation that ends in between is seen by what it made,
+        # and the other way round it would be taken for none, and asked for once more.
         last = self._operation(operation) if operation else None
+        running = self.running(plan.key)
+        endpoint, model = self._endpoint(plan.key), self._model(plan.key)
         fault = None
         if last is not None and last.done and last.error.code:
             fault = fault_of(last.error.code, last.error.message)

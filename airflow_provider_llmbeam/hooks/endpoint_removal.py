@@ -143,10 +143,13 @@ def remove(
 
 
 def _left(site: EndpointSite, key: str, attempt: str | None) -> tuple[list[Part], list[Running]]:
+    # In this order: what an operation made that ends in between is found.
+    running = site.running(key)
     found = site.find(key)
     parts = with_attempt_of(found, attempt)
-    # Another try has taken it over, with whatever is being done to it.
-    running = site.running(key) if parts or not found else []
+    if found and not parts:
+        # Another try has taken it over, with whatever is being done to it.
+        running = []
     return parts, running
 
 

@@ -119,6 +119,8 @@ def deployed_model(plan: EndpointPlan, spec: VertexEndpoint, model_name: str) ->
     """Fields of a `DeployedModel`."""
     account = {"service_account": spec.service_account} if spec.service_account else {}
     return {
+        # Given by us: two tries that ask at once deploy it once.
+        "id": "1",
         "model": model_name,
         "display_name": display_name(plan.labels),
         "dedicated_resources": dedicated_resources(spec),
