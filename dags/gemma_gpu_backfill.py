@@ -27,7 +27,7 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     max_active_runs=1,  # each run has a GPU of its own
     doc_md=__doc__,
-):
+) as dag:
     with inference_endpoint(
         endpoint=VertexEndpoint(
             type="vertex",

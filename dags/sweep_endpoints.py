@@ -22,7 +22,7 @@ with DAG(
     doc_md=__doc__,
     params={"locations": Param(["us-central1", "europe-west4"], type="array")},
     render_template_as_native_obj=True,
-):
+) as dag:
     SweepEndpointsOperator(
         task_id="sweep",
         locations="{{ params.locations }}",

@@ -134,17 +134,10 @@ class ProvisionEndpointOperator(BaseOperator):
             self._watched = None
             if isinstance(seen, Wait):
                 trigger.memory = watch.provisioner.memory.to_dict()
-                self.defer(
-                    trigger=trigger,
-                    method_name="execute_complete",
-                    kwargs={"arguments": trigger.serialize()[1]},
-                    timeout=self.execution_timeout,
-                )
+                self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
             return self._conclude(seen, context)
 
-    def execute_complete(
-        self, context: Context, event: dict[str, Any], arguments: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Goes on when the endpoint answers, or cannot; Airflow calls it."""
         with errors_of_airflow():
             return self._conclude(ProvisionEnd.from_event(event), context)
@@ -154,7 +147,8 @@ class ProvisionEndpointOperator(BaseOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
-            watch = EndpointTrigger(**(next_kwargs or {})["arguments"]).watch(self.log)
+            # Airflow has put the error in place of the arguments; names and labels are the same for all of a try.
+            watch = self._trigger(context).watch(self.log)
             watch.abandon(f"Waiting ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
             raise
 
