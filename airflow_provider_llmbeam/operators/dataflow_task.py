@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.hooks.flex_template import environment
@@ -15,6 +16,7 @@ from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.source import FilesSource
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class DataflowTask:
         hook = self._hook(runner.location, runner.project)
         jobs = TaskJobs(hook, self._store, self._log)
         with before_submission():
-            self._storage(runner.project).check(spec.temp_uri)
+            self._check_buckets(spec, runner)
             if (found := jobs.find(spec)) is not None:
                 return found
             if runner.flex_template is not None:
@@ -142,7 +144,19 @@ class DataflowTask:
 
         return StorageHook(project, self._gcp_conn_id, self._chain)
 
+    def _check_buckets(self, spec: JobSpec, runner: DataflowRunner) -> None:
+        """Looks once into each bucket of the job, since Beam would look again and again, and say less."""
+        places = [spec.temp_uri, spec.home_uri, spec.output_uri]
+        if isinstance(spec.source, FilesSource) and runner.flex_template is None:  # there the launcher lists it
+            places.append(spec.source.uri)
+        storage = self._storage(runner.project)
+        for uri in {urlsplit(uri)[:2]: uri for uri in reversed(places)}.values():
+            if uri.startswith("gs://"):
+                storage.check(uri)
+
     def _submitted(self, spec: JobSpec, hook: DataflowJobHook) -> str:
+        # For whoever looks into the job later; and where this is refused, Beam would try for minutes.
+        self._storage(hook.project).write(f"{spec.temp_uri}{dataflow_name(spec)}.json", spec.model_dump_json())
         chain = self._chain if isinstance(self._chain, str) else ",".join(self._chain or ())
         self._process = JobProcess(spec, {}, self._log)
         with hook.provide_gcp_credential_file_as_context():
