@@ -1,4 +1,4 @@
-"""Every night: the mood of each review, from Cloud Storage to Cloud Storage, through Gemini on Vertex AI, on Dataflow.
+"""Every night: the mood of each review on Cloud Storage, by Gemini on Vertex AI, on Dataflow.
 
 The task gives its worker slot back while Dataflow works. The same file on a laptop, with no other change:
 

@@ -141,8 +141,9 @@ def _unready(spec: JobSpec, error: Exception) -> LLMBeamError:
         error = next(iter(details.values()))
     code = getattr(error, "code", None)
     is_refusal = isinstance(code, int) and 400 <= code < 500 and code not in (408, 429)
+    words = f"{type(error).__name__}: {error}".rstrip(".")
     return (JobSpecError if is_refusal else JobFailedError)(
-        f"Job {spec.name!r} could not be made ready: {type(error).__name__}: {str(error).rstrip('.')}. Nothing was sent or billed."
+        f"Job {spec.name!r} could not be made ready: {words}. Nothing was sent or billed."
     )
 
 

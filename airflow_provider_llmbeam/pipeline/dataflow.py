@@ -50,8 +50,8 @@ def submit_once(pipeline: beam.Pipeline, spec: JobSpec) -> DataflowPipelineResul
         ) from None
     except Forbidden as error:
         raise JobSpecError(
-            f"Job {spec.name!r} was not submitted (HTTP 403): {sentence(error)} The account that submits needs the "
-            "role `roles/dataflow.developer`, or one that holds it, and `roles/iam.serviceAccountUser` on the "
+            f"Job {spec.name!r} was not submitted (HTTP 403): {sentence(error)} The account that submits needs "
+            "the role `roles/dataflow.developer`, or one that holds it, and `roles/iam.serviceAccountUser` on the "
             "account of the workers. Nothing was sent or billed."
         ) from None
     except (GoogleAPICallError, ValueError) as error:

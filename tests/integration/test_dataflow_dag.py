@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_llmbeam.sandbox import Sandbox
 
@@ -33,7 +33,9 @@ def dag_of(monkeypatch):
     def load(**settings):
         for name, value in settings.items():
             monkeypatch.setenv(f"LLMBEAM_{name}", value)
-        return next(value for name, value in runpy.run_path(str(DAG_FILE)).items() if name == "dag")
+        bag = DagBag(str(DAG_FILE))
+        assert not bag.import_errors
+        return bag.dags["reviews_on_dataflow"]
 
     return load
 
