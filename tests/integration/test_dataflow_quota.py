@@ -57,6 +57,11 @@ def test_four_machines_use_up_a_quota_without_many_429s(run_dag, google, sandbox
     rejected = sum(one.http_status == 429 for one in asked) / len(asked)
     report = dag_run.get_task_instance("ask").xcom_pull(task_ids="ask")
     print(f"{used:.1%} of the quota in {seconds:.1f} s, {rejected:.2%} 429s; report: {report['requests']}")
+    for status in (200, 429):
+        moments = [one.received_at - min(arrivals) for one in asked if one.http_status == status]
+        print(
+            status, "per 10 s:", [sum(begin <= at < begin + 10 for at in moments) for begin in range(0, 120, 10)]
+        )
     assert answered == ROWS
     assert used >= 0.9
     assert rejected <= 0.03

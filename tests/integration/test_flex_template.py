@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 from build_template import template
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
@@ -88,9 +89,9 @@ def test_a_template_of_ours_launches_one_job_that_a_later_try_attaches_to(run_da
 @pytest.mark.timeout(100)
 def test_a_launcher_that_finds_no_source_says_so_in_the_task(run_dag, google, sandbox, bucket):
     source = {"uri": "gs://rows/in*.csv", "key": ["id"]}
-    task, (error,) = ask(run_dag, google.project, source=source)
+    task, (error,) = ask(run_dag, google.project, source=source, retries=2)
     assert task.state == "failed"
-    print(type(error).__name__, error)
+    assert isinstance(error, AirflowFailException), "a retry would repeat it"
     assert "`source.uri` 'gs://rows/in*.csv' matches no file" in str(error)
     (job,) = sandbox.dataflow.jobs
     assert job["currentState"] == "JOB_STATE_FAILED"
