@@ -100,7 +100,8 @@ def failure(messages: Sequence[str], who: str, journal_uri: str) -> LLMBeamError
         journal_uri: Directory of the answers so far.
 
     Returns:
-        An error of our own class, where a worker or a launcher raised one; else a `JobFailedError` with the last lines.
+        An error of our own class, where a worker or a launcher raised one; else a `JobFailedError` with the last
+        lines.
     """
     for message in reversed(messages):
         if found := [*_OUR_ERROR.finditer(message)]:

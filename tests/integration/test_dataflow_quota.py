@@ -10,9 +10,9 @@ from airflow.sdk import DAG
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox import Latency, Quota, Sandbox
 
-# Each machine has a quarter of the rows, for the sandbox deals them out beforehand, and the shares of the quota drift
-# apart: who has the smallest ends last, and alone it regains the rest within minutes only. So the whole run says more
-# of its length than of the governor: three of 900 rows took 75, 92 and 97 % of the quota.
+# Each machine has a quarter of the rows, for the sandbox deals them out beforehand, and the shares of the quota
+# drift apart: who has the smallest ends last, and alone it regains the rest within minutes only. So the whole run
+# says more of its length than of the governor: three of 900 rows took 75, 92 and 97 % of the quota.
 WORKERS, REQUESTS_PER_MINUTE, ROWS = 4, 600, 900
 
 
