@@ -109,8 +109,8 @@ def test_a_bundle_that_is_tried_again_in_a_process_has_no_new_budget() -> None:
     price = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 0}
     limits = Limits.parse({"budget_usd": 1, "price": price, "max_in_flight": 1})
     handler = pickle.loads(pickle.dumps(LLMModelHandler(ECHO, limits=limits)))
-    for _ in range(2):
-        with pytest.raises(BudgetExceededError, match=r"has spent \$3 on 3 input"):
-            answers(handler, ["two words", "two words more"])
+    for batch in (["two words", "duo words"], ["one of more words than two", "two of more words than two"]):
+        with pytest.raises(BudgetExceededError, match=r"has spent \$2 on 2 input"):
+            answers(handler, batch)
     assert answers(LLMModelHandler(ECHO, limits=limits), ["a"]), "another run has one of its own"
     gc.collect()  # the errors hold their engines
