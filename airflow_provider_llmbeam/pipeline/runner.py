@@ -13,11 +13,19 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.workers import max_workers
+from airflow_provider_llmbeam.spec.workers import first_workers, max_workers
 
 #: Bundles that a worker has under way: while one runs dry at its end, the next ones keep the window of requests
 #: full. Waiting for a server costs no processor, but each holds a batch of rows in memory.
 HARNESS_THREADS = 4
+
+
+EXPERIMENTS = (
+    # One process per worker, however many cores it has: that is what the number of workers is made from.
+    "no_use_multiple_sdk_containers",
+    # Beam would run `pip freeze` for its log: of 300 packages it takes a second or more, and a worker needs few.
+    "disable_logging_submission_environment",
+)
 
 
 def runner_of(
@@ -66,11 +74,10 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str
             "temp_location": spec.temp_uri,
             "staging_location": f"{spec.temp_uri}staging",
             "machine_type": runner.machine_type,
-            "num_workers": runner.num_workers,
+            "num_workers": first_workers(runner, spec.limits),
             "max_num_workers": max_workers(runner, spec.limits),
             "number_of_worker_harness_threads": HARNESS_THREADS,
-            # One process per worker, however many cores it has: that is what the number of workers is made from.
-            "experiments": ["no_use_multiple_sdk_containers"],
+            "experiments": EXPERIMENTS,
             "dataflow_service_options": service_options,
             "service_account_email": runner.service_account,
             "network": runner.network,

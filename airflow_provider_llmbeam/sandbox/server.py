@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from airflow_provider_llmbeam.sandbox import (
     bigquery,
@@ -261,7 +262,7 @@ class Sandbox:
             await runner.cleanup()
 
     def _application(self) -> web.Application:
-        application = web.Application(client_max_size=MAX_BODY_BYTES)
+        application = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_without_those_who_left])
         limit = self._input_token_limit
         application.add_routes(control.routes(self._backend))
         application.add_routes(credentials.routes())
@@ -276,3 +277,12 @@ class Sandbox:
         application.add_routes(gemini_embeddings.routes(self._backend, input_token_limit=limit))
         application.add_routes(gemini.routes(self._backend, input_token_limit=limit))
         return application
+
+
+@web.middleware
+async def _without_those_who_left(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Nobody waits for the answer of a client that was killed meanwhile, and no traceback is due."""
+    try:
+        return await handler(request)
+    except ConnectionResetError:
+        return web.Response(status=499)

@@ -120,7 +120,7 @@ def test_only_errors_that_somebody_meant_are_not_retried():
 
 def test_what_a_launcher_refuses_is_not_tried_again():
     launcher = (
-        "Error occurred in the launcher container: Template launch failed. Its last lines:\nSome library's remark\n"
+        "Error occurred in the launcher container: Template launch failed. Its last lines:\nA library's remark\n"
         "16:08:12 `source.uri` 'gs://rows/in*.csv' matches no file. Nothing was sent or billed."
     )
     error = failure([launcher], "Dataflow job '1'", JOURNAL)
