@@ -9,9 +9,10 @@ from airflow_provider_llmbeam.spec.price import Price
 class Budget:
     """Counts the tokens that this process was billed for, and knows when they have cost too much.
 
-    Tokens count when their answer comes. What is under way then is still paid for, so a process spends at most its
-    budget and what `limits.max_in_flight` requests cost. Another process counts its own: on Dataflow, where the
-    counters of all workers can be watched from outside, this is the backstop.
+    Tokens count when the server's reply says them; a request that timed out says none. What is under way when the
+    budget is spent is still paid for, so a process spends at most its budget and what `limits.max_in_flight`
+    requests cost. Another process counts its own: on Dataflow, where the counters of all workers can be watched
+    from outside, this is the backstop.
 
     Args:
         budget_usd: What may be spent.

@@ -46,6 +46,7 @@ class Journal:
         directory: Ends in `/`.
         job: Whose answers these are, where several jobs share the directory.
         files: Where it is.
+        oldest_at: Unix time; an answer from before is asked for again.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class Journal:
         *,
         job: str = "",
         files: Files,
+        oldest_at: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._job = job
         self._files = files
+        self._oldest_at = oldest_at
         self._clock = clock
 
     def batch(self, prompts: Sequence[Prompt], fingerprints: Sequence[str]) -> BatchJournal:
@@ -71,7 +74,11 @@ class Journal:
         earlier: dict[str, Completion] = {}
         for uri in self._files.match(f"{self._directory}{name}-*.jsonl"):
             with self._files.open(uri) as lines:
-                earlier.update((entry.fingerprint, entry.completion) for entry in read_entries(iter(lines)))
+                earlier.update(
+                    (entry.fingerprint, entry.completion)
+                    for entry in read_entries(iter(lines))
+                    if entry.completion.answered_at >= self._oldest_at
+                )
         return BatchJournal(
             create=lambda: self._files.create(f"{self._directory}{name}-{uuid.uuid4().hex}.jsonl"),
             job=self._job,

@@ -75,8 +75,8 @@ class GoogleHook(GoogleBaseHook):
         return self._project
 
 
-def retry(seconds: float = RETRY_SECONDS) -> Retry:
-    """Tries a request again while that may help, `seconds` long."""
+def retry(seconds: float | None = None) -> Retry:
+    """Tries a request again while that may help, `seconds` long; left out, `RETRY_SECONDS`."""
     from google.api_core.retry import Retry
 
-    return Retry(predicate=is_transient, initial=1.0, maximum=10.0, timeout=seconds)
+    return Retry(predicate=is_transient, initial=1.0, maximum=10.0, timeout=seconds or RETRY_SECONDS)

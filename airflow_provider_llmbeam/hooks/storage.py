@@ -37,7 +37,7 @@ class StorageHook(GoogleHook):
 
     @contextmanager
     def _bucket(self, uri: str, verb: str) -> Iterator[Any]:
-        from google.cloud.storage import Client
+        from google.cloud.storage import Client  # type: ignore[import-untyped]
 
         name = urlsplit(uri).netloc
         request = CloudRequest(

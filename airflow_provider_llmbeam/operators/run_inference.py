@@ -141,6 +141,8 @@ class RunInferenceOperator(BaseOperator):
         self._dataflow: DataflowTask | None = None
         self._watched: TaskJob | None = None
         data = self._spec_data(job_name or "parsed")
+        if isinstance(self.model, Mapping) and self.model.get("type") == "gemini":
+            data["model"] = {"project": "of-the-connection", **self.model}  # which may name one
         if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.pipeline.keys import unique
 from airflow_provider_llmbeam.pipeline.publish import Publish
 from airflow_provider_llmbeam.pipeline.read import ReadRows
 from airflow_provider_llmbeam.pipeline.render import Render
-from airflow_provider_llmbeam.pipeline.reuse import reuse
+from airflow_provider_llmbeam.pipeline.reuse import oldest_useful_at, reuse
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.write import WriteAside
@@ -37,10 +37,11 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
     source = root | "Read" >> ReadRows(spec)
     rows, duplicate_keys, extra = unique(source["rows"], spec.source)
     rendered = rows | "Render" >> beam.ParDo(Render(spec)).with_outputs(DEAD, main="rows")
-    requests, reused = reuse(root, rendered["rows"], spec, duplicate_keys)
+    oldest_at = oldest_useful_at(spec, time.time())
+    requests, reused = reuse(root, rendered["rows"], spec, duplicate_keys, oldest_at)
     inferred = (
         once_the_sink_is_checked(root, requests, spec)
-        | "RunInference" >> RunInference(_handler(spec))
+        | "RunInference" >> RunInference(_handler(spec, oldest_at))
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(DEAD, main="answered")
     )
     answered = (inferred["answered"], *reused)
@@ -92,7 +93,7 @@ class FanOut(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(DEAD, DeadRow(row, result.inference, is_duplicate=number > 0))
 
 
-def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
+def _handler(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:
     return LLMModelHandler(
         spec.model,
         generation=spec.generation,
@@ -101,6 +102,7 @@ def _handler(spec: JobSpec) -> LLMModelHandler[Request]:
         output_schema=spec.prompt.output_schema,
         embedding=spec.embedding,
         journal_uri=spec.journal_uri,
+        oldest_at=oldest_at,
         prompt_of=lambda request: request.prompt,
         fingerprint_of=lambda request: request.fingerprint,
         job=spec.name,

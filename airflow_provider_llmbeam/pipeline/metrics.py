@@ -87,7 +87,7 @@ def counts_of(completions: Iterable[Completion]) -> Counts:
 
 
 class CountingDoFn(beam.DoFn):
-    """A `DoFn` that counts its rows; the counters move once per so many, since a move costs 20 µs."""
+    """A `DoFn` that counts its rows; the counters move once per so many, since a move costs 2 µs."""
 
     MOVE_EVERY = 1000
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
+from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.account import Tally, percentile_seconds
 from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -103,8 +104,7 @@ class Report(_Part):
 
     def manifest(self) -> dict[str, Any]:
         """The part that fits an XCom: counts and addresses, no rows."""
-        details = {"spec", "length_buckets", "dead_letter_words", "latency_seconds", "first_token_seconds"}
-        return self.model_dump(mode="json", exclude=details)
+        return manifest(self.model_dump(mode="json"))
 
 
 def build_report(

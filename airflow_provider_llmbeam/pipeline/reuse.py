@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -26,7 +25,11 @@ _READ_BYTES = 2**20
 
 
 def reuse(
-    root: beam.Pipeline, rendered: beam.PCollection, spec: JobSpec, duplicate_keys: beam.pvalue.AsList | None
+    root: beam.Pipeline,
+    rendered: beam.PCollection,
+    spec: JobSpec,
+    duplicate_keys: beam.pvalue.AsList | None,
+    oldest_at: float = 0.0,
 ) -> tuple[beam.PCollection, list[beam.PCollection]]:
     """Sorts rows by whether their answer is there already.
 
@@ -36,6 +39,7 @@ def reuse(
         root: The pipeline.
         rendered: `(fingerprint, RenderedRow)`.
         spec: The job, which knows its journal.
+        oldest_at: Unix time; answers from before are asked for again.
         duplicate_keys: Keys that make the job end here, before anything is sent.
 
     Returns:
@@ -47,8 +51,6 @@ def reuse(
     if not FileSystems.match([pattern], limits=[1])[0].metadata_list:
         groups = rendered | "ByFingerprint" >> beam.GroupByKey()
         return groups | "Ask" >> beam.ParDo(AskOnce(), *guard), []
-    max_age_days = spec.cache.max_age_days if spec.cache else None
-    oldest_at = 0.0 if max_age_days is None else time.time() - max_age_days * _DAY_SECONDS
     journal = (
         root
         | "MatchJournal" >> fileio.MatchFiles(pattern, empty_match_treatment=fileio.EmptyMatchTreatment.ALLOW)
@@ -63,6 +65,12 @@ def reuse(
         | "Reuse" >> beam.ParDo(Reuse(spec.name), *guard).with_outputs(REUSED, main="requests")
     )
     return decided["requests"], [decided[REUSED]]
+
+
+def oldest_useful_at(spec: JobSpec, now: float) -> float:
+    """The Unix time from before which answers are asked for again."""
+    max_age_days = spec.cache.max_age_days if spec.cache else None
+    return 0.0 if max_age_days is None else now - max_age_days * _DAY_SECONDS
 
 
 def _read_segment(file: fileio.ReadableFile, oldest_at: float) -> Iterator[tuple[str, tuple[str, Completion]]]:

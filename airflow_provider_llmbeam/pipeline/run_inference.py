@@ -67,6 +67,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         embedding: Parameters of a vector; given, each prompt's text is embedded, and a completion's `parsed` is
             its vector.
         journal_uri: Directory for answers as they arrive; `None` keeps no journal.
+        oldest_at: Unix time; an answer in the journal from before is asked for again.
         prompt_of: Finds the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
         fingerprint_of: Finds the name of its answer in the journal; by default it is computed from the prompt.
         max_repairs: How often a prompt is asked again because `output_schema` refuses its answer.
@@ -85,6 +86,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         output_schema: Mapping[str, Any] | None = None,
         embedding: Embedding | None = None,
         journal_uri: str | None = None,
+        oldest_at: float = 0.0,
         prompt_of: Callable[[ExampleT], str | Prompt] | None = None,
         fingerprint_of: Callable[[ExampleT], str] | None = None,
         job: str = "",
@@ -100,6 +102,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._output_schema = output_schema
         self._embedding = embedding
         self._journal_uri = journal_uri
+        self._oldest_at = oldest_at
         self._prompt_of = prompt_of
         self._fingerprint_of = fingerprint_of
         self._job = job
@@ -109,8 +112,10 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     def load_model(self) -> EngineThread:
         """Opens the client, once per process; its keys come first."""
         load_environment(self._environment_secrets)
-        uri = self._journal_uri
-        return EngineThread(self._open_engine, Journal(uri, job=self._job, files=BeamFiles()) if uri else None)
+        if self._journal_uri is None:
+            return EngineThread(self._open_engine, None)
+        journal = Journal(self._journal_uri, job=self._job, files=BeamFiles(), oldest_at=self._oldest_at)
+        return EngineThread(self._open_engine, journal)
 
     def run_inference(
         self,

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.workers import max_workers
+from airflow_provider_llmbeam.spec.workers import first_workers, max_workers
 
 #: Bundles that a worker has under way: while one runs dry at its end, the next ones keep the window of requests
 #: full. Waiting for a server costs no processor, but each holds a batch of rows in memory.
@@ -66,7 +66,7 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str
             "temp_location": spec.temp_uri,
             "staging_location": f"{spec.temp_uri}staging",
             "machine_type": runner.machine_type,
-            "num_workers": runner.num_workers,
+            "num_workers": first_workers(runner, spec.limits),
             "max_num_workers": max_workers(runner, spec.limits),
             "number_of_worker_harness_threads": HARNESS_THREADS,
             # One process per worker, however many cores it has: that is what the number of workers is made from.

@@ -39,7 +39,7 @@ def load_environment(secrets: Mapping[str, str]) -> None:
 
 
 def _load(secrets: Mapping[str, str]) -> None:
-    # Half a second of imports, which jobs without secrets are spared.
+    # Jobs without secrets have no use for the client.
     from google.api_core.exceptions import GoogleAPIError
     from google.api_core.retry import Retry
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError

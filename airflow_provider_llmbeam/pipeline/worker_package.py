@@ -35,7 +35,7 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
 }
 
 _PACKAGE = "airflow_provider_llmbeam"
-_TOP = ("__init__.py", "counts.py", "exceptions.py", "py.typed")
+_TOP = ("__init__.py", "counts.py", "exceptions.py", "manifest.py", "py.typed")
 _RINGS = ("spec", "engine", "pipeline")
 #: The first moment that a zip archive can name.
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)

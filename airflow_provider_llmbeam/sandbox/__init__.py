@@ -1,4 +1,4 @@
-"""An emulated cloud on loopback: unmodified Gemini, OpenAI, storage and BigQuery clients talk to it.
+"""An emulated cloud on loopback: unmodified Gemini, OpenAI, storage, BigQuery and Dataflow clients talk to it.
 
 Nothing here is imported by the rest of the package, and nothing of the rest is imported here.
 `FIDELITY.md` says what is emulated and what is not.

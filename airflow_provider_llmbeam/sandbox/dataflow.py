@@ -228,8 +228,9 @@ class Dataflow:
             (number, message)
             for number, message in enumerate(list(job.messages))
             if IMPORTANCES.index(message.importance) >= rank
-            and (start is None or message.at >= start)
-            and (end is None or message.at < end)
+            # As written: a client asks for what comes after the time that it was told.
+            and (not start or timestamp(message.at) >= start)
+            and (not end or timestamp(message.at) < end)
         ]
         chosen, token = _page(call, found)
         return json_reply({"jobMessages": [_message(number, message) for number, message in chosen]} | token)
@@ -301,11 +302,11 @@ def _page(call: RestCall, found: Sequence[Any]) -> tuple[Sequence[Any], dict[str
     return found[start:end], {"nextPageToken": str(end)} if end < len(found) else {}
 
 
-def _moment(text: str | None) -> float | None:
+def _moment(text: str | None) -> str:
     if not text:
-        return None
+        return ""
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return timestamp(datetime.fromisoformat(text).timestamp())
     except ValueError as error:
         raise RestError(400, f"Invalid value at 'startTime' or 'endTime': {json.dumps(text)}") from error
 

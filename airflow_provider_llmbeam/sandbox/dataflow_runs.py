@@ -86,6 +86,7 @@ class Run:
     ) -> None:
         self.directory = directory
         self.log = directory / "log.txt"
+        self._is_over = False
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -107,6 +108,7 @@ class Run:
         """Wait for the end, end what it left behind, and return the exit status."""
         status = self._process.wait()
         self.kill()
+        self._is_over = True
         with contextlib.suppress(OSError):
             self._stdin.close()
         if self._process.stdout is not None:
@@ -114,8 +116,10 @@ class Run:
         return status
 
     def kill(self) -> None:
-        """End all its processes at once."""
+        """End all its processes at once; does nothing once it is over, as its number may be another's by then."""
         # The group outlives its leader as long as one member is left.
+        if self._is_over:
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 

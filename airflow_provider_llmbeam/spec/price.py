@@ -40,20 +40,20 @@ def _usd(per_million_in: float, per_million_out: float) -> Price:
     )
 
 
-# List prices of standard paid requests with text, as of 2026-10-07, from
-# https://ai.google.dev/gemini-api/docs/pricing. What is agreed with Google, batch mode, cached input, grounding
-# and audio are not in them. Where a model has two prices, the higher one is here, so that a budget ends early
-# rather than late: that of prompts of more than 200,000 tokens for both Pro models (up to there $1.25 and $10, and
-# $2 and $12), and that from 2027 on for Gemini 3.8 Flash (until then half of it). Embedding models that are billed
-# by the character, as text-embedding-005 on Vertex AI, have none.
+# List prices of standard paid requests with text, as public pages of 2026-10 tell those of
+# https://ai.google.dev/gemini-api/docs/pricing; not compared with that page itself. What is agreed with Google,
+# batch mode, cached input, grounding and audio are not in them. Of the Pro models it is the price of prompts of up
+# to 200,000 tokens; longer ones cost twice as much for input and 1.5 times for output. Of Gemini 3.8 Flash it is
+# the price from 2027 on; until then half of it is billed. Embedding models that are billed by the character, such
+# as text-embedding-005 on Vertex AI, have none.
 _LIST_PRICES = {
     "gemini-3.8-flash": _usd(1.50, 7.50),
     "gemini-3.5-flash": _usd(1.50, 9.00),
     "gemini-3.5-flash-lite": _usd(0.30, 2.50),
-    "gemini-3.1-pro": _usd(4.00, 18.00),
+    "gemini-3.1-pro": _usd(2.00, 12.00),
     "gemini-3.1-flash-lite": _usd(0.25, 1.50),
     "gemini-3-flash": _usd(0.50, 3.00),
-    "gemini-2.5-pro": _usd(2.50, 15.00),
+    "gemini-2.5-pro": _usd(1.25, 10.00),
     "gemini-2.5-flash": _usd(0.30, 2.50),
     "gemini-2.5-flash-lite": _usd(0.10, 0.40),
     "gemini-embedding-2": _usd(0.20, 0.0),

@@ -46,7 +46,7 @@ class DataflowRunner(SpecModel):
         location: Region of the workers, e.g. `europe-west1`.
         temp_uri: Directory on Cloud Storage for what Dataflow stages. `None`: below `state_uri`, or the sink.
         machine_type: Of a worker, e.g. `n2-standard-2`. `None`: Dataflow chooses.
-        num_workers: To begin with. `None`: Dataflow chooses.
+        num_workers: To begin with. `None`: as many as the quota keeps busy; without one Dataflow chooses.
         max_workers: At most. `None`: as many as the quota keeps busy, see `spec.workers`.
         expected_latency_seconds: Of one answer; the number of workers is derived from it.
         service_account: Email of the account that workers run as.

@@ -20,7 +20,7 @@ def missing_worker_secrets(runner: DataflowRunner, model: Model, sink: Sink) -> 
     An image of one's own may hold keys, so with one nothing is said. Servers that may do without a key (OpenAI's
     API on one's own machine, Milvus) ask for none.
     """
-    if runner.container_image is not None or runner.flex_template is not None:
+    if runner.container_image is not None:
         return None
     given = runner.environment_secrets
     if _needs_a_key(model) and not {"GOOGLE_API_KEY", "GEMINI_API_KEY"} & given.keys():
@@ -38,11 +38,6 @@ def missing_worker_secrets(runner: DataflowRunner, model: Model, sink: Sink) -> 
             "workers' own service account may write, of type 'bigquery' or 'files'"
         )
     return None
-
-
-def needs_worker_secrets(spec: JobSpec) -> bool:
-    """Whether only the workers may hold the key of the model: do not look for it where the job is launched."""
-    return isinstance(spec.runner, DataflowRunner) and _needs_a_key(spec.model)
 
 
 def sink_needs_worker_secrets(spec: JobSpec) -> bool:

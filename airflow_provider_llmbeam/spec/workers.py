@@ -27,6 +27,18 @@ def max_workers(runner: DataflowRunner, limits: Limits) -> int:
     return max(begins_with, math.ceil(per_second * runner.expected_latency_seconds / limits.max_in_flight))
 
 
+def first_workers(runner: DataflowRunner, limits: Limits) -> int | None:
+    """How many workers the job begins with; `None` leaves it to Dataflow.
+
+    With a known quota all that it keeps busy: Dataflow adds none to workers that use less than 5 % of their
+    processors, and ours wait for a model.
+    Source: cloud.google.com/dataflow/docs/horizontal-autoscaling
+    """
+    if runner.num_workers is not None or limits.requests_per_minute is None:
+        return runner.num_workers
+    return max_workers(runner, limits)
+
+
 def limits_of_a_worker(spec: JobSpec) -> Limits:
     """The limits, with `expected_workers` decided."""
     if spec.limits.expected_workers is not None or not isinstance(spec.runner, DataflowRunner):

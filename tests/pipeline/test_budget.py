@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
-from airflow_provider_llmbeam.sandbox import Latency
 from tests.pipeline.conftest import read_lines
 
 MAX_IN_FLIGHT = 4
@@ -35,7 +34,6 @@ def spent(job) -> int:
 
 
 def test_a_run_goes_on_where_the_budget_ended_the_one_before(job, sandbox):
-    sandbox.latency = Latency(mean_seconds=0.02)
     tokens_per_row = 2 * job.run(rows(1)).report["tokens"]["input"]
     previous = (job.out / "answers-00000-of-00001.jsonl").read_bytes()
     sandbox.reset()
@@ -60,15 +58,15 @@ def test_a_run_goes_on_where_the_budget_ended_the_one_before(job, sandbox):
 
 def test_one_budget_after_the_other_answers_every_row(job, sandbox):
     job.write(rows(30))
-    for tries in range(1, 31):
+    ended, failed = None, 0
+    while ended is None:
         before = len(sandbox.requests)
         try:
             ended = job.run(limits=limits(100.0))
         except BudgetExceededError:
             assert len(sandbox.requests) > before, "each budget buys some answers"
-            continue
-        break
-    assert 2 < tries < 30
+            failed += 1
+    assert failed > 1
     assert len(ended.answers) == 30
     assert set(sandbox.requests.paid().values()) == {1}
 

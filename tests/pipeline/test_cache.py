@@ -72,6 +72,19 @@ def test_an_answer_that_is_too_old_is_asked_again(days, sandbox, tmp_path, is_to
     assert ended.origins == Counter(cached=15, fresh=5)
 
 
+def test_the_same_batch_does_not_find_its_own_old_answers(days, sandbox, tmp_path):
+    monday, tuesday = days
+    monday.run(ROWS)
+    (segment,) = segments(tmp_path)
+    entries = [json.loads(line) for line in segment.read_text().splitlines()]
+    old = "".join(json.dumps({**entry, "answered_at": time.time() - 8 * DAY_SECONDS}) + "\n" for entry in entries)
+    segment.write_text(old)
+    before = len(sandbox.requests)
+    ended = tuesday.run(ROWS, cache={"scope": "summaries", "max_age_days": 7})
+    assert ended.origins == Counter(fresh=len(entries))
+    assert len(sandbox.requests) - before == len(entries)
+
+
 def test_a_cache_without_a_place_for_it_is_refused(days):
     monday, _ = days
     with pytest.raises(JobSpecError, match="needs `state_uri` with `cache`"):

@@ -19,6 +19,10 @@ from airflow_provider_llmbeam.sandbox import lifeline
 from airflow_provider_llmbeam.sandbox.dataflow_job.events import Events
 
 KILL_HARNESS = "kill-harness"
+NEEDS_BEAM = (
+    "The sandbox runs Dataflow jobs with Apache Beam, which is not installed here: `pip install "
+    "'apache-beam[gcp]'`. Missing: {module}."
+)
 _MAX_TEXT = 30_000
 
 
@@ -71,6 +75,16 @@ def run(directory: Path, events: Events, orders: dict[str, Callable[[], None]]) 
     events.message("BASIC", "Worker pool stopped.")
 
 
+def explained(error: Exception) -> str:
+    """Return what the log of the job says of an error; called where it is handled."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ("apache_beam", "grpc"):
+        return NEEDS_BEAM.format(module=error.name)
+    # By name: the module may have been loaded a second time, out of a staged wheel.
+    if type(error).__name__ in ("BundleFailedError", "StagingError"):
+        return str(error)
+    return f"Workflow failed. Causes: {traceback.format_exc()}"
+
+
 def main(directory: Path) -> int:
     """Run the job and tell how it ended; returns the exit status."""
     events = Events()
@@ -82,13 +96,13 @@ def main(directory: Path) -> int:
         if line in orders:
             orders[line]()
 
-    lifeline.hold(order, lambda: shutil.rmtree(directory, ignore_errors=True))
+    # What the sandbox would have removed itself, had it not been killed.
+    lifeline.hold(order, lambda: shutil.rmtree(directory.parent, ignore_errors=True))
     try:
         run(directory, events, orders)
     except Exception as error:  # noqa: BLE001 - whatever it is, the job's log must say it
         traceback.print_exc()
-        known = type(error).__name__ in ("BundleFailedError", "StagingError")
-        text = str(error) if known else "Workflow failed. Causes: " + traceback.format_exc()
+        text = explained(error)
         events.message("ERROR", text[-_MAX_TEXT:])
         events.state("FAILED")
         return 1

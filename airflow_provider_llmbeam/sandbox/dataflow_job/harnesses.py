@@ -128,6 +128,9 @@ class Harness(worker_handlers.GrpcWorkerHandler):
     def close(self) -> None:
         """End the process in good order."""
         self._is_stopping = True
+        if self.control_conn._state != worker_handlers.BeamFnControlServicer.STARTED_STATE and self.process:
+            # One that has not come yet would never hear that there is no work.
+            self.process.kill()
         super().close()
 
     def _watch(self, process: subprocess.Popen[bytes], link: Link) -> None:

@@ -82,11 +82,12 @@ def prefer(site: Path) -> None:
     sys.path.insert(0, str(site))
     known = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), known]))
-    packages = {path.stem for path in site.iterdir() if path.is_dir() or path.suffix == ".py"}
-    # A wheel of this very package is what the pipeline's code comes from, not the sandbox's own copy.
-    for module in list(sys.modules):
-        if module.partition(".")[0] in packages:
-            del sys.modules[module]
+    # A wheel of this very package is where the pipeline's code comes from, not the sandbox's own copy.
+    own = __name__.partition(".")[0]
+    if (site / own).is_dir():
+        for module in list(sys.modules):
+            if module.partition(".")[0] == own:
+                del sys.modules[module]
     importlib.invalidate_caches()
 
 

@@ -42,7 +42,8 @@ def test_the_error_says_what_was_spent_and_how_to_go_on() -> None:
     budget.add(12_345, 60_000)
     error = budget.error()
     assert str(error).startswith(
-        "This process has spent $0.612345 on 12,345 input and 60,000 output tokens, and `limits.budget_usd` is $0.5."
+        "This process has spent $0.612345 on 12,345 input and 60,000 output tokens, and `limits.budget_usd` is "
+        "$0.5. "
     )
     assert "sends and bills nothing more" in str(error)
     assert "in the journal" in str(error)

@@ -634,7 +634,7 @@ def test_a_refused_prompt_is_paid_for(run: Run) -> None:
 def test_nobody_queues_for_a_quota_that_is_not_used_any_more(run: Run) -> None:
     backend = FakeBackend()
     governor = Governor(requests_per_minute=1)
-    ended = Batch(run, backend, many(50), budget=budget_of(0.5), max_in_flight=50, governor=governor)
+    ended = Batch(run, backend, many(200), budget=budget_of(0.5), max_in_flight=50, governor=governor)
     assert len(backend.sent) < 5
     assert ended.seconds < 60
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from google.api_core.client_options import ClientOptions
@@ -21,6 +18,7 @@ from airflow_provider_llmbeam.exceptions import (
     RequestRefusedError,
 )
 from airflow_provider_llmbeam.hooks import dataflow as module
+from airflow_provider_llmbeam.hooks import google
 from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook, belongs_to
 from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
 
@@ -33,51 +31,10 @@ def refusal(status, message, reason=None):
     return status, {"error": {"code": status, "message": message, "details": details if reason else []}}
 
 
-class Server(ThreadingHTTPServer):
-    """Answers each method and path with what the test put there; the last of several stays."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.replies, self.asked = {}, []
-
-    def on(self, method, path, *replies):
-        self.replies[method, path] = [reply if isinstance(reply, tuple) else (200, reply) for reply in replies]
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do(self):
-        address = urlsplit(self.path)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.asked.append((self.command, address.path, parse_qs(address.query), json.loads(body or "{}")))
-        replies = self.server.replies.get((self.command, address.path), [refusal(404, "Not here.")])
-        status, reply = replies[0] if len(replies) == 1 else replies.pop(0)
-        text = reply.encode() if isinstance(reply, str) else json.dumps(reply).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    do_GET = do_POST = do_PUT = do  # noqa: N815
-
-    def log_message(self, *arguments):
-        pass
-
-
-@pytest.fixture
-def server():
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
-
-
 @pytest.fixture
 def hook(server, monkeypatch):
     """A hook for the server of this test, that is not patient."""
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(google, "RETRY_SECONDS", 0.5)
     monkeypatch.setattr(module, "CANCEL_SECONDS", 0.5)
 
     class LocalHook(DataflowJobHook):
@@ -225,7 +182,7 @@ def test_a_launch_without_an_answer_is_not_repeated(server, hook):
 
 
 def test_a_look_is_tried_again_while_the_service_is_down(server, hook, monkeypatch):
-    monkeypatch.setattr(module, "RETRY_SECONDS", 20.0)
+    monkeypatch.setattr(google, "RETRY_SECONDS", 20.0)
     server.on("GET", f"{JOBS}/j", refusal(503, "Down."), {"id": "j", "currentState": "JOB_STATE_RUNNING"})
     assert hook.get("j").state == "JOB_STATE_RUNNING"
     assert len(server.asked) == 2
@@ -266,27 +223,6 @@ def test_a_service_that_cannot_be_reached_is_asked_later(server, hook):
     server.server_close()
     with pytest.raises(CloudUnavailableError, match="did not show job 'j'"):
         hook.get("j")
-
-
-def test_a_bucket_is_checked_by_listing_one_object(server, hook):
-    server.on("GET", "/storage/v1/b/rows/o", {"items": []})
-    hook.check_bucket("gs://rows/state/")
-    # The client itself asks for the bucket, in a thread, to name it in traces.
-    (query,) = [asked[2] for asked in server.asked if asked[1].endswith("/o")]
-    assert (query["prefix"], query["maxResults"]) == (["state/"], ["1"])
-
-
-@pytest.mark.parametrize(
-    ("reply", "words"),
-    [
-        (refusal(404, "The specified bucket does not exist."), "There is no bucket 'gs://rows'"),
-        (refusal(403, "No access."), "`roles/storage.objectAdmin`"),
-    ],
-)
-def test_a_bucket_that_is_no_good_is_said_before_anything_is_billed(server, hook, reply, words):
-    server.on("GET", "/storage/v1/b/rows/o", reply)
-    with pytest.raises(JobSpecError, match=rf"{words}.*Nothing was sent or billed\.$"):
-        hook.check_bucket("gs://rows/state/")
 
 
 def test_a_connection_that_does_not_exist_is_said():
@@ -331,5 +267,3 @@ def test_credentials_that_are_not_there_are_said(raised, error):
 
     with pytest.raises(error):
         Without("europe-west1", "acme-prod").get("j")
-    with pytest.raises(CloudUnavailableError if error is CloudUnavailableError else JobSpecError):
-        Without("europe-west1", "acme-prod").check_bucket("gs://rows/")

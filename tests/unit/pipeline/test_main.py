@@ -88,7 +88,7 @@ def test_options_that_are_not_ours_go_to_beam() -> None:
     options, beam_options = _parser().parse_known_args(
         ["--spec", "job.json", "--runner=X", "--res=1", "--streaming"]
     )
-    assert (options.spec, options.result, options.child) == (Path("job.json"), None, False)
+    assert (options.spec, options.result, options.child) == ("job.json", None, False)
     assert beam_options == ["--runner=X", "--res=1", "--streaming"]
 
 

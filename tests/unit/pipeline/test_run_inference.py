@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT, LLMModelHandler
-from airflow_provider_llmbeam.spec import Batching, EchoModel, GeminiModel
+from airflow_provider_llmbeam.spec import Batching, EchoModel, GeminiModel, Limits, OpenAIModel
 
 ECHO = EchoModel(type="echo", name="parrot")
 
@@ -73,6 +73,15 @@ def test_a_client_that_cannot_be_opened_leaves_no_thread(monkeypatch: pytest.Mon
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     with pytest.raises(JobSpecError):
         LLMModelHandler(GeminiModel()).load_model()
+
+
+def test_a_budget_of_a_model_of_unknown_price_is_refused() -> None:
+    model = OpenAIModel(type="openai", name="gemma", base_url="http://127.0.0.1:1/v1")
+    expected = (
+        r"^`limits\.budget_usd`: the price of openai model 'gemma' is not known; set `limits\.price`\. Nothing"
+    )
+    with pytest.raises(JobSpecError, match=expected):
+        LLMModelHandler(model, limits=Limits(budget_usd=1.0)).load_model()
 
 
 @pytest.mark.parametrize("arguments", [None, {}])

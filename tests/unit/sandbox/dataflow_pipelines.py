@@ -103,6 +103,19 @@ def flaky(pipeline, given):
     )
 
 
+def staged(pipeline, given):
+    def word(_):
+        import extra
+
+        return extra.WORD
+
+    pipeline | beam.Create([1]) | beam.Map(word) | beam.io.WriteToText(given.output)
+
+
+def deadly(pipeline, given):
+    pipeline | beam.Create([3]) | beam.Map(os._exit)
+
+
 def slow(pipeline, given):
     pipeline | beam.Create([1]) | "Wait" >> beam.ParDo(Slow(given.notes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from google.oauth2.credentials import Credentials
 
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.sandbox.dataflow_flex import Launch, arguments
+from airflow_provider_llmbeam.sandbox.dataflow_job.__main__ import explained
 
 WHERE = {"project_id": "my-project", "location": "us-central1"}
 JOBS = "/v1b3/projects/my-project/locations/us-central1/jobs"
@@ -309,6 +311,20 @@ def test_the_environment_of_a_launch_becomes_options() -> None:
 def test_settings_out_of_bounds_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sandbox(**options)
+
+
+def test_grpc_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox() as sandbox:
+        monkeypatch.setitem(sys.modules, "grpc", None)
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'apache-beam\[gcp\]'"):
+            sandbox.start_grpc()
+    with pytest.raises(RuntimeError, match="not running"):
+        sandbox.start_grpc()
+
+
+def test_a_job_says_what_it_needs() -> None:
+    assert "Missing: apache_beam.io" in explained(ModuleNotFoundError(name="apache_beam.io"))
+    assert "Workflow failed" in explained(ModuleNotFoundError(name="other"))
 
 
 def test_a_job_without_its_files_fails_with_a_message() -> None:

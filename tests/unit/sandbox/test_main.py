@@ -64,3 +64,6 @@ def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> 
         main(["--requests-per-minute", "0"])
     assert caught.value.code == 2
     assert "`requests_per_minute` must be >= 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--dataflow-workers", "0"])
+    assert "`dataflow_workers` must be >= 1" in capsys.readouterr().err

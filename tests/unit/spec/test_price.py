@@ -70,8 +70,8 @@ def test_a_version_costs_what_its_model_costs(version: str) -> None:
         ("gemini-2.5-flash-lite", (0.10, 0.40)),
         ("gemini-2.5-flash-lite-preview-06-17", (0.10, 0.40)),
         ("gemini-3-flash-preview", (0.50, 3.00)),
-        ("gemini-3.1-pro-preview", (4.00, 18.00)),
-        ("gemini-2.5-pro", (2.50, 15.00)),
+        ("gemini-3.1-pro-preview", (2.00, 12.00)),
+        ("gemini-2.5-pro", (1.25, 10.00)),
         ("gemini-embedding-001", (0.15, 0.0)),
         ("gemini-embedding-2-preview", (0.20, 0.0)),
     ],
@@ -121,8 +121,7 @@ def test_a_budget_needs_a_price(job) -> None:
     data = job(model=SERVER.model_dump(), limits={"budget_usd": 5})
     expected = (
         r"^`spec`: has `limits\.budget_usd`, and the price of openai model 'gemma' is not known: set "
-        r"`limits\.price`, "
-        r"e\.g\. \{'input_usd_per_million_tokens': 0\.3, .* Nothing was sent or billed\.$"
+        r"`limits\.price`, e\.g\. \{'input_usd_per_million_tokens': 0\.3, .* Nothing was sent or billed\.$"
     )
     with pytest.raises(JobSpecError, match=expected):
         JobSpec.parse(data)

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.worker_secrets import needs_worker_secrets, sink_needs_worker_secrets
+from airflow_provider_llmbeam.spec.worker_secrets import sink_needs_worker_secrets
 
 GEMINI = {"type": "gemini"}
 VERTEX = {"type": "gemini", "project": "a-project"}
@@ -25,10 +25,11 @@ def spec(job):
     return make
 
 
-def test_gemini_without_a_project_needs_its_key_on_the_workers(spec):
+@pytest.mark.parametrize("runner", [{}, {"flex_template": "gs://b/template.json"}], ids=["door", "template"])
+def test_gemini_without_a_project_needs_its_key_on_the_workers(spec, runner):
     ways = r"name a Google Cloud project in `model\.project`.* or the secret .*'GOOGLE_API_KEY': 'projects/…"
     with pytest.raises(JobSpecError, match=ways):
-        spec(model=GEMINI)
+        spec(runner, model=GEMINI)
 
 
 def test_postgres_needs_its_connection_string_on_the_workers(spec):
@@ -45,11 +46,10 @@ def test_postgres_needs_its_connection_string_on_the_workers(spec):
         ({"environment_secrets": {"GEMINI_API_KEY": SECRET}}, {"model": GEMINI}),
         ({}, {"model": VERTEX}),
         ({"container_image": "image"}, {"model": GEMINI, "sink": POSTGRES}),
-        ({"flex_template": "gs://b/template.json"}, {"model": GEMINI}),
         ({"environment_secrets": {"LLMBEAM_POSTGRES_DSN": SECRET}}, {"sink": POSTGRES}),
         ({}, {"model": {"type": "openai", "name": "gemma"}}),
     ],
-    ids=["key", "the other name", "vertex", "image", "template", "dsn", "openai"],
+    ids=["key", "the other name", "vertex", "image", "dsn", "openai"],
 )
 def test_a_job_whose_workers_find_their_keys_is_taken(spec, runner, parts):
     assert spec(runner, **parts).environment_secrets == runner.get("environment_secrets", {})
@@ -57,17 +57,11 @@ def test_a_job_whose_workers_find_their_keys_is_taken(spec, runner, parts):
 
 def test_on_this_machine_the_environment_is_this_ones(job):
     spec = JobSpec.parse(job(model=GEMINI, sink=POSTGRES, state_uri="state"))
-    assert (spec.environment_secrets, needs_worker_secrets(spec), sink_needs_worker_secrets(spec)) == (
-        {},
-        False,
-        False,
-    )
+    assert (spec.environment_secrets, sink_needs_worker_secrets(spec)) == ({}, False)
 
 
 def test_only_on_dataflow_the_keys_are_looked_for_elsewhere(spec):
     secrets = {"environment_secrets": {"GOOGLE_API_KEY": SECRET, "LLMBEAM_POSTGRES_DSN": SECRET}}
-    assert needs_worker_secrets(spec(secrets, model=GEMINI))
-    assert not needs_worker_secrets(spec(secrets, model=VERTEX))
     assert sink_needs_worker_secrets(spec(secrets, sink=POSTGRES))
     assert sink_needs_worker_secrets(spec(sink=MILVUS, task="embed"))
     assert not sink_needs_worker_secrets(spec())

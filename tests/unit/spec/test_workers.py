@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.workers import WITHOUT_A_QUOTA, limits_of_a_worker, max_workers
+from airflow_provider_llmbeam.spec.workers import WITHOUT_A_QUOTA, first_workers, limits_of_a_worker, max_workers
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "workers.md").read_text()
 
@@ -122,3 +122,11 @@ def test_workers_that_are_expected_by_hand_stay(job):
         )
     )
     assert limits_of_a_worker(spec).expected_workers == 7
+
+
+def test_a_job_with_a_quota_begins_with_all_its_workers() -> None:
+    runner = DataflowRunner(type="dataflow", location="europe-west1")
+    limits = Limits(requests_per_minute=6000)
+    assert first_workers(runner, limits) == max_workers(runner, limits) == 8
+    assert first_workers(runner.model_copy(update={"num_workers": 2}), limits) == 2
+    assert first_workers(runner, Limits()) is None

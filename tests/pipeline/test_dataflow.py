@@ -1,0 +1,159 @@
+"""The door and Dataflow, without Airflow: Beam's own DataflowRunner against the sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from google.cloud import storage
+
+from airflow_provider_llmbeam.sandbox import Latency, Proxy, Sandbox
+
+ROWS = 60
+
+
+@dataclass
+class Cloud:
+    """A sandbox with rows in its bucket, and the environment of whoever takes it for Google."""
+
+    sandbox: Sandbox
+    proxy: Proxy
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self.proxy.environment()}
+
+    def spec(self, name: str, **changes: Any) -> dict[str, Any]:
+        """A job of its own place in the bucket."""
+        return {
+            "name": name,
+            "source": {"uri": "gs://rows/in.jsonl", "key": ["id"]},
+            "prompt": {"template": f"{name}: {{{{ row.text }}}}"},
+            "model": {"type": "gemini", "project": self.proxy.project},
+            "sink": {"uri": f"gs://rows/{name}"},
+            "runner": {"type": "dataflow", "project": self.proxy.project, "location": "europe-west1"},
+            **changes,
+        }
+
+    def door(self, spec: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec=/dev/stdin", *arguments],
+            input=json.dumps(spec),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment,
+        )
+
+    def submit(self, spec: dict[str, Any]) -> str:
+        done = self.door(spec, "--submit")
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["id"])
+
+    def wait(self, job_id: str, seconds: float = 120) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while True:
+            (job,) = (job for job in self.sandbox.dataflow.jobs if job["id"] == job_id)
+            if job["currentState"] in ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED"):
+                return job
+            assert time.monotonic() < deadline, job["currentState"]
+            time.sleep(0.2)
+
+    def text(self, name: str) -> str:
+        text: str = self.bucket.blob(name).download_as_text()
+        return text
+
+    @property
+    def bucket(self) -> Any:
+        return storage.Client().bucket("rows")
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    with (
+        Sandbox(
+            buckets=("rows",), latency=Latency(mean_seconds=0.2), dataflow_workers=2, dataflow_bundle_repeats=1
+        ) as sandbox,
+        Proxy(sandbox) as proxy,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        for name, value in proxy.environment().items():
+            patched.setenv(name, value)
+        cloud = Cloud(sandbox, proxy)
+        rows = "".join(json.dumps({"id": number, "text": f"row {number}"}) + "\n" for number in range(ROWS))
+        cloud.bucket.blob("in.jsonl").upload_from_string(rows)
+        yield cloud
+
+
+def billed(cloud: Cloud) -> Counter[str]:
+    return Counter(record.prompt_sha256 for record in cloud.sandbox.requests if record.is_billed)
+
+
+def test_a_bundle_that_dataflow_repeats_pays_for_nothing_twice(cloud):
+    before = billed(cloud)
+    job = cloud.wait(cloud.submit(cloud.spec("repeated")))
+    assert job["currentState"] == "JOB_STATE_DONE"
+    paid = billed(cloud) - before
+    assert len(paid) == ROWS
+    assert set(paid.values()) == {1}, "each bundle ran twice"
+    report = json.loads(cloud.text("repeated/report.json"))
+    assert report["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert report["requests"]["sent"] == ROWS
+    answers = [json.loads(line) for line in cloud.text("repeated/answers-00000-of-00001.jsonl").splitlines()]
+    assert sorted(answer["id"] for answer in answers) == list(range(ROWS))
+
+
+def test_the_door_waits_where_it_is_not_told_to_submit(cloud):
+    done = cloud.door(cloud.spec("waited"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"]["answered"] == ROWS
+    assert "JOB_STATE_DONE" in done.stderr
+
+
+def test_a_job_is_submitted_once_however_often_it_is_asked_for(cloud):
+    spec = cloud.spec("once")
+    job_id = cloud.submit(spec)
+    assert cloud.submit(spec) == job_id
+    assert cloud.wait(job_id)["currentState"] == "JOB_STATE_DONE"
+    assert [job["id"] for job in cloud.sandbox.dataflow.jobs if job["name"].startswith("once-")] == [job_id]
+
+
+def test_a_job_carries_its_labels_and_no_key(cloud):
+    spec = cloud.spec("labelled")
+    spec["runner"] |= {"labels": {"team": "search"}, "max_workers": 3}
+    job_id = cloud.submit(spec)
+    job = cloud.wait(job_id)
+    assert job["labels"]["team"] == "search"
+    assert job["name"] == f"{job['labels']['llmbeam-job']}-{job['labels']['llmbeam-spec']}"
+    assert cloud.proxy.environment()["GOOGLE_API_KEY"] == "sandbox"
+    assert '"sandbox"' not in json.dumps(job)
+
+
+def test_a_spec_is_read_from_cloud_storage(cloud):
+    cloud.bucket.blob("specs/job.json").upload_from_string(json.dumps(cloud.spec("stored")))
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec=gs://rows/specs/job.json"]
+    done = subprocess.run(
+        [*command, "--submit"], capture_output=True, text=True, check=False, env=cloud.environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert cloud.wait(json.loads(done.stdout)["id"])["currentState"] == "JOB_STATE_DONE"
+
+
+def test_only_a_job_for_dataflow_is_submitted(cloud):
+    done = cloud.door(cloud.spec("direct", runner={"type": "direct"}), "--submit")
+    assert done.returncode == 2
+    assert "`runner.type`: only 'dataflow' takes a job; got 'direct'. Nothing was sent or billed." in done.stderr
+
+
+def test_a_failed_job_says_why_and_what_is_kept(cloud):
+    spec = cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"})
+    done = cloud.door(spec)
+    assert done.returncode == 1
+    assert "None of 60 rows was answered. blocked:" in done.stderr

@@ -1,0 +1,61 @@
+"""A server that answers what a test told it to, for the real clients of Google."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+
+def refusal_of(status, message):
+    return status, {"error": {"code": status, "message": message}}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each method and path with what the test put there; the last of several stays."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.replies, self.asked = {}, []
+
+    def on(self, method, path, *replies):
+        self.replies[method, path] = [reply if isinstance(reply, tuple) else (200, reply) for reply in replies]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do(self):
+        address = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.asked.append((self.command, address.path, parse_qs(address.query), json.loads(body or "{}")))
+        replies = self.server.replies.get((self.command, address.path), [refusal_of(404, "Not here.")])
+        status, reply = replies[0] if len(replies) == 1 else replies.pop(0)
+        text = reply.encode() if isinstance(reply, str) else json.dumps(reply).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_GET = do_POST = do_PUT = do  # noqa: N815
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server():
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def refusal():
+    """Makes a refusal in Google's words: status and message."""
+    return refusal_of

@@ -1,0 +1,68 @@
+"""The real client of Cloud Storage against a server of this test."""
+
+from __future__ import annotations
+
+import pytest
+from google.api_core.client_options import ClientOptions
+from google.auth import exceptions as auth
+from google.auth.credentials import AnonymousCredentials
+
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError
+from airflow_provider_llmbeam.hooks import google
+from airflow_provider_llmbeam.hooks.storage import StorageHook
+
+
+@pytest.fixture
+def hook(server, monkeypatch):
+    monkeypatch.setattr(google, "RETRY_SECONDS", 0.5)
+
+    class LocalHook(StorageHook):
+        def get_client_options(self, *arguments):
+            return ClientOptions(api_endpoint=f"http://127.0.0.1:{server.server_port}")
+
+        def get_credentials(self):
+            return AnonymousCredentials()
+
+    return LocalHook("acme-prod")
+
+
+def test_a_directory_is_checked_by_listing_one_object(server, hook):
+    server.on("GET", "/storage/v1/b/rows/o", {"items": []})
+    hook.check("gs://rows/state/")
+    # The client itself asks for the bucket, in a thread, to name it in traces.
+    (query,) = [asked[2] for asked in server.asked if asked[1].endswith("/o")]
+    assert (query["prefix"], query["maxResults"]) == (["state/"], ["1"])
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "error", "said"),
+    [
+        (404, "The specified bucket does not exist.", CloudNotFoundError, "There is no bucket 'gs://rows'"),
+        (403, "No access.", AccessDeniedError, "`roles/storage.objectAdmin`"),
+    ],
+)
+def test_a_bucket_that_is_no_good_is_said(server, hook, refusal, status, words, error, said):
+    server.on("GET", "/storage/v1/b/rows/o", refusal(status, words))
+    with pytest.raises(error, match=said):
+        hook.check("gs://rows/state/")
+
+
+def test_an_object_that_is_not_there_is_said(server, hook, refusal):
+    server.on("GET", "/download/storage/v1/b/rows/o/out%2Freport.json", refusal(404, "No such object."))
+    with pytest.raises(CloudNotFoundError, match=r"There is no object 'gs://rows/out/report.json'"):
+        hook.read("gs://rows/out/report.json")
+
+
+def test_what_is_written_is_read_again(google):
+    hook = StorageHook(google.project)
+    hook.write("gs://rows/a/spec.json", '{"ö": 1}')
+    assert hook.read("gs://rows/a/spec.json") == '{"ö": 1}'
+
+
+def test_credentials_that_are_not_there_are_said():
+    class Without(StorageHook):
+        def get_credentials(self):
+            raise auth.DefaultCredentialsError("Your default credentials were not found.")
+
+    with pytest.raises(AccessDeniedError, match="gives no credentials"):
+        Without("acme-prod").check("gs://rows/")
