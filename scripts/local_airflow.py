@@ -51,11 +51,13 @@ class LocalAirflow:
         Raises:
             RuntimeError: It does not run.
         """
-        begun = [psutil.Process(process.pid) for process in self._started if process.poll() is None]
-        for process in [*begun, *psutil.Process(self.process.pid).children()]:
-            if process.status() != psutil.STATUS_ZOMBIE and name in process.cmdline():
-                return process
-        raise RuntimeError(f"no {name} runs; the log of Airflow is {self.log_path}")
+        if (found := self._component(name)) is None:
+            raise RuntimeError(f"no {name} runs; the log of Airflow is {self.log_path}")
+        return found
+
+    def is_running(self, name: str) -> bool:
+        """Whether there is such a component."""
+        return self._component(name) is not None
 
     def start(self, name: str) -> None:
         """Starts another `scheduler`, `triggerer` or `dag-processor`, as a service manager does after a crash."""
@@ -146,6 +148,13 @@ class LocalAirflow:
         """Returns what kept Dag files from being parsed."""
         errors: list[dict[str, Any]] = self._call("GET", "importErrors")["import_errors"]
         return errors
+
+    def _component(self, name: str) -> psutil.Process | None:
+        begun = [psutil.Process(process.pid) for process in self._started if process.poll() is None]
+        for process in [*begun, *psutil.Process(self.process.pid).children()]:
+            if process.status() != psutil.STATUS_ZOMBIE and name in process.cmdline():
+                return process
+        return None
 
     def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         response = self._client.request(method, path, **kwargs)

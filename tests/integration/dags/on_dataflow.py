@@ -12,7 +12,9 @@ HOUR = timedelta(hours=1)
 CASE = "gs://rows/{{ dag_run.conf['case'] }}"
 
 
-def ask(*, cancel_on_kill: bool = True, retries: int = 2, **kwargs) -> None:
+def ask(
+    *, cancel_on_kill: bool = True, retries: int = 2, retry_delay: timedelta = timedelta(seconds=1), **kwargs
+) -> None:
     RunInferenceOperator(
         task_id="ask",
         source={"uri": f"{CASE}/in.jsonl", "key": ["id"]},
@@ -28,13 +30,16 @@ def ask(*, cancel_on_kill: bool = True, retries: int = 2, **kwargs) -> None:
             "cancel_on_kill": cancel_on_kill,
         },
         retries=retries,
-        retry_delay=timedelta(seconds=1),
+        retry_delay=retry_delay,
         **kwargs,
     )
 
 
 with DAG("deferred", schedule=None):
     ask()
+
+with DAG("deferred_late", schedule=None):
+    ask(retry_delay=HOUR)
 
 with DAG("deferred_kept", schedule=None):
     ask(cancel_on_kill=False)
