@@ -126,9 +126,13 @@ class Run:
         self.until(lambda: self.paid() >= 8 and self.active, "some rows are answered", pause_seconds=0.1)
         self.until(lambda: "is in state" in self.log(), "the task waits", pause_seconds=1)
 
+    def until_running(self) -> None:
+        self.until(lambda: any(job["currentState"] == "JOB_STATE_RUNNING" for job in self.jobs), "the job runs")
+
     def until_trigger(self) -> None:
-        """Until the trigger has looked at the job that runs; the task itself has looked before it deferred."""
-        self.until(lambda: self.log().count("is in state JOB_STATE") >= 2 and self.active, "the trigger looks", 1)
+        """Until the job runs, and the trigger has looked at it; the task itself has looked before it deferred."""
+        self.until_running()
+        self.until(lambda: self.log().count("is in state JOB_STATE") >= 2, "the trigger looks", pause_seconds=1)
 
     def process(self) -> psutil.Process:
         """The process of the task, once it runs."""
@@ -473,13 +477,14 @@ def triggerer_down(cloud: Cloud) -> Iterator[None]:
     cloud.wait_beats("TriggererJob")
     for process in triggerer:
         process.kill()
-    cloud.left["marked failed before its trigger started"] = unstarted.left()
     orphan.mark("failed")
     orphan.until_state("failed")
     cloud.airflow.start("triggerer")
     cloud.wait_beats("TriggererJob")
     cloud.left["marked failed while no triggerer runs"] = orphan.left()
     orphan.clear()
+    unstarted.until_running()
+    cloud.left["marked failed before its trigger started"] = unstarted.left()
     yield
     taken_over.end()
     cloud.left["triggerer killed, and another one started"] = taken_over.left()
