@@ -152,8 +152,11 @@ class LocalAirflow:
     def _component(self, name: str) -> psutil.Process | None:
         begun = [psutil.Process(process.pid) for process in self._started if process.poll() is None]
         for process in [*begun, *psutil.Process(self.process.pid).children()]:
-            if process.status() != psutil.STATUS_ZOMBIE and name in process.cmdline():
-                return process
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and name in process.cmdline():
+                    return process
+            except psutil.NoSuchProcess:
+                continue
         return None
 
     def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
