@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.hooks.flex_template import environment
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
 from airflow_provider_llmbeam.operators.job_process import JobProcess
 from airflow_provider_llmbeam.operators.task_job import TaskJob, TaskJobs
-from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
+from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
@@ -69,6 +69,7 @@ class DataflowTask:
             self._check_buckets(spec, runner)
             if (found := jobs.find(spec)) is not None:
                 return found
+            jobs.intend(spec)
             if runner.flex_template is not None:
                 job_id = self._launched(spec, runner, runner.flex_template, hook)
             else:
@@ -128,6 +129,29 @@ class DataflowTask:
             )
         else:
             self._log.warning("%s Dataflow job %r was cancelled. %s", why, job.id, kept)
+
+    def abandon_left(self, spec: JobSpec, why: str) -> None:
+        """Does the same for what runs of a job, as its label finds it: for a task that knows the id no more."""
+        runner = spec.runner
+        assert isinstance(runner, DataflowRunner)
+        try:
+            found = self._hook(runner.location, runner.project).find(identity(spec.name), active_only=True)
+        except LLMBeamError as error:
+            self._log.error(
+                "%s Its job may still be running and billing: %s To find it: gcloud dataflow jobs list "
+                "--status=active --filter=labels.%s=%s --region=%s --project=%s",
+                why,
+                error,
+                JOB_LABEL,
+                identity(spec.name),
+                runner.location,
+                runner.project,
+            )
+            return
+        if not found:
+            self._log.warning("%s No job of this task runs any more.", why)
+        for job in found:
+            self.abandon(TaskJob.of(spec, job.job_id, is_attached=True), why)
 
     def stop(self) -> None:
         """Ends a submission under way; a job that it made is found by the next try, by its name."""
