@@ -10,9 +10,7 @@ from airflow.sdk import DAG
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox import Latency, Quota, Sandbox
 
-# Each machine has a quarter of the rows, for the sandbox deals them out beforehand, and the shares of the quota
-# drift apart: who has the smallest ends last, and alone it regains the rest within minutes only. So the whole run
-# says more of its length than of the governor: three of 900 rows took 75, 92 and 97 % of the quota.
+# Seen: 100 % of the quota, 0.8 % 429s. The bounds leave room for a machine that does much else.
 WORKERS, REQUESTS_PER_MINUTE, ROWS = 4, 600, 900
 
 
@@ -55,10 +53,9 @@ def test_four_machines_use_up_a_quota_without_many_429s(run_dag, google, sandbox
     asked = [one for one in sandbox.requests if one.method == "gemini.generateContent"]
     moments = sorted(one.received_at for one in asked if one.is_billed)
     rejected = sum(one.http_status == 429 for one in asked) / len(asked)
-    in_all, while_all_work = used(moments), used(moments[: ROWS * 2 // 3])
-    print(f"{in_all:.1%} of the quota, {while_all_work:.1%} of it while all have rows, {rejected:.2%} 429s")
+    print(f"{used(moments):.1%} of the quota, {rejected:.2%} 429s")
     assert len(moments) == ROWS
-    assert while_all_work >= 0.9
+    assert used(moments) >= 0.9
     assert rejected <= 0.03
 
 
