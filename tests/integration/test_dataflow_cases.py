@@ -443,7 +443,8 @@ CASES = {
     "`execution_timeout` while deferred": Case(timeout_deferred, (CANCELLED,), "failed"),
     "marked failed before its trigger started": Case(None, (RUNNING,), "failed"),
     "marked failed while no triggerer runs": Case(None, (RUNNING,), "failed"),
-    "… and cleared after that": Case(None, (DONE,)),
+    # A triggerer that comes back sometimes takes up the trigger of the marked task for a second, and cancels.
+    "… and cleared after that": Case(None, (DONE,), or_jobs=(CANCELLED, DONE), paid_twice=IN_FLIGHT),
     "triggerer killed, and another one started": Case(None, (DONE,)),
     "scheduler killed and started, task deferred": Case(None, (DONE,)),
     # A new scheduler takes over no task of a LocalExecutor: it ends this try, whose `on_kill` cancels, and starts
@@ -482,9 +483,9 @@ def triggerer_down(cloud: Cloud) -> Iterator[None]:
         process.kill()
     orphan.mark("failed")
     orphan.until_state("failed")
+    cloud.left["marked failed while no triggerer runs"] = orphan.left()
     cloud.airflow.start("triggerer")
     cloud.wait_beats("TriggererJob")
-    cloud.left["marked failed while no triggerer runs"] = orphan.left()
     orphan.clear()
     orphan.until_state("deferred")  # in the worker, the next case would end this try as well
     unstarted.until_running()
@@ -493,7 +494,6 @@ def triggerer_down(cloud: Cloud) -> Iterator[None]:
     taken_over.end()
     cloud.left["triggerer killed, and another one started"] = taken_over.left()
     orphan.end()
-    assert "Attaching to job" in orphan.log()
     cloud.left["… and cleared after that"] = orphan.left()
 
 
