@@ -16,6 +16,7 @@ SHARED_SUFFIX = "-aiplatform.googleapis.com"
 DEDICATED_SUFFIX = ".prediction.vertexai.goog"
 _TYPE = "type.googleapis.com/google.rpc."
 _ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,9}")
+_REGION = re.compile(r"[a-z]+-[a-z]+\d{1,2}")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
 # Source: google/rpc/code.proto.
 _STATUS = {
@@ -123,6 +124,18 @@ def check_labels(labels: Mapping[str, str]) -> None:
                 f"List of found errors:\t1.Field: labels; Message: The label {key!r}={value!r} is invalid: keys "
                 "and values may have 63 lowercase letters, digits, underscores and dashes.\t",
             )
+
+
+def check_location(location: str) -> None:
+    """Check that a location is a region; "-" for all of them is none.
+
+    Raises:
+        RestError: It is not.
+    """
+    if not _REGION.fullmatch(location):
+        raise RestError(
+            400, f"Invalid location {location!r}: it must be a region, and cannot be the '-' wildcard."
+        )
 
 
 def check_host(call: RestCall, location: str) -> None:

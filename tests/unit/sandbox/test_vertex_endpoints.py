@@ -18,6 +18,7 @@ from google.api_core.exceptions import (
 )
 from google.cloud import aiplatform_v1 as v1
 from google.cloud import aiplatform_v1beta1 as beta
+from google.cloud import run_v2
 
 from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox
 
@@ -419,6 +420,25 @@ def test_a_model_needs_a_container_and_a_name(cloud) -> None:
     with pytest.raises(NotFound, match="@2"):
         cloud.models.get_model(name=f"{name}@2")
     assert [one.name for one in cloud.models.list_models(parent=PARENT)] == [name]
+
+
+def test_a_model_is_labelled_later(cloud) -> None:
+    name = cloud.garden_deploy(own="llmbeam-m").operation.name.partition("/operations/")[0] + "/models/llmbeam-m"
+    labelled = cloud.models.update_model(
+        model={"name": name, "labels": {"llmbeam-key": "k"}}, update_mask={"paths": ["labels"]}
+    )
+    assert dict(labelled.labels) == {"llmbeam-key": "k"}
+    listed = cloud.models.list_models(request={"parent": PARENT, "filter": "labels.llmbeam-key=k"})
+    assert [one.name for one in listed] == [name]
+    with pytest.raises(BadRequest, match="cannot be updated"):
+        cloud.models.update_model(model={"name": name}, update_mask={"paths": ["artifact_uri"]})
+
+
+def test_there_is_no_location_for_all(cloud) -> None:
+    with pytest.raises(BadRequest, match="wildcard"):
+        list(client_of(v1.EndpointServiceClient).list_endpoints(parent=f"projects/{PROJECT}/locations/-"))
+    with pytest.raises(BadRequest, match="wildcard"):
+        list(run_v2.ServicesClient(transport="rest").list_services(parent=f"projects/{PROJECT}/locations/-"))
 
 
 def test_a_caller_without_a_token_is_turned_away(sandbox) -> None:
