@@ -38,9 +38,10 @@ class Gpu:
     least_gib: int = 0
 
 
-# List prices of us-central1, rounded to a cent, as of `PRICES_AS_OF`: good for proportions, not for invoices. Those
-# of L4 are quoted publicly; the others could not be checked. Cloud Run's minima and regions: cloud.google.com/run/docs/configuring/services/gpu. Vertex AI's
-# regions are a plausible handful of those that cloud.google.com/vertex-ai/docs/general/locations lists.
+# List prices of us-central1, rounded to a cent, as of `PRICES_AS_OF`: good for proportions, not for invoices.
+# Those of L4 are quoted publicly; the others could not be checked. Cloud Run's minima and regions:
+# cloud.google.com/run/docs/configuring/services/gpu. Vertex AI's regions are a plausible handful of those that
+# cloud.google.com/vertex-ai/docs/general/locations lists.
 GPUS: tuple[Gpu, ...] = (
     Gpu(
         name="NVIDIA_TESLA_T4",

@@ -142,7 +142,7 @@ class Vertex:
             check_caller(call.headers)
             if "location" in call.names:
                 check_location(call.names["location"])
-                check_host(call, call.names["location"])
+                check_host(call.headers.get("host", ""), call.names["location"])
             with self.state.timeline.lock:
                 self.state.timeline.settle()
                 return work(call)

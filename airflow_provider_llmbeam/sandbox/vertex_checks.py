@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.sandbox.gpus import GPUS, Gpu, gpu_named, machine_fault
 from airflow_provider_llmbeam.sandbox.replies import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.rest import RestCall, RestError, Wording
+from airflow_provider_llmbeam.sandbox.rest import RestError, Wording
 
 SHARED_SUFFIX = "-aiplatform.googleapis.com"
 DEDICATED_SUFFIX = ".prediction.vertexai.goog"
@@ -138,13 +138,12 @@ def check_location(location: str) -> None:
         )
 
 
-def check_host(call: RestCall, location: str) -> None:
+def check_host(host: str, location: str) -> None:
     """Check that the regional host is that of the location asked for.
 
     Raises:
         RestError: It is another one.
     """
-    host = call.headers.get("host", "")
     if host.endswith(SHARED_SUFFIX) and host != f"{location}{SHARED_SUFFIX}":
         raise RestError(
             400,
