@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 #: Task states in which a run can still go on.
 UNFINISHED = frozenset({"queued", "running"})
@@ -35,11 +36,41 @@ class LocalAirflow:
         self.log_path = log_path
         self.process = process
         self._environment = environment
+        self._started: list[subprocess.Popen[bytes]] = []
         self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=30, trust_env=False)
 
     def close(self) -> None:
-        """Closes the connection; Airflow goes on."""
+        """Closes the connection and ends what `start` started; the rest of Airflow goes on."""
         self._client.close()
+        for process in self._started:
+            end_process_group(process)
+
+    def component(self, name: str) -> psutil.Process:
+        """Returns the process of the `scheduler`, the `triggerer` or the `dag-processor`.
+
+        Raises:
+            RuntimeError: It does not run.
+        """
+        if (found := self._component(name)) is None:
+            raise RuntimeError(f"no {name} runs; the log of Airflow is {self.log_path}")
+        return found
+
+    def is_running(self, name: str) -> bool:
+        """Whether there is such a component."""
+        return self._component(name) is not None
+
+    def start(self, name: str) -> None:
+        """Starts another `scheduler`, `triggerer` or `dag-processor`, as a service manager does after a crash."""
+        with self.log_path.open("ab") as log:
+            self._started.append(
+                subprocess.Popen(
+                    [str(Path(sys.executable).with_name("airflow")), name],
+                    env=self._environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, logical_date: str | None = None) -> str:
         """Starts a run, by default without a logical date, as a person does in the UI.
@@ -118,6 +149,16 @@ class LocalAirflow:
         errors: list[dict[str, Any]] = self._call("GET", "importErrors")["import_errors"]
         return errors
 
+    def _component(self, name: str) -> psutil.Process | None:
+        begun = [psutil.Process(process.pid) for process in self._started if process.poll() is None]
+        for process in [*begun, *psutil.Process(self.process.pid).children()]:
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and name in process.cmdline():
+                    return process
+            except psutil.NoSuchProcess:
+                continue
+        return None
+
     def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         response = self._client.request(method, path, **kwargs)
         if response.is_error:
@@ -183,6 +224,9 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
         # 30 and 300 s by default: so long the tasks of a killed scheduler wait for the next one.
         "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 10,
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 5,
+        # The same for the triggers of a killed triggerer, by default 5 and 30 s.
+        "TRIGGERER__JOB_HEARTBEAT_SEC": 2,
+        "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": 10,
         "LOGGING__LOGGING_LEVEL": "INFO",
         "LOGGING__WORKER_LOG_SERVER_PORT": free_port(),
         "LOGGING__TRIGGER_LOG_SERVER_PORT": free_port(),

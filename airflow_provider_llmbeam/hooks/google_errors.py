@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,5 +142,14 @@ def _words(error: Exception) -> str:
     # Those of google-auth carry more than words: the reply, whether to try again.
     first = error.args[0] if isinstance(error, auth.GoogleAuthError) and error.args else error
     message = getattr(error, "message", None) or str(first) or type(error).__name__
-    words = " ".join(_ASKED.sub("", str(message)).split())[:600]
+    words = " ".join(_said(_ASKED.sub("", str(message))).split())[:600]
     return words if words.endswith((".", "!", "?")) else f"{words}."
+
+
+def _said(message: str) -> str:
+    """The words of a body that the client of Cloud Storage quotes whole, as it does for uploads."""
+    try:
+        body, _ = json.JSONDecoder().raw_decode(message)
+        return str(body["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return message

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from airflow_provider_llmbeam import exceptions
-from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.dataflow_job import JobAddress
 from airflow_provider_llmbeam.hooks.poller import End, Outcome
 
@@ -17,6 +17,8 @@ _OUR_ERROR = re.compile(
     r"\bairflow_provider_llmbeam\.exceptions\.(?P<type>\w+): (?P<words>.+?)\s*(?:\[while running .*)?$",
     re.MULTILINE,
 )
+#: A line of a Flex Template's launcher that refuses a job. It has the time in front, and is not always passed on.
+_REFUSAL = re.compile(r"^(?:\d\d:\d\d:\d\d )?(?P<words>\S.* Nothing was sent or billed\..*)$", re.MULTILINE)
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.MULTILINE)
 #: Of lines that are no error of ours: how many are quoted, and how much of each.
 _LAST_LINES = 5
@@ -98,7 +100,8 @@ def failure(messages: Sequence[str], who: str, journal_uri: str) -> LLMBeamError
         journal_uri: Directory of the answers so far.
 
     Returns:
-        An error of our own class, where a worker raised one; else a `JobFailedError` with the last lines.
+        An error of our own class, where a worker or a launcher raised one; else a `JobFailedError` with the last
+        lines.
     """
     for message in reversed(messages):
         if found := [*_OUR_ERROR.finditer(message)]:
@@ -107,6 +110,8 @@ def failure(messages: Sequence[str], who: str, journal_uri: str) -> LLMBeamError
             # Ours mostly say it themselves.
             said = journal_uri in words
             return error_class(words if said else f"{words} {_kept(journal_uri, error_class.retryable)}")
+    if refusal := _REFUSAL.search("\n".join(messages)):
+        return JobSpecError(f"{who} was not submitted by its template: {refusal['words']}")
     last = dict.fromkeys(filter(None, map(_last_line, messages)))
     quoted = " | ".join(list(last)[-_LAST_LINES:]) or "Dataflow gives no reason."
     return JobFailedError(

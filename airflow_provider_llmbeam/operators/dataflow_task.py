@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.hooks.flex_template import environment
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
 from airflow_provider_llmbeam.operators.job_process import JobProcess
 from airflow_provider_llmbeam.operators.task_job import TaskJob, TaskJobs
-from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
+from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.source import FilesSource
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 if TYPE_CHECKING:
@@ -64,9 +66,10 @@ class DataflowTask:
         hook = self._hook(runner.location, runner.project)
         jobs = TaskJobs(hook, self._store, self._log)
         with before_submission():
-            self._storage(runner.project).check(spec.temp_uri)
+            self._check_buckets(spec, runner)
             if (found := jobs.find(spec)) is not None:
                 return found
+            jobs.intend(spec)
             if runner.flex_template is not None:
                 job_id = self._launched(spec, runner, runner.flex_template, hook)
             else:
@@ -127,6 +130,29 @@ class DataflowTask:
         else:
             self._log.warning("%s Dataflow job %r was cancelled. %s", why, job.id, kept)
 
+    def abandon_left(self, spec: JobSpec, why: str) -> None:
+        """Does the same for what runs of a job, as its label finds it: for a task that knows the id no more."""
+        runner = spec.runner
+        assert isinstance(runner, DataflowRunner)
+        try:
+            found = self._hook(runner.location, runner.project).find(identity(spec.name), active_only=True)
+        except LLMBeamError as error:
+            self._log.error(
+                "%s Its job may still be running and billing: %s To find it: gcloud dataflow jobs list "
+                "--status=active --filter=labels.%s=%s --region=%s --project=%s",
+                why,
+                error,
+                JOB_LABEL,
+                identity(spec.name),
+                runner.location,
+                runner.project,
+            )
+            return
+        if not found:
+            self._log.warning("%s No job of this task runs any more.", why)
+        for job in found:
+            self.abandon(TaskJob.of(spec, job.job_id, is_attached=True), why)
+
     def stop(self) -> None:
         """Ends a submission under way; a job that it made is found by the next try, by its name."""
         if self._process is not None:
@@ -142,7 +168,19 @@ class DataflowTask:
 
         return StorageHook(project, self._gcp_conn_id, self._chain)
 
+    def _check_buckets(self, spec: JobSpec, runner: DataflowRunner) -> None:
+        """Looks once into each bucket of the job, since Beam would look again and again, and say less."""
+        places = [spec.temp_uri, spec.home_uri, spec.output_uri]
+        if isinstance(spec.source, FilesSource) and runner.flex_template is None:  # there the launcher lists it
+            places.append(spec.source.uri)
+        storage = self._storage(runner.project)
+        for uri in {urlsplit(uri)[:2]: uri for uri in reversed(places)}.values():
+            if uri.startswith("gs://"):
+                storage.check(uri)
+
     def _submitted(self, spec: JobSpec, hook: DataflowJobHook) -> str:
+        # For whoever looks into the job later; and where this is refused, Beam would try for minutes.
+        self._storage(hook.project).write(f"{spec.temp_uri}{dataflow_name(spec)}.json", spec.model_dump_json())
         chain = self._chain if isinstance(self._chain, str) else ",".join(self._chain or ())
         self._process = JobProcess(spec, {}, self._log)
         with hook.provide_gcp_credential_file_as_context():

@@ -32,8 +32,21 @@ def literal_problems(
     return [
         problem
         for problem in spec.problems(data)
-        if problem.field.startswith(never_rendered) or not is_pending(problem.got)
+        if problem.field.startswith(never_rendered) or not is_pending(_rendered(problem, never_rendered))
     ]
+
+
+def _rendered(problem: SpecProblem, never_rendered: tuple[str, ...]) -> Any:
+    """What was found, without what Airflow leaves alone: the whole spec always holds the prompt's braces."""
+    if problem.field or not isinstance(problem.got, Mapping):
+        return problem.got
+    left_alone = [field.split(".") for field in never_rendered]
+    return {
+        name: {part: inner for part, inner in value.items() if [name, part] not in left_alone}
+        if isinstance(value, Mapping)
+        else value
+        for name, value in problem.got.items()
+    }
 
 
 def is_pending(value: Any) -> bool:

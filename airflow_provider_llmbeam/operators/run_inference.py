@@ -178,8 +178,9 @@ class RunInferenceOperator(BaseOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
-            job = TaskJob(**(next_kwargs or {})["job"])
-            self._dataflow_task(context).abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
+            # Airflow 3.3 puts the error in the place of what `defer` was given: the job is found by its label.
+            why = f"Waiting for the job ended with {type(error).__name__}."
+            self._dataflow_task(context).abandon_left(self._job(context)[0], why)
             raise
 
     def on_kill(self) -> None:

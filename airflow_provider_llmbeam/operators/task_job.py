@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 STORE_KEY = "llmbeam_job"
 #: How long a job that is in the way may take to end.
 END_SECONDS = 600.0
+#: By how much the clocks of a worker and of Dataflow may differ.
+CLOCK_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
 
 
@@ -92,15 +94,22 @@ class TaskJobs:
             job, from a clear, which runs it again. Without one a finished job is run again; the journal pays.
         log: Of the task.
         sleep: Waits between two looks at a job that is in the way, in seconds.
+        now: Seconds of the Unix epoch.
     """
 
     def __init__(
-        self, hook: DataflowJobHook, store: Any, log: Log, sleep: Callable[[float], None] = time.sleep
+        self,
+        hook: DataflowJobHook,
+        store: Any,
+        log: Log,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._hook = hook
         self._store = store
         self._log = log
         self._sleep = sleep
+        self._now = now
 
     def find(self, spec: JobSpec) -> TaskJob | None:
         """Finds the job that an earlier try left: live, or finished and not collected.
@@ -119,6 +128,14 @@ class TaskJobs:
                 return self.remember(TaskJob.of(spec, job.job_id, is_attached=True))
             self._end(job)
         return self._finished(spec)
+
+    def intend(self, spec: JobSpec) -> None:
+        """Records that a job is about to be submitted.
+
+        A try that dies before `remember` leaves this: the next one looks for the job also when it is over by then.
+        """
+        if self._store is not None:
+            self._store.set(STORE_KEY, {"digest": spec_digest(spec), "intended_at": self._now()})
 
     def remember(self, job: TaskJob) -> TaskJob:
         """Records the job for later tries."""
@@ -152,6 +169,8 @@ class TaskJobs:
         kept = self._store.get(STORE_KEY) if self._store is not None else None
         if not kept or kept["digest"] != spec_digest(spec):
             return None
+        if "id" not in kept:
+            return self._finished_since(spec, kept["intended_at"] - CLOCK_SECONDS)
         try:
             if self._hook.get(kept["id"]).phase != "done":
                 return None
@@ -159,6 +178,14 @@ class TaskJobs:
             return None
         self._log.info("Job %r of an earlier try is done: collecting its report.", kept["id"])
         return TaskJob(**{**kept, "is_attached": True})
+
+    def _finished_since(self, spec: JobSpec, moment: float) -> TaskJob | None:
+        for job in self._hook.find(identity(spec.name)):
+            is_later = job.created_at is not None and job.created_at.timestamp() >= moment
+            if job.name == dataflow_name(spec) and job.phase == "done" and is_later:
+                self._log.info("Job %r of an earlier try is done: collecting its report.", job.job_id)
+                return self.remember(TaskJob.of(spec, job.job_id, is_attached=True))
+        return None
 
     def _end(self, job: DataflowJob) -> None:
         is_ending = job.state == "JOB_STATE_CANCELLING"

@@ -125,9 +125,26 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[Any]:
         package = build_worker_package(Path(directory), spec) if is_remote else None
         runner, options = runner_of(spec, beam_options, package)
         pipeline = beam.Pipeline(runner=runner, options=options)
-        build(pipeline, spec)
+        try:
+            build(pipeline, spec)
+        except LLMBeamError:
+            raise
+        except Exception as error:
+            raise _unready(spec, error) from error
         _log.info("Job %r: %s %s, journal %s", spec.name, spec.model.type, spec.model.name, spec.journal_uri)
         yield pipeline
+
+
+def _unready(spec: JobSpec, error: Exception) -> LLMBeamError:
+    """Of a fault while the graph is built, such as a bucket that is not there; a refusal comes again."""
+    while details := getattr(error, "exception_details", None):  # Beam's own, around that of the service
+        error = next(iter(details.values()))
+    code = getattr(error, "code", None)
+    is_refusal = isinstance(code, int) and 400 <= code < 500 and code not in (408, 429)
+    words = f"{type(error).__name__}: {error}".rstrip(".")
+    return (JobSpecError if is_refusal else JobFailedError)(
+        f"Job {spec.name!r} could not be made ready: {words}. Nothing was sent or billed."
+    )
 
 
 def _started(pipeline: Any, spec: JobSpec) -> Any:

@@ -8,7 +8,7 @@ import re
 import apache_beam as beam
 from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult
 from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
-from google.api_core.exceptions import GoogleAPICallError, RetryError, ServerError
+from google.api_core.exceptions import Forbidden, GoogleAPICallError, RetryError, ServerError
 from google.auth.exceptions import GoogleAuthError
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
@@ -48,7 +48,24 @@ def submit_once(pipeline: beam.Pipeline, spec: JobSpec) -> DataflowPipelineResul
             f"Job {spec.name!r}: Dataflow did not answer the submission: {error} The job may be running; a retry "
             "finds it by its name."
         ) from None
+    except Forbidden as error:
+        raise JobSpecError(
+            f"Job {spec.name!r} was not submitted (HTTP 403): {sentence(error)} The account that submits needs "
+            "the role `roles/dataflow.developer`, or one that holds it, and `roles/iam.serviceAccountUser` on the "
+            "account of the workers. Nothing was sent or billed."
+        ) from None
     except (GoogleAPICallError, ValueError) as error:
         raise JobSpecError(
-            f"Job {spec.name!r} was not submitted: {type(error).__name__}: {error} Nothing was sent or billed."
+            f"Job {spec.name!r} was not submitted: {sentence(error)} Nothing was sent or billed."
         ) from None
+    except OSError as error:
+        raise JobFailedError(
+            f"Job {spec.name!r} was not submitted, since its files did not get to {spec.temp_uri!r}: "
+            f"{sentence(error)} Nothing was sent or billed; a retry begins anew."
+        ) from None
+
+
+def sentence(error: Exception) -> str:
+    """What an error says, in one line that ends as a sentence."""
+    words = " ".join(str(getattr(error, "message", "") or error or type(error).__name__).split())
+    return words if words.endswith((".", "!", "?")) else f"{words}."

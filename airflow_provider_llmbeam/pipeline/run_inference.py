@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import IO, Any, TypeVar
@@ -49,6 +50,9 @@ from airflow_provider_llmbeam.spec.price import price_of
 _log = logging.getLogger(__name__)
 
 ExampleT = TypeVar("ExampleT")
+
+#: By run. A bundle that fails takes the client with it, and is tried four times: each try would have a new budget.
+_BUDGETS: dict[str, Budget] = {}
 
 #: A prompt of this many bytes counts as one more row of a batch, so that a batch of the default size holds
 #: about 64 MiB at most, whatever the lengths.
@@ -115,6 +119,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._job = job
         self._max_repairs = max_repairs
         self._environment_secrets = dict(environment_secrets)
+        self._run = uuid.uuid4().hex
 
     def load_model(self) -> EngineThread:
         """Opens the client, once per process; its keys come first."""
@@ -201,7 +206,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             concurrency=None
             if has_quota or not isinstance(self._model, OpenAIModel | VertexEndpointModel)
             else ConcurrencyLimit(limits.max_in_flight),
-            budget=_budget(self._model, limits),
+            budget=_budget(self._model, limits, self._run),
         )
 
     def _static_batching(self, backend: Backend) -> StaticBatching:
@@ -263,7 +268,7 @@ def _key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | Non
     return None
 
 
-def _budget(model: Model, limits: Limits) -> Budget | None:
+def _budget(model: Model, limits: Limits, run: str) -> Budget | None:
     if limits.budget_usd is None:
         return None
     price = price_of(model, limits.price)
@@ -272,7 +277,7 @@ def _budget(model: Model, limits: Limits) -> Budget | None:
             f"`limits.budget_usd`: the price of {model.type} model {model.name!r} is not known; set "
             "`limits.price`. Nothing was sent or billed."
         )
-    return Budget(limits.budget_usd, price)
+    return _BUDGETS.setdefault(run, Budget(limits.budget_usd, price))
 
 
 def _share(per_minute: float | None, ratio: float) -> float | None:

@@ -20,6 +20,14 @@ from airflow_provider_llmbeam.spec.workers import first_workers, max_workers
 HARNESS_THREADS = 4
 
 
+EXPERIMENTS = (
+    # One process per worker, however many cores it has: that is what the number of workers is made from.
+    "no_use_multiple_sdk_containers",
+    # Beam would run `pip freeze` for its log: of 300 packages it takes a second or more, and a worker needs few.
+    "disable_logging_submission_environment",
+)
+
+
 def runner_of(
     spec: JobSpec, beam_options: Sequence[str], worker_package: Path | None = None
 ) -> tuple[FnApiRunner | None, PipelineOptions]:
@@ -69,8 +77,7 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str
             "num_workers": first_workers(runner, spec.limits),
             "max_num_workers": max_workers(runner, spec.limits),
             "number_of_worker_harness_threads": HARNESS_THREADS,
-            # One process per worker, however many cores it has: that is what the number of workers is made from.
-            "experiments": ["no_use_multiple_sdk_containers"],
+            "experiments": EXPERIMENTS,
             "dataflow_service_options": service_options,
             "service_account_email": runner.service_account,
             "network": runner.network,

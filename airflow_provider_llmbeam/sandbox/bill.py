@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_provider_llmbeam.sandbox.gpus import Gpu
+from airflow_provider_llmbeam.sandbox.gpus import PRICES_AS_OF, Gpu
 from airflow_provider_llmbeam.sandbox.timeline import Timeline
 
 VERTEX = "vertex.deployedModel"
@@ -150,6 +150,7 @@ class Bill:
             "gpu_minutes": self.gpu_minutes(after),
             "usd": self.usd,
             "usd_per_hour": self.usd_per_hour,
+            "prices_as_of": PRICES_AS_OF,
         }
 
     def start(self, key: str, at: float, rent: Rent) -> None:

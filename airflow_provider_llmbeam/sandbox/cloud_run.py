@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.sandbox.replies import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.resource_filter import paged
 from airflow_provider_llmbeam.sandbox.rest import RestCall, RestError, Route, Service
 from airflow_provider_llmbeam.sandbox.timeline import Timeline
-from airflow_provider_llmbeam.sandbox.vertex_checks import check_labels
+from airflow_provider_llmbeam.sandbox.vertex_checks import check_labels, check_location
 
 Work = Callable[[RestCall], Reply]
 _TYPE = "type.googleapis.com/google.cloud.run.v2.Service"
@@ -119,6 +119,8 @@ class CloudRun:
     def _route(self, verb: str, path: str, method: Method, work: Work) -> Route:
         def checked(call: RestCall) -> Reply:
             check_caller(call.headers)
+            if "parent" in call.names:
+                check_location(call.names["parent"].rpartition("/")[2])
             with self.timeline.lock:
                 self.timeline.settle()
                 return work(call)
@@ -163,7 +165,7 @@ class CloudRun:
             message = str((operation.failure or {}).get("message", ""))
             service.state, service.message, service.updated_at = FAILED, message, at
             kept = service.serving
-            self.instances.start(service, plan, kept.least if kept else 0, at)
+            self.instances.start(service, kept or plan, kept.least if kept else 0, at)
             service.warm_at = at if kept and kept.least else None
 
         operation = Operation(

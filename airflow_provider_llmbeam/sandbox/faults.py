@@ -84,6 +84,7 @@ Method = Literal[
     "vertex.models.delete",
     "vertex.models.get",
     "vertex.models.list",
+    "vertex.models.patch",
     "vertex.models.upload",
     "vertex.operations.cancel",
     "vertex.operations.delete",

@@ -39,8 +39,9 @@ class Gpu:
 
 
 # List prices of us-central1, rounded to a cent, as of `PRICES_AS_OF`: good for proportions, not for invoices.
-# Cloud Run's minima, and its regions for L4: cloud.google.com/run/docs/configuring/services/gpu. Vertex AI's
-# regions are a plausible handful of those that cloud.google.com/vertex-ai/docs/general/locations lists.
+# Those of L4 are quoted publicly; the others could not be checked. Cloud Run's minima and regions:
+# cloud.google.com/run/docs/configuring/services/gpu. Vertex AI's regions are a plausible handful of those that
+# cloud.google.com/vertex-ai/docs/general/locations lists.
 GPUS: tuple[Gpu, ...] = (
     Gpu(
         name="NVIDIA_TESLA_T4",

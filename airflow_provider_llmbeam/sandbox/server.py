@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from airflow_provider_llmbeam.sandbox import (
     bigquery,
@@ -337,7 +338,8 @@ class Sandbox:
     def _application(self) -> web.Application:
         limit = self._input_token_limit
         traffic = cloud_run_traffic.Traffic(self._backend, self._cloud_run, input_token_limit=limit)
-        application = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[traffic.middleware()])
+        middlewares = [_without_those_who_left, traffic.middleware()]
+        application = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=middlewares)
         application.add_routes(control.routes(self._backend))
         application.add_routes(credentials.routes())
         application.add_routes(storage.routes(self._backend, self._storage))
@@ -353,3 +355,12 @@ class Sandbox:
         application.add_routes(gemini_embeddings.routes(self._backend, input_token_limit=limit))
         application.add_routes(gemini.routes(self._backend, input_token_limit=limit))
         return application
+
+
+@web.middleware
+async def _without_those_who_left(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Nobody waits for the answer of a client that was killed meanwhile, and no traceback is due."""
+    try:
+        return await handler(request)
+    except ConnectionResetError:
+        return web.Response(status=499)

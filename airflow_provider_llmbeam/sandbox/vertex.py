@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.sandbox.vertex_checks import (
     check_host,
     check_id,
     check_labels,
+    check_location,
     project_number,
     read_hardware,
 )
@@ -115,6 +116,7 @@ class Vertex:
             self._route("POST", f"{LOCATION}/models:upload", "vertex.models.upload", models.upload),
             self._route("GET", f"{LOCATION}/models", "vertex.models.list", models.list),
             self._route("GET", _MODEL, "vertex.models.get", models.get),
+            self._route("PATCH", _MODEL, "vertex.models.patch", models.patch),
             self._route("DELETE", _MODEL, "vertex.models.delete", models.delete),
             self._route("POST", f"{LOCATION}:deploy", "vertex.modelGarden.deploy", garden.deploy),
             self._route(
@@ -139,7 +141,8 @@ class Vertex:
         def checked(call: RestCall) -> Reply:
             check_caller(call.headers)
             if "location" in call.names:
-                check_host(call, call.names["location"])
+                check_location(call.names["location"])
+                check_host(call.headers.get("host", ""), call.names["location"])
             with self.state.timeline.lock:
                 self.state.timeline.settle()
                 return work(call)

@@ -10,12 +10,13 @@ from typing import Any
 
 from airflow_provider_llmbeam.sandbox.gpus import GPUS, Gpu, gpu_named, machine_fault
 from airflow_provider_llmbeam.sandbox.replies import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.rest import RestCall, RestError, Wording
+from airflow_provider_llmbeam.sandbox.rest import RestError, Wording
 
 SHARED_SUFFIX = "-aiplatform.googleapis.com"
 DEDICATED_SUFFIX = ".prediction.vertexai.goog"
 _TYPE = "type.googleapis.com/google.rpc."
 _ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,9}")
+_REGION = re.compile(r"[a-z]+-[a-z]+\d{1,2}")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
 # Source: google/rpc/code.proto.
 _STATUS = {
@@ -125,13 +126,24 @@ def check_labels(labels: Mapping[str, str]) -> None:
             )
 
 
-def check_host(call: RestCall, location: str) -> None:
+def check_location(location: str) -> None:
+    """Check that a location is a region; "-" for all of them is none.
+
+    Raises:
+        RestError: It is not.
+    """
+    if not _REGION.fullmatch(location):
+        raise RestError(
+            400, f"Invalid location {location!r}: it must be a region, and cannot be the '-' wildcard."
+        )
+
+
+def check_host(host: str, location: str) -> None:
     """Check that the regional host is that of the location asked for.
 
     Raises:
         RestError: It is another one.
     """
-    host = call.headers.get("host", "")
     if host.endswith(SHARED_SUFFIX) and host != f"{location}{SHARED_SUFFIX}":
         raise RestError(
             400,

@@ -71,6 +71,18 @@ class Models:
         ]
         return json_reply(model.resource() | ({"deployedModels": homes} if homes else {}))
 
+    def patch(self, call: RestCall) -> Reply:
+        """Change a model's names or labels."""
+        model = self._state.model(call.names["project"], call.names["location"], call.names["model"])
+        fields, mask = call.fields(), [part for part in call.query.get("updateMask", "").split(",") if part]
+        check_labels(fields.get("labels") or {})
+        names = {"display_name": "displayName"}
+        for name in (names.get(part, part) for part in mask):
+            if name not in ("displayName", "description", "labels"):
+                raise RestError(400, f"The field {name!r} of a Model cannot be updated.")
+            model.fields[name] = fields.get(name) or ({} if name == "labels" else "")
+        return json_reply(model.resource())
+
     def delete(self, call: RestCall) -> Reply:
         """Delete a model that is deployed nowhere."""
         state = self._state

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.sandbox.replies import RefusedError
 from airflow_provider_llmbeam.sandbox.rest import RestError
 from airflow_provider_llmbeam.sandbox.served_models import PredictDialect, VertexChatDialect
 from airflow_provider_llmbeam.sandbox.vertex import Vertex
-from airflow_provider_llmbeam.sandbox.vertex_checks import DEDICATED_SUFFIX, SHARED_SUFFIX, WORDING
+from airflow_provider_llmbeam.sandbox.vertex_checks import DEDICATED_SUFFIX, SHARED_SUFFIX, WORDING, check_host
 from airflow_provider_llmbeam.sandbox.vertex_state import Deployed, Endpoint
 
 SHARED_SUFFIXES = (SHARED_SUFFIX, "aiplatform.googleapis.com")
@@ -99,6 +99,10 @@ class Predictions:
         if not request.headers.get("Authorization", "").startswith("Bearer "):
             raise RefusedError(google_error(401, _NO_TOKEN))
         found, host = request.match_info, request.host
+        try:
+            check_host(host, found["location"])
+        except RestError as error:
+            raise RefusedError(WORDING.reply(error)) from error
         endpoint, deployed = self._target(request)
         if endpoint is None:
             name = f"projects/{found['project']}/locations/{found['location']}/endpoints/{found['endpoint']}"

@@ -24,12 +24,22 @@ def test_the_dag_is_the_file_it_says_it_is():
     assert len(code("python")[0].splitlines()) <= 24
 
 
+def test_the_task_on_dataflow_is_one():
+    from airflow.sdk import DAG
+
+    from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+    with DAG("shown", schedule=None) as dag:
+        exec(code("python")[1], {"RunInferenceOperator": RunInferenceOperator})
+    assert dag.get_task("judge").runner["type"] == "dataflow"
+
+
 def test_the_pipeline_of_ones_own_runs():
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.testing.util import assert_that, equal_to
 
-    own = code("python")[1].replace('GeminiModel(name="gemini-2.5-flash")', "EchoModel(type='echo')")
+    own = code("python")[2].replace('GeminiModel(name="gemini-2.5-flash")', "EchoModel(type='echo')")
     own = own.replace("import GeminiModel,", "import EchoModel,")
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         scope = {"prompts": pipeline | beam.Create(["a", "b"])}

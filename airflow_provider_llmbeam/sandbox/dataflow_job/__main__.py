@@ -39,7 +39,7 @@ def run(directory: Path, events: Events, orders: dict[str, Callable[[], None]]) 
     from apache_beam.portability.api import beam_provision_api_pb2
     from apache_beam.runners.portability.fn_api_runner import fn_runner
 
-    from airflow_provider_llmbeam.sandbox.dataflow_job import bundles, harnesses, progress, staging
+    from airflow_provider_llmbeam.sandbox.dataflow_job import bundles, distribution, harnesses, progress, staging
 
     order = json.loads((directory / "job.json").read_text())
     fields: dict[str, Any] = staging.whole(order["options"])
@@ -59,8 +59,10 @@ def run(directory: Path, events: Events, orders: dict[str, Callable[[], None]]) 
     names = {key: found.unique_name for key, found in pipeline.components.pcollections.items()}
     counted = progress.Progress(names, events.metrics)
     counted.install()
+    dealt = distribution.Distribution(order["workers"])
+    dealt.install()
     retries = bundles.Retries(
-        order["repeats"], lambda text: events.message("ERROR", text[:_MAX_TEXT]), counted.end
+        order["repeats"], lambda text: events.message("ERROR", text[:_MAX_TEXT]), counted.end, dealt
     )
     retries.install()
 

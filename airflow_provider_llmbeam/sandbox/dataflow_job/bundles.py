@@ -9,6 +9,8 @@ from typing import Any
 
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 
+from airflow_provider_llmbeam.sandbox.dataflow_job.distribution import Distribution
+
 MAX_ATTEMPTS = 4
 """Source: docs.cloud.google.com/dataflow/docs/pipeline-lifecycle, "Error and exception handling"."""
 WORK_ITEM_FAILED = (
@@ -37,13 +39,14 @@ class _Buffer:
 class _Attempt:
     """The context of one attempt: as the stage's, but outputs are held, and connections stay the same."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, handler: Any) -> None:
         self._context = context
         self._buffers: dict[tuple[bytes, str], _Buffer] = {}
         # Taken once: a harness that is replaced in between must not get half of a bundle.
         self.worker_handlers = [
-            SimpleNamespace(control_conn=one.control_conn, data_conn=one.data_conn, worker_id=one.worker_id)
-            for one in context.worker_handlers
+            SimpleNamespace(
+                control_conn=handler.control_conn, data_conn=handler.data_conn, worker_id=handler.worker_id
+            )
         ]
 
     def __getattr__(self, name: str) -> Any:
@@ -69,12 +72,18 @@ class Retries:
         repeats: How often each bundle is run besides, its outputs and state forgotten.
         on_failure: Is told of each failure.
         on_attempt: Called when an attempt ends, with the metrics that count, or None.
+        distribution: Chooses the harness of each attempt.
     """
 
     def __init__(
-        self, repeats: int, on_failure: Callable[[str], None], on_attempt: Callable[[Any | None], None]
+        self,
+        repeats: int,
+        on_failure: Callable[[str], None],
+        on_attempt: Callable[[Any | None], None],
+        distribution: Distribution,
     ) -> None:
         self._repeats = repeats
+        self._distribution = distribution
         self._on_failure = on_failure
         self._on_attempt = on_attempt
         self._process: Any = None
@@ -100,11 +109,10 @@ class Retries:
         workers: list[str] = []
         repeats = self._repeats
         while True:
-            attempt = _Attempt(context)
-            manager.bundle_context_manager = attempt
             try:
-                counts = not repeats
-                result = self._attempt(manager, context, arguments, options, counts=counts)
+                with self._distribution.turn(context.worker_handlers) as handler:
+                    attempt = manager.bundle_context_manager = _Attempt(context, handler)
+                    result = self._attempt(manager, context, arguments, options, counts=not repeats)
             except RuntimeError as error:
                 self._on_attempt(None)
                 workers.append(getattr(manager._worker_handler, "worker_id", "?"))

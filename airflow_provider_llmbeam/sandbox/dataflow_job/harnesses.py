@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -103,12 +104,16 @@ class Harness(worker_handlers.GrpcWorkerHandler):
     def start_worker(self) -> None:
         """Start a process, and watch it."""
         POOL.add(self)
+        # Each stands for a machine: what processes of one machine share in files, these must not.
+        files = Path(os.environ["SEMI_PERSISTENT_DIRECTORY"], "machines", self.worker_id)
+        files.mkdir(parents=True, exist_ok=True)
         control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
         environment = {
             **os.environ,
             "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
             "LOGGING_API_SERVICE_DESCRIPTOR": text_format.MessageToString(self.logging_api_service_descriptor()),
             "WORKER_ID": self.worker_id,
+            "TMPDIR": str(files),
         }
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CODE], stdin=subprocess.PIPE, env=environment

@@ -116,3 +116,16 @@ def test_only_errors_that_somebody_meant_are_not_retried():
         error.__name__ for error in errors if issubclass(error, exceptions.JobError) and not error.retryable
     }
     assert lasting == {"JobCancelledError", "BudgetExceededError"}
+
+
+def test_what_a_launcher_refuses_is_not_tried_again():
+    launcher = (
+        "Error occurred in the launcher container: Template launch failed. Its last lines:\nA library's remark\n"
+        "16:08:12 `source.uri` 'gs://rows/in*.csv' matches no file. Nothing was sent or billed."
+    )
+    error = failure([launcher], "Dataflow job '1'", JOURNAL)
+    assert type(error) is JobSpecError
+    assert str(error) == (
+        "Dataflow job '1' was not submitted by its template: `source.uri` 'gs://rows/in*.csv' matches no file. "
+        "Nothing was sent or billed."
+    )

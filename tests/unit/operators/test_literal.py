@@ -115,3 +115,11 @@ def test_only_what_was_set_is_kept_and_the_type() -> None:
 @pytest.mark.parametrize("value", [None, "{{ ds }}", {"uri": "a"}, 3])
 def test_plain_data_stays_as_it_is(value: Any) -> None:
     assert plain(value) is value
+
+
+def test_what_is_wrong_with_the_whole_spec_is_found_though_its_prompt_has_braces() -> None:
+    on_dataflow = {"type": "dataflow", "location": "europe-west1"}
+    never_rendered = ("prompt.template", "prompt.system")
+    (problem,) = literal_problems(JobSpec, job(runner=on_dataflow), never_rendered)
+    assert "`source.uri` 'in/*.jsonl'" in problem.want
+    assert not literal_problems(JobSpec, job(runner=on_dataflow, sink={"uri": "{{ params.out }}"}), never_rendered)

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
 from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.operators.task_job import END_SECONDS, STORE_KEY, TaskJob, TaskJobs
+from airflow_provider_llmbeam.operators.task_job import CLOCK_SECONDS, END_SECONDS, STORE_KEY, TaskJob, TaskJobs
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import dataflow_name, identity, labels
 
@@ -26,8 +26,8 @@ class Dataflow:
         self.jobs[job_id] = DataflowJob(job_id, dataflow_name(spec), state, datetime.now(UTC), labels(spec))
 
     def find(self, wanted, *, active_only=False):
-        assert active_only
-        return [job for job in self.jobs.values() if job.name.startswith(wanted)]
+        found = [job for job in self.jobs.values() if job.name.startswith(wanted)]
+        return [job for job in found if not (active_only and job.is_over)]
 
     def get(self, job_id):
         if job_id not in self.jobs:
@@ -167,6 +167,28 @@ def test_a_finished_job_of_another_spec_is_not_collected(jobs, dataflow, spec):
     jobs.remember(TaskJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
     assert jobs.find(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "another"}})) is None
+
+
+def test_a_try_killed_before_it_knew_its_job_leaves_it_to_be_collected(jobs, dataflow, store, spec):
+    jobs.intend(spec)
+    dataflow.add(spec, "j1", "JOB_STATE_DONE")
+    found = jobs.find(spec)
+    assert (found.id, found.is_attached) == ("j1", True)
+    assert store[STORE_KEY]["id"] == "j1"
+
+
+def test_a_job_that_was_there_before_the_intent_is_not_collected(dataflow, store, log, spec):
+    jobs = TaskJobs(dataflow, store, log, now=lambda: datetime.now(UTC).timestamp() + CLOCK_SECONDS + 1)
+    dataflow.add(spec, "j1", "JOB_STATE_DONE")
+    jobs.intend(spec)
+    assert jobs.find(spec) is None
+
+
+@pytest.mark.parametrize("state", ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"])
+def test_an_intended_job_that_did_not_succeed_is_not_collected(jobs, dataflow, spec, state):
+    jobs.intend(spec)
+    dataflow.add(spec, "j1", state)
+    assert jobs.find(spec) is None
 
 
 def test_a_clear_after_success_runs_again(jobs, dataflow, spec):

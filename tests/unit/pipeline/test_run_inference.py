@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.journal import read_entries
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError
 from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT, LLMModelHandler
 from airflow_provider_llmbeam.spec import Batching, EchoModel, GeminiModel, Limits, OpenAIModel
 
@@ -110,3 +112,14 @@ def test_a_batch_is_measured_by_its_prompts() -> None:
     handler = LLMModelHandler(ECHO)
     assert handler.get_num_bytes(["abc", Prompt("de")]) == 5
     assert handler.get_metrics_namespace() == "llmbeam"
+
+
+def test_a_bundle_that_is_tried_again_in_a_process_has_no_new_budget() -> None:
+    price = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 0}
+    limits = Limits.parse({"budget_usd": 1, "price": price, "max_in_flight": 1})
+    handler = pickle.loads(pickle.dumps(LLMModelHandler(ECHO, limits=limits)))
+    for batch in (["two words", "duo words"], ["one of more words than two", "two of more words than two"]):
+        with pytest.raises(BudgetExceededError, match=r"has spent \$2 on 2 input"):
+            answers(handler, batch)
+    assert answers(LLMModelHandler(ECHO, limits=limits), ["a"]), "another run has one of its own"
+    gc.collect()  # the errors hold their engines

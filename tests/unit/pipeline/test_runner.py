@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.runner import runner_of
+from airflow_provider_llmbeam.pipeline.runner import EXPERIMENTS, runner_of
 from airflow_provider_llmbeam.spec.identity import dataflow_name
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -101,7 +101,7 @@ def test_the_spec_of_dataflow_becomes_options_of_beam() -> None:
     assert workers.subnetwork == "regions/europe-west1/subnetworks/private"
     assert workers.use_public_ips is False
     assert workers.disk_size_gb == 50
-    assert options.view_as(DebugOptions).experiments == ["no_use_multiple_sdk_containers", "one", "two"]
+    assert options.view_as(DebugOptions).experiments == [*EXPERIMENTS, "one", "two"]
     assert options.view_as(SetupOptions).extra_packages == ["/p/worker.whl"]
 
 

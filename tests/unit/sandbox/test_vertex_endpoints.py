@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import httpx
 import pytest
 from google.api_core.exceptions import (
     AlreadyExists,
@@ -17,6 +18,7 @@ from google.api_core.exceptions import (
 )
 from google.cloud import aiplatform_v1 as v1
 from google.cloud import aiplatform_v1beta1 as beta
+from google.cloud import run_v2
 
 from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox
 
@@ -94,7 +96,11 @@ def clock():
 
 @pytest.fixture(scope="module")
 def served(clock):
-    quota = {LOCATION: {"NVIDIA_L4": 4, "NVIDIA_H100_80GB": 8}, "us-central1": {"NVIDIA_L4": 0}}
+    quota = {
+        LOCATION: {"NVIDIA_L4": 4},
+        "europe-west1": {"NVIDIA_H100_80GB": 8},
+        "us-central1": {"NVIDIA_L4": 0},
+    }
     with Sandbox(clock=clock, endpoint_seconds=600, gpu_quota=quota) as sandbox, Proxy(sandbox) as proxy:
         yield sandbox, proxy
 
@@ -355,6 +361,90 @@ def test_faults_of_the_first_call_come_at_once(cloud, sandbox) -> None:
     sandbox.faults.queue("vertex.modelGarden.deploy", Fault(kind="quota"))
     with pytest.raises(TooManyRequests, match="nvidia_l4_gpus"):
         cloud.garden_deploy()
+
+
+def test_one_location_may_be_out_of_stock_and_another_not(cloud, sandbox) -> None:
+    sandbox.faults.when("vertex.modelGarden.deploy", f"/{LOCATION}", Fault(kind="stock-out", after_seconds=30))
+    with pytest.raises(ServiceUnavailable, match="temporarily unavailable"):
+        cloud.done(cloud.garden_deploy(), seconds=30)
+    where = "europe-west1"
+    elsewhere = client_of(beta.ModelGardenServiceClient, where).deploy(
+        request={
+            "destination": f"projects/{PROJECT}/locations/{where}",
+            "hugging_face_model_id": "Qwen/Qwen3-0.6B",
+            "deploy_config": {"dedicated_resources": resources("a3-highgpu-1g", "NVIDIA_H100_80GB")},
+        }
+    )
+    assert cloud.done(elsewhere).endpoint
+
+
+def test_what_is_not_on_the_endpoint_yet_cannot_be_taken_off(cloud) -> None:
+    endpoint, model = cloud.endpoint().name, cloud.model()
+    asked = {"id": "7", "model": model, "dedicated_resources": resources()}
+    operation = cloud.endpoints.deploy_model(endpoint=endpoint, deployed_model=asked, traffic_split={"0": 100})
+    with pytest.raises(NotFound, match="not yet"):
+        cloud.endpoints.undeploy_model(endpoint=endpoint, deployed_model_id="7")
+    with pytest.raises((AlreadyExists, Conflict), match="DeployedModel with ID 7"):
+        cloud.endpoints.deploy_model(endpoint=endpoint, deployed_model=asked, traffic_split={"0": 100})
+    assert cloud.done(operation).deployed_model.id == "7"
+
+
+@pytest.mark.parametrize(
+    ("deployed", "error", "words"),
+    [
+        ({"model": "gemma"}, BadRequest, "Invalid Model resource name"),
+        ({"model": f"{PARENT}/models/none", "dedicated_resources": resources()}, NotFound, "models/none"),
+        ({}, BadRequest, "'automatic_resources' is not supported"),
+        ({"dedicated_resources": resources(replicas=0)}, BadRequest, "replica counts"),
+    ],
+    ids=["name", "unknown", "resources", "replicas"],
+)
+def test_a_deployment_that_cannot_be_is_refused(cloud, sandbox, deployed, error, words) -> None:
+    endpoint, model = cloud.endpoint().name, cloud.model()
+    with pytest.raises(error, match=words):
+        cloud.endpoints.deploy_model(
+            endpoint=endpoint, deployed_model={"model": model} | deployed, traffic_split={"0": 100}
+        )
+    assert sandbox.bill.running == []
+
+
+def test_a_model_needs_a_container_and_a_name(cloud) -> None:
+    for model in ({"display_name": "m"}, {"container_spec": {"image_uri": "x"}}):
+        with pytest.raises(BadRequest, match="required"):
+            cloud.models.upload_model(parent=PARENT, model=model)
+    with pytest.raises(BadRequest, match="display_name"):
+        cloud.endpoints.create_endpoint(parent=PARENT, endpoint={})
+    name = cloud.model("again")
+    with pytest.raises((AlreadyExists, Conflict), match="already exists"):
+        cloud.model("again")
+    with pytest.raises(NotFound, match="@2"):
+        cloud.models.get_model(name=f"{name}@2")
+    assert [one.name for one in cloud.models.list_models(parent=PARENT)] == [name]
+
+
+def test_a_model_is_labelled_later(cloud) -> None:
+    name = cloud.garden_deploy(own="llmbeam-m").operation.name.partition("/operations/")[0] + "/models/llmbeam-m"
+    labelled = cloud.models.update_model(
+        model={"name": name, "labels": {"llmbeam-key": "k"}}, update_mask={"paths": ["labels"]}
+    )
+    assert dict(labelled.labels) == {"llmbeam-key": "k"}
+    listed = cloud.models.list_models(request={"parent": PARENT, "filter": "labels.llmbeam-key=k"})
+    assert [one.name for one in listed] == [name]
+    with pytest.raises(BadRequest, match="cannot be updated"):
+        cloud.models.update_model(model={"name": name}, update_mask={"paths": ["artifact_uri"]})
+
+
+def test_there_is_no_location_for_all(cloud) -> None:
+    with pytest.raises(BadRequest, match="wildcard"):
+        list(client_of(v1.EndpointServiceClient).list_endpoints(parent=f"projects/{PROJECT}/locations/-"))
+    with pytest.raises(BadRequest, match="wildcard"):
+        list(run_v2.ServicesClient(transport="rest").list_services(parent=f"projects/{PROJECT}/locations/-"))
+
+
+def test_a_caller_without_a_token_is_turned_away(sandbox) -> None:
+    for path in ("v1/" + PARENT + "/endpoints", "v2/" + PARENT + "/services"):
+        refused = httpx.get(f"{sandbox.url}/{path}")
+        assert (refused.status_code, refused.json()["error"]["status"]) == (401, "UNAUTHENTICATED")
 
 
 def test_a_regional_host_serves_its_own_location_only(cloud, sandbox) -> None:

@@ -5,7 +5,7 @@ import pytest
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf.struct_pb2 import Value
 
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Quota, Sandbox, prompt_sha256
 
 LOCATION = "europe-west4"
 PARENT = f"projects/llmbeam-sandbox/locations/{LOCATION}"
@@ -163,6 +163,31 @@ def test_nothing_answers_without_endpoint_model_or_token(http, sandbox, clock) -
         404,
         404,
     ]
+
+
+def test_another_regions_host_does_not_answer(http, clock) -> None:
+    name = bring_up(clock).name
+    refused = http.post(f"https://us-central1-aiplatform.googleapis.com/v1/{name}/chat/completions", json=CHAT)
+    assert (refused.status_code, "does not match" in refused.text) == (400, True)
+
+
+def test_a_deployed_model_has_the_quota_of_any_other() -> None:
+    where = "/v1/projects/p/locations/us-central1"
+    with (
+        Sandbox(quota=Quota(requests_per_minute=1)) as sandbox,
+        httpx.Client(base_url=sandbox.url, headers=TOKEN) as local,
+    ):
+        spec = {"machineType": "g2-standard-12", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
+        asked = {
+            "publisherModelName": "publishers/google/models/gemma3@gemma-3-1b-it",
+            "modelConfig": {"acceptEula": True},
+            "endpointConfig": {"endpointUserId": "e"},
+            "deployConfig": {"dedicatedResources": {"machineSpec": spec, "minReplicaCount": 1}},
+        }
+        assert local.post(f"{where.replace('v1', 'v1beta1')}:deploy", json=asked).status_code == 200
+        answers = [local.post(f"{where}/endpoints/e/chat/completions", json=CHAT) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert answers[1].json()["error"]["status"] == "RESOURCE_EXHAUSTED"
 
 
 def test_a_model_that_warms_up_answers_503(http, clock) -> None:

@@ -1,0 +1,51 @@
+"""Every night: the mood of each review on Cloud Storage, by Gemini on Vertex AI, on Dataflow.
+
+The task gives its worker slot back while Dataflow works. The same file on a laptop, with no other change:
+
+    export LLMBEAM_RUNNER='{"type": "direct"}'
+
+What has to be there before the first run is in docs/dataflow.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+PROJECT = os.environ.get("LLMBEAM_PROJECT", "my-project")
+BUCKET = os.environ.get("LLMBEAM_BUCKET", "my-bucket")
+RUNNER = json.loads(os.environ.get("LLMBEAM_RUNNER", '{"type": "dataflow", "location": "europe-west1"}'))
+# A run that was started by hand has no logical date, hence no `{{ ds }}`.
+DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
+
+with DAG(
+    "reviews_on_dataflow",
+    schedule="@daily",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,  # two runs at once would share one quota
+    doc_md=__doc__,
+):
+    RunInferenceOperator(
+        task_id="judge",
+        source={"uri": f"gs://{BUCKET}/reviews/{DAY}.jsonl", "key": ["review_id"]},
+        prompt={
+            "template": "What is the mood of this review?\n\n{{ row.text }}",
+            "output_schema": {
+                "type": "object",
+                "properties": {"mood": {"type": "string", "enum": ["good", "mixed", "bad"]}},
+                "required": ["mood"],
+            },
+        },
+        model={"type": "gemini", "name": "gemini-2.5-flash", "project": PROJECT},
+        limits={"requests_per_minute": 600, "budget_usd": 20},
+        sink={"uri": f"gs://{BUCKET}/moods/day={DAY}"},
+        runner=RUNNER,
+        retries=3,
+        execution_timeout=timedelta(hours=6),
+    )

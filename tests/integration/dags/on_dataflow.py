@@ -1,0 +1,58 @@
+"""One task that runs its job on Dataflow, in all the ways that waiting for it can end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+HOUR = timedelta(hours=1)
+CASE = "gs://rows/{{ dag_run.conf['case'] }}"
+
+
+def ask(
+    *, cancel_on_kill: bool = True, retries: int = 2, retry_delay: timedelta = timedelta(seconds=1), **kwargs
+) -> None:
+    RunInferenceOperator(
+        task_id="ask",
+        source={"uri": f"{CASE}/in.jsonl", "key": ["id"]},
+        prompt={"template": "Say {{ row.text }}"},
+        model={"type": "gemini", "name": "gemini-2.5-flash", "project": "llmbeam-sandbox"},
+        sink={"uri": f"{CASE}/out"},
+        limits={"max_in_flight": 2},
+        batching={"max_batch_size": 4},
+        runner={
+            "type": "dataflow",
+            "location": "europe-west1",
+            "poll_interval_seconds": 10,
+            "cancel_on_kill": cancel_on_kill,
+        },
+        retries=retries,
+        retry_delay=retry_delay,
+        **kwargs,
+    )
+
+
+with DAG("deferred", schedule=None):
+    ask()
+
+with DAG("deferred_late", schedule=None):
+    ask(retry_delay=HOUR)
+
+with DAG("deferred_kept", schedule=None):
+    ask(cancel_on_kill=False)
+
+with DAG("deferred_timeout", schedule=None):
+    ask(execution_timeout=HOUR, retries=0)
+
+with DAG("deferred_run_timeout", schedule=None, dagrun_timeout=HOUR):
+    ask()
+
+with DAG("waiting", schedule=None):
+    ask(deferrable=False)
+
+with DAG("waiting_timeout", schedule=None):
+    # Airflow measures this one by a timer of the task's process, which nobody can set forward.
+    ask(deferrable=False, execution_timeout=timedelta(seconds=75), retries=0)

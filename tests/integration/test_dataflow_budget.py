@@ -1,0 +1,111 @@
+"""`limits.budget_usd` of a job on Dataflow: watched from outside and by each worker; what was paid for is kept."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.sandbox import Latency, Sandbox
+
+WORKERS, MAX_IN_FLIGHT, LATENCY_SECONDS, ROWS = 4, 4, 2.0, 400
+#: A dollar for a token of a prompt, and nothing for an answer; a prompt of this length has three.
+PRICE = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 0}
+ROW_USD = 3.0
+#: Between two segments of a journal on an object store: answers that a killed worker has not shown yet.
+SEGMENT_SECONDS = 15.0
+
+
+@pytest.fixture
+def sandbox():
+    latency = Latency(mean_seconds=LATENCY_SECONDS)
+    with Sandbox(buckets=("rows",), latency=latency, dataflow_workers=WORKERS) as running:
+        yield running
+
+
+@pytest.fixture
+def ask(run_dag, google):
+    """Runs the job with a budget; returns the run, the state of the task and its error."""
+    from google.cloud import storage
+
+    text = "".join(json.dumps({"id": number, "text": f"row {number:03}"}) + "\n" for number in range(ROWS))
+    storage.Client().bucket("rows").blob("in.jsonl").upload_from_string(text)
+
+    def run(budget_usd, *, deferrable, poll_interval_seconds=10):
+        errors = []
+        with DAG(f"budget_{budget_usd:.0f}_{deferrable}", schedule=None) as dag:
+            RunInferenceOperator(
+                task_id="ask",
+                source={"uri": "gs://rows/in.jsonl", "key": ["id"]},
+                prompt={"template": "Say {{ row.text }}"},
+                model={"type": "gemini", "project": google.project},
+                sink={"uri": "gs://rows/out"},
+                limits={"budget_usd": budget_usd, "price": PRICE, "max_in_flight": MAX_IN_FLIGHT},
+                runner={
+                    "type": "dataflow",
+                    "location": "europe-west1",
+                    "max_workers": WORKERS,
+                    "poll_interval_seconds": poll_interval_seconds,
+                },
+                job_name="one-job",
+                deferrable=deferrable,
+                retries=2,
+                retry_delay=timedelta(0),
+                on_failure_callback=lambda context: errors.append(context["exception"]),
+            )
+        dag_run, states = run_dag(dag)
+        return dag_run.get_task_instance("ask"), states["ask"], errors
+
+    return run
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_job_whose_workers_together_spend_too_much_is_cancelled(ask, sandbox, deferrable):
+    budget_usd = 0.4 * ROWS * ROW_USD  # a worker alone has a quarter of the rows, and stays below it
+    task, state, errors = ask(budget_usd, deferrable=deferrable)
+    (error,) = errors
+    assert state == "failed"
+    assert isinstance(error, AirflowFailException), "a retry would have the same budget once more"
+    assert task.try_number == 1
+    assert f"`limits.budget_usd` allows ${budget_usd:,.2f}" in str(error)
+    assert "was cancelled" in str(error)
+    (job,) = sandbox.dataflow.jobs
+    assert job["currentState"] == "JOB_STATE_CANCELLED"
+    spent_usd = sandbox.stats()["billed_answers"] * ROW_USD
+    assert budget_usd < spent_usd < ROWS * ROW_USD, "the rest was not asked"
+
+    check_that_the_rest_is_asked(ask, sandbox, kills=1, deferrable=deferrable)
+
+
+@pytest.mark.timeout(400)
+def test_a_worker_that_spends_too_much_ends_the_job_itself(ask, sandbox):
+    budget_usd = 0.05 * ROWS * ROW_USD  # reached by each worker before anybody looks
+    task, state, errors = ask(budget_usd, deferrable=False, poll_interval_seconds=75)
+    (error,) = errors
+    assert state == "failed"
+    assert isinstance(error, AirflowFailException)
+    assert task.try_number == 1
+    assert "This process has spent $" in str(error)
+    (job,) = sandbox.dataflow.jobs
+    assert job["currentState"] == "JOB_STATE_FAILED"
+    spent_usd = sandbox.stats()["billed_answers"] * ROW_USD
+    assert WORKERS * budget_usd < spent_usd <= WORKERS * (budget_usd + (MAX_IN_FLIGHT + 1) * ROW_USD)
+
+    check_that_the_rest_is_asked(ask, sandbox, kills=0, deferrable=False)
+
+
+def check_that_the_rest_is_asked(ask, sandbox, *, kills, deferrable):
+    task, state, errors = ask(10 * ROWS * ROW_USD, deferrable=deferrable)
+    assert (state, errors) == ("success", [])
+    manifest = task.xcom_pull(task_ids="ask")
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    paid = sandbox.requests.paid("gemini.generateContent")
+    print("paid twice:", paid.total() - len(paid), manifest["origins"])
+    assert len(paid) == ROWS
+    rows_of_a_segment = SEGMENT_SECONDS / LATENCY_SECONDS * MAX_IN_FLIGHT
+    assert paid.total() - ROWS <= kills * WORKERS * (rows_of_a_segment + MAX_IN_FLIGHT)

@@ -1,0 +1,205 @@
+"""What is wrong before a job is on Dataflow: one sentence within seconds, no job, no bill, no retry."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.sandbox import Fault, Sandbox
+
+#: Mostly under a second; the first one of a session imports Airflow and the clients, 17 s on a busy machine.
+SECONDS = 40.0
+FORBIDDEN = Fault(kind="error", http_status=403)
+DATAFLOW = {"type": "dataflow", "location": "europe-west1"}
+TEMPLATE_URI = "gs://rows/template.json"
+
+
+@pytest.fixture
+def sandbox():
+    with Sandbox(buckets=("rows",), projects=("llmbeam-sandbox",)) as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(google):
+    from google.cloud import storage
+
+    found = storage.Client().bucket("rows")
+    found.blob("in.jsonl").upload_from_string('{"id": 1, "text": "row"}\n')
+    return found
+
+
+@pytest.fixture
+def refusal(run_dag, google, sandbox, bucket):
+    """Runs a task that must be refused; returns the words of the error."""
+
+    def run(more=None, **changes) -> str:
+        errors = []
+        arguments = {
+            "source": {"uri": "gs://rows/in.jsonl", "key": ["id"]},
+            "prompt": {"template": "Say {{ row.text }}"},
+            "model": {"type": "gemini", "project": "llmbeam-sandbox"},
+            "sink": {"uri": "gs://rows/out"},
+            "runner": DATAFLOW | (more or {}),
+        }
+        with DAG("refused", schedule=None) as dag:
+            RunInferenceOperator(
+                task_id="ask",
+                retries=2,
+                retry_delay=timedelta(0),
+                on_failure_callback=lambda context: errors.append(context["exception"]),
+                **(arguments | changes),
+            )
+        started = time.monotonic()
+        dag_run, states = run_dag(dag)
+        seconds = time.monotonic() - started
+        (error,) = errors
+        print(f"\n{seconds:.1f} s: {type(error).__name__}: {error}")
+        assert states == {"ask": "failed"}
+        assert isinstance(error, AirflowFailException), "a retry would repeat it"
+        assert dag_run.get_task_instance("ask").try_number == 1
+        assert seconds < SECONDS
+        assert sandbox.dataflow.jobs == []
+        assert sandbox.stats()["billed_answers"] == 0
+        assert not sandbox.refused_hosts
+        words = str(error)
+        assert words.count("Nothing was sent or billed.") == 1
+        assert "\n" not in words
+        return words
+
+    return run
+
+
+def test_a_project_that_is_not_there(refusal):
+    words = refusal({"project": "no-such-project"})
+    assert "'no-such-project'" in words
+
+
+def test_a_bucket_of_temp_uri_that_is_not_there(refusal):
+    words = refusal({"temp_uri": "gs://no-such-bucket/tmp"})
+    assert "no-such-bucket" in words
+
+
+def test_a_bucket_of_the_sink_that_is_not_there(refusal):
+    words = refusal(sink={"uri": "gs://no-such-bucket/out"})
+    assert "no-such-bucket" in words
+
+
+def test_a_bucket_of_the_sink_that_is_not_there_though_temp_uri_is(refusal):
+    words = refusal({"temp_uri": "gs://rows/tmp"}, sink={"uri": "gs://no-such-bucket/out"})
+    assert "no-such-bucket" in words
+
+
+def test_a_bucket_of_the_source_that_is_not_there(refusal):
+    words = refusal(source={"uri": "gs://no-such-bucket/in.jsonl", "key": ["id"]})
+    assert "no-such-bucket" in words
+
+
+def test_a_file_of_the_source_that_is_not_there(refusal):
+    words = refusal(source={"uri": "gs://rows/no-such-file.jsonl", "key": ["id"]})
+    assert "no-such-file.jsonl" in words
+
+
+def test_a_bucket_of_the_sink_that_is_not_there_without_dataflow(refusal):
+    words = refusal(sink={"uri": "gs://no-such-bucket/out"}, runner=None)
+    assert "no-such-bucket" in words
+
+
+def test_an_account_that_may_not_list_jobs(refusal, sandbox):
+    sandbox.faults.every("dataflow.jobs.list", 1, FORBIDDEN)
+    words = refusal()
+    assert "roles/dataflow.developer" in words
+
+
+def test_an_account_that_may_not_create_jobs(refusal, sandbox):
+    sandbox.faults.every("dataflow.jobs.create", 1, FORBIDDEN)
+    words = refusal()
+    assert "roles/dataflow.developer" in words
+
+
+def test_an_account_that_may_not_see_the_bucket(refusal, sandbox):
+    sandbox.faults.every("storage.objects.list", 1, FORBIDDEN)
+    words = refusal()
+    assert "roles/storage.objectAdmin" in words
+
+
+def test_an_account_that_may_not_write_to_the_bucket(refusal, sandbox):
+    sandbox.faults.every("storage.objects.insert", 1, FORBIDDEN)
+    sandbox.faults.every("storage.uploads.start", 1, FORBIDDEN)
+    words = refusal()
+    assert "gs://rows" in words
+    assert "{" not in words, "the service's words, not its JSON"
+
+
+def test_credentials_in_a_file_that_is_not_there(refusal, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
+    words = refusal()
+    assert "/nowhere/key.json" in words
+
+
+def test_no_credentials_at_all(refusal, monkeypatch, tmp_path):
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = refusal()
+    assert "gcloud auth application-default login" in words
+
+
+def test_a_machine_type_that_is_not_there(refusal):
+    words = refusal({"machine_type": "n9-enormous-3"})
+    assert "n9-enormous-3" in words
+
+
+def test_a_region_that_is_not_there(refusal):
+    words = refusal({"location": "atlantis-north1234"})
+    assert "atlantis-north1234" in words
+
+
+def test_a_template_that_is_not_there(refusal):
+    words = refusal({"flex_template": TEMPLATE_URI})
+    assert TEMPLATE_URI in words
+
+
+def test_a_template_that_is_no_json(refusal, bucket):
+    bucket.blob("template.json").upload_from_string("This is not JSON.")
+    words = refusal({"flex_template": TEMPLATE_URI})
+    assert TEMPLATE_URI in words
+
+
+def test_a_template_launch_that_is_forbidden(refusal, bucket, sandbox):
+    bucket.blob("template.json").upload_from_string('{"image": "example/llmbeam:1"}')
+    sandbox.faults.every("dataflow.flexTemplates.launch", 1, FORBIDDEN)
+    words = refusal({"flex_template": TEMPLATE_URI})
+    assert "roles/dataflow.developer" in words
+
+
+def test_an_impersonation_chain_without_dataflow(refusal):
+    words = refusal(runner={"type": "direct"}, impersonation_chain="a@llmbeam-sandbox.iam.gserviceaccount.com")
+    assert "`impersonation_chain`" in words
+
+
+def test_a_connection_that_is_not_there(refusal):
+    words = refusal(gcp_conn_id="no_such_connection")
+    assert "'no_such_connection'" in words
+
+
+def test_local_places_are_refused_when_the_dag_is_parsed(tmp_path):
+    with pytest.raises(JobSpecError) as caught:
+        RunInferenceOperator(
+            task_id="ask",
+            source={"uri": str(tmp_path / "in.jsonl"), "key": ["id"]},
+            prompt={"template": "Say {{ row.text }}"},
+            model={"type": "gemini", "project": "llmbeam-sandbox"},
+            sink={"uri": str(tmp_path / "out")},
+            runner=DATAFLOW,
+        )
+    words = str(caught.value)
+    assert "`source.uri`" in words
+    assert "`sink.uri`" in words
+    assert "gs://" in words
