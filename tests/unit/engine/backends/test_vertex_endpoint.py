@@ -343,6 +343,7 @@ def test_only_instances_take_several_prompts() -> None:
     assert kinds == {"chat": False, "instances": True, "raw": False}
 
 
-def test_an_answer_that_begins_like_its_prompt_by_chance_keeps_the_rest() -> None:
-    assert _reply({"text": "Hello"}, "Hello", "m").text == ""
-    assert _reply("No, Hello", "Hello", "m").text == "No, Hello"
+@pytest.mark.parametrize("answer", ["Hello", "Hello, you.", "No, Hello"])
+def test_an_answer_that_repeats_its_prompt_stays_whole(answer: str) -> None:
+    assert _reply(answer, "Hello", "m").text == answer
+    assert _reply({"text": answer}, "Hello", "m").text == answer
