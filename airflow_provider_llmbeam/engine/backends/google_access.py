@@ -142,8 +142,8 @@ def _id_token_credentials(found: Credentials, audience: str) -> Credentials:
                 )
             except GoogleAuthError as error:
                 raise JobSpecError(
-                    f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token, and the metadata server of "
-                    f"this machine does not answer: {error} Nothing was sent or billed."
+                    f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token, and the metadata "
+                    f"server of this machine does not answer: {error} Nothing was sent or billed."
                 ) from error
     raise JobSpecError(
         f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token of a service account, and the "

@@ -133,17 +133,25 @@ def test_a_chat_is_sent_below_the_endpoints_name_without_a_model() -> None:
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
 
 
-def test_a_chat_is_streamed() -> None:
+@pytest.mark.parametrize("end", ["data: [DONE]\n\n", ""], ids=["told", "not told"])
+def test_a_chat_is_streamed_and_its_end_need_not_be_told(end: str) -> None:
     pieces = [
         {"choices": [{"delta": {"content": "Hi"}}]},
         {"choices": [{"delta": {"content": "."}, "finish_reason": "length"}]},
         {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}},
     ]
-    text = "".join(f"data: {json.dumps(piece)}\n\n" for piece in pieces) + "data: [DONE]\n\n"
+    text = "".join(f"data: {json.dumps(piece)}\n\n" for piece in pieces) + end
     (reply,) = ask(lambda *_: web.Response(text=text), Prompt("Hello"), generation=Generation(stream=True))
     assert isinstance(reply, Reply)
     assert (reply.text, reply.finish_reason, reply.output_tokens) == ("Hi.", "max_tokens", 2)
     assert reply.first_token_seconds is not None
+
+
+def test_a_stream_that_ends_before_its_answer_does_is_broken() -> None:
+    text = 'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n\n'
+    (error,) = ask(lambda *_: web.Response(text=text), Prompt("Hello"), generation=Generation(stream=True))
+    assert isinstance(error, RequestError)
+    assert error.kind == "connection"
 
 
 def test_several_prompts_share_a_predict_request_and_each_gets_its_own_answer() -> None:
