@@ -238,6 +238,10 @@ def _no_answer(content: bytes) -> RequestError:
 def error_of(model: VertexEndpointModel, http_status: int, retry_after: str | None, text: str) -> RequestError:
     """Reads an error response."""
     error = chat_error_of(http_status, retry_after, text)
+    if http_status == 400 and "through the shared Vertex AI domain" in text:
+        # Every row would meet the same, so it is told as an address where nothing is, which ends the job soon.
+        message = f"{error.message.rstrip('.')}. Set `base_url` to https:// and that name."
+        return RequestError("not_found", message, http_status=http_status)
     if http_status == 404 or (http_status == 400 and _has_no_model(text)):
         return RequestError(
             "not_found",
