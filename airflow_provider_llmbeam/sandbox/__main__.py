@@ -52,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             dataflow_workers=options.dataflow_workers,
             dataflow_bundle_repeats=options.dataflow_bundle_repeats,
             dataflow_start_seconds=options.dataflow_start_seconds,
+            endpoint_seconds=options.endpoint_seconds,
+            endpoint_warm_seconds=options.endpoint_warm_seconds,
+            cold_start_seconds=options.cold_start_seconds,
         )
     except ValueError as error:
         parser.error(str(error))
@@ -155,6 +158,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dataflow-start-seconds", type=float, default=0.0, metavar="X", help="before a job runs (default: 0)"
     )
+    for name, what in (
+        ("endpoint", "of each operation on endpoints, models and services"),
+        ("endpoint-warm", "that a deployed model answers 503 at first"),
+        ("cold-start", "that an instance of Cloud Run answers 503 at first"),
+    ):
+        parser.add_argument(f"--{name}-seconds", type=float, default=0.0, metavar="X", help=f"{what} (default: 0)")
     parser.add_argument(
         "--env",
         nargs="?",

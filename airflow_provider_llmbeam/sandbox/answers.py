@@ -25,11 +25,13 @@ class Answer:
         text: The answer, after any cut.
         output_tokens: Its length.
         is_cut: Whether it was longer than the caller's limit.
+        parts: The answers to the parts of a call, when it has some; `text` is then "".
     """
 
     text: str
     output_tokens: int
     is_cut: bool
+    parts: tuple[Answer, ...] = ()
 
 
 def count_tokens(text: str) -> int:

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from aiohttp import web
 
@@ -60,6 +61,7 @@ class Backend:
         self.refused_hosts: Counter[str] = Counter()
         self.on_reset: list[Callable[[], None]] = []
         self.jobs_by_state: Callable[[], dict[str, int]] = dict
+        self.bill: Callable[[float], dict[str, Any]] = lambda after: {}
         self._latency = latency
         self._clock = clock
         self._random = random.Random(seed)
@@ -145,6 +147,10 @@ class Backend:
     def _think(self, call: ModelCall) -> Answer:
         if call.is_blocked or call.texts:
             return _NO_ANSWER
+        if call.parts:
+            answers = tuple(map(self._think, call.parts))
+            tokens = sum(answer.output_tokens for answer in answers)
+            return Answer(text="", output_tokens=tokens, is_cut=False, parts=answers)
         answer = answer_text(
             call.prompt,
             model=call.model,
@@ -178,7 +184,7 @@ class Backend:
                 method=dialect.method,
                 model=call.model if call else "",
                 prompt_sha256=call.prompt_sha256 if call else "",
-                texts_sha256=tuple(map(prompt_sha256, call.texts)) if call else (),
+                texts_sha256=_each(call) if call else (),
                 http_status=http_status,
                 input_tokens=call.input_tokens if call and is_billed else 0,
                 output_tokens=answer.output_tokens if answer and is_billed else 0,
@@ -188,3 +194,7 @@ class Backend:
             ),
             arrival.epoch,
         )
+
+
+def _each(call: ModelCall) -> tuple[str, ...]:
+    return tuple(part.prompt_sha256 for part in call.parts) or tuple(map(prompt_sha256, call.texts))

@@ -27,7 +27,8 @@ class MethodStats(TypedDict):
 class Stats(TypedDict):
     """What the sandbox has done since it started, or since the last reset. Times in epoch seconds.
 
-    `dataflow_jobs` counts jobs by state, e.g. {"RUNNING": 1}.
+    `dataflow_jobs` counts jobs by state, e.g. {"RUNNING": 1}. `bill` is that of accelerators: what is `running`,
+    past `lines`, `gpu_minutes`, `usd`, `usd_per_hour`.
     """
 
     methods: dict[str, MethodStats]
@@ -39,6 +40,7 @@ class Stats(TypedDict):
     storage_bytes_sent: int
     bigquery_bytes_billed: int
     dataflow_jobs: dict[str, int]
+    bill: dict[str, Any]
     refused_hosts: dict[str, int]
     quota: dict[str, Any]
     first_request_at: float | None
@@ -61,6 +63,7 @@ def stats(backend: Backend) -> Stats:
         storage_bytes_sent=sum(record.sent_bytes for record in stored),
         bigquery_bytes_billed=backend.billed_bytes,
         dataflow_jobs=backend.jobs_by_state(),
+        bill=backend.bill(0.0),
         refused_hosts=dict(backend.refused_hosts),
         input_tokens=sum(record.input_tokens for record in records),
         output_tokens=sum(record.output_tokens for record in records),
@@ -106,6 +109,14 @@ def routes(backend: Backend) -> list[web.RouteDef]:
     async def get_stats(request: web.Request) -> web.Response:
         return _response(json_reply(stats(backend)))
 
+    async def get_bill(request: web.Request) -> web.Response:
+        try:
+            after = float(request.query.get("after", "0"))
+        except ValueError:
+            error = f"`after` must be seconds since the epoch; got {request.query['after']!r}."
+            return _response(json_reply({"error": error}, http_status=400))
+        return _response(json_reply(backend.bill(after)))
+
     async def post_faults(request: web.Request) -> web.Response:
         try:
             add_fault(backend.faults, read_object(await request.read()))
@@ -120,6 +131,7 @@ def routes(backend: Backend) -> list[web.RouteDef]:
     return [
         web.get("/", health),
         web.get("/sandbox/stats", get_stats),
+        web.get("/sandbox/bill", get_bill),
         web.post("/sandbox/faults", post_faults),
         web.post("/sandbox/reset", post_reset),
     ]

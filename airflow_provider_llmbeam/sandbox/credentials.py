@@ -54,7 +54,7 @@ def routes() -> list[web.RouteDef]:
             reply = google_error(404, f"The requested URL {request.path} was not found on this server.")
             return web.Response(status=404, body=reply.body, headers=reply.all_headers())
         fields = dict(parse_qsl((await request.read()).decode()))
-        audience = _claims(fields.get("assertion", "")).get("target_audience")
+        audience = claims_of(fields.get("assertion", "")).get("target_audience")
         answer: dict[str, Any] = {"token_type": "Bearer", "expires_in": TOKEN_SECONDS}
         answer |= {"id_token": _id_token(audience)} if audience else {"access_token": TOKEN}
         return _json(answer)
@@ -62,6 +62,10 @@ def routes() -> list[web.RouteDef]:
     async def access_token(request: web.Request) -> web.Response:
         expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + TOKEN_SECONDS))
         return _json({"accessToken": TOKEN, "expireTime": expires})
+
+    async def identity_token(request: web.Request) -> web.Response:
+        fields = json.loads(await request.read() or b"{}")
+        return _json({"token": _id_token(str(fields.get("audience") or ""))})
 
     async def allowed_locations(request: web.Request) -> web.Response:
         # google-auth asks this in a thread of its own; "0x0" means anywhere.
@@ -71,11 +75,13 @@ def routes() -> list[web.RouteDef]:
         web.post("/token", token),
         web.post("/oauth2/v4/token", token),
         web.post(f"{_ACCOUNTS}:generateAccessToken", access_token),
+        web.post(f"{_ACCOUNTS}:generateIdToken", identity_token),
         web.get(f"{_ACCOUNTS}/allowedLocations", allowed_locations),
     ]
 
 
-def _claims(token: str) -> dict[str, Any]:
+def claims_of(token: str) -> dict[str, Any]:
+    """Return what a JSON web token says, {} when it is none; its signature is not looked at."""
     body = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         found = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)) or b"{}")

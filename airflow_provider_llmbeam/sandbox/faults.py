@@ -69,6 +69,43 @@ Method = Literal[
     "dataflow.jobs.list",
     "dataflow.jobs.messages.list",
     "dataflow.jobs.update",
+    "vertex.chatCompletions",
+    "vertex.predict",
+    "vertex.rawPredict",
+    "vertex.endpoints.create",
+    "vertex.endpoints.delete",
+    "vertex.endpoints.deployModel",
+    "vertex.endpoints.get",
+    "vertex.endpoints.list",
+    "vertex.endpoints.patch",
+    "vertex.endpoints.undeployModel",
+    "vertex.modelGarden.deploy",
+    "vertex.modelGarden.get",
+    "vertex.models.delete",
+    "vertex.models.get",
+    "vertex.models.list",
+    "vertex.models.patch",
+    "vertex.models.upload",
+    "vertex.operations.cancel",
+    "vertex.operations.delete",
+    "vertex.operations.get",
+    "vertex.operations.list",
+    "vertex.operations.wait",
+    "run.services.create",
+    "run.services.delete",
+    "run.services.get",
+    "run.services.getIamPolicy",
+    "run.services.list",
+    "run.services.patch",
+    "run.services.setIamPolicy",
+    "run.operations.delete",
+    "run.operations.get",
+    "run.operations.list",
+    "run.operations.wait",
+    "run.health",
+    "run.models",
+    "run.chatCompletions",
+    "run.completions",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -83,9 +120,37 @@ FaultKind = Literal[
     "disconnect",
     "stream-error",
     "abort",
+    "stock-out",
+    "quota",
+    "operation-error",
+    "slow",
 ]
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-STREAMING_METHODS = frozenset({"gemini.streamGenerateContent", "openai.chatCompletions"})
+STREAMING_METHODS = frozenset(
+    {
+        "gemini.streamGenerateContent",
+        "openai.chatCompletions",
+        "run.chatCompletions",
+        "run.completions",
+        "vertex.chatCompletions",
+        "vertex.rawPredict",
+    }
+)
+GPU_METHODS = frozenset(
+    {"vertex.endpoints.deployModel", "vertex.modelGarden.deploy", "run.services.create", "run.services.patch"}
+)
+"""Those that ask for accelerators: there may be none, or none for this project."""
+OPERATION_METHODS = GPU_METHODS | {
+    "vertex.endpoints.create",
+    "vertex.endpoints.delete",
+    "vertex.endpoints.undeployModel",
+    "vertex.models.delete",
+    "vertex.models.upload",
+    "run.services.delete",
+}
+"""Those that begin a long-running operation."""
+_STATUS_KINDS = frozenset({"error", "stream-error", "operation-error", "stock-out"})
+_TIMED_KINDS = frozenset({"operation-error", "slow", "stock-out"})
 ABORTED_METHODS = frozenset({"storage.objects.insert", "bigquery.jobs.insert", "bigquery.jobs.query"})
 
 
@@ -102,12 +167,18 @@ class Fault:
     on an answer that is not streamed, a plain error).
     One kind ends the work itself: `abort` (half of an upload has arrived when the connection is lost, and
     no object is made; a BigQuery job fails half-way with `backendError`, and no table is changed).
+    Kinds for what takes long: `operation-error` (the operation begins, and ends in an error), `slow` (it takes
+    `after_seconds` rather than what the sandbox was told), and where accelerators are asked for `stock-out` (the
+    operation ends because the location has none left) and `quota` (refused at once: the project has too few).
 
     Attributes:
         kind: One of `FAULT_KINDS`.
-        http_status: 400 to 599; only for `error` and `stream-error`, where None means 500.
+        http_status: 400 to 599; only for `error`, `stream-error` and `operation-error`, where None means 500, and
+            for `stock-out`: 503 (also None) and 429 are worded differently.
         message: Replaces the service's usual message.
         retry_delay_seconds: Only for `rate-limit`, >= 0; None says no delay, as Vertex AI does.
+        after_seconds: When the operation ends, >= 0, by the sandbox's clock; only for `operation-error`,
+            `stock-out`, where None takes what the sandbox was told, and `slow`, which needs it.
 
     Raises:
         ValueError: A value is outside these bounds.
@@ -117,6 +188,7 @@ class Fault:
     http_status: int | None = None
     message: str = ""
     retry_delay_seconds: float | None = 1.0
+    after_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in FAULT_KINDS:
@@ -125,12 +197,27 @@ class Fault:
             self._check_http_status(self.http_status)
         if self.retry_delay_seconds is not None and not self.retry_delay_seconds >= 0:
             raise ValueError(f"`retry_delay_seconds` must be >= 0 or None; got {self.retry_delay_seconds!r}.")
+        self._check_after_seconds()
+
+    def _check_after_seconds(self) -> None:
+        if self.kind == "slow" and self.after_seconds is None:
+            raise ValueError("A 'slow' operation needs `after_seconds`: how long it takes.")
+        if self.after_seconds is None:
+            return
+        if self.kind not in _TIMED_KINDS:
+            raise ValueError(
+                f"`after_seconds` belongs to the kinds {', '.join(sorted(_TIMED_KINDS))}, not to {self.kind!r}."
+            )
+        if not self.after_seconds >= 0:
+            raise ValueError(f"`after_seconds` must be >= 0; got {self.after_seconds!r}.")
 
     def _check_http_status(self, http_status: int) -> None:
-        if self.kind not in ("error", "stream-error"):
+        if self.kind not in _STATUS_KINDS:
             raise ValueError(
-                f"`http_status` belongs to the kinds 'error' and 'stream-error', not to {self.kind!r}."
+                f"`http_status` belongs to the kinds {', '.join(sorted(_STATUS_KINDS))}, not to {self.kind!r}."
             )
+        if self.kind == "stock-out" and http_status not in (429, 503):
+            raise ValueError(f"`http_status` of a 'stock-out' must be 429 or 503; got {http_status!r}.")
         if not 400 <= http_status <= 599:
             raise ValueError(f"`http_status` of a fault must be 400 to 599; got {http_status!r}.")
 
@@ -211,7 +298,8 @@ class Faults:
         """Give `fault` to calls of `method` whose text contains a string.
 
         The text is prompt and system text of a model, bucket and object of a storage method, path and
-        body of a BigQuery or Dataflow method, project and secret of a Secret Manager method.
+        body of a BigQuery, Dataflow, Vertex AI or Cloud Run method, project and secret of a Secret Manager
+        method.
 
         Args:
             method: The method to watch.
@@ -283,6 +371,10 @@ def _check_fits(method: Method, fault: Fault) -> None:
         raise ValueError(f"A 'stream-error' needs one of {', '.join(sorted(STREAMING_METHODS))}; got {method!r}.")
     if fault.kind == "abort" and method not in ABORTED_METHODS:
         raise ValueError(f"An 'abort' needs one of {', '.join(sorted(ABORTED_METHODS))}; got {method!r}.")
+    if fault.kind in ("stock-out", "quota") and method not in GPU_METHODS:
+        raise ValueError(f"A {fault.kind!r} needs one of {', '.join(sorted(GPU_METHODS))}; got {method!r}.")
+    if fault.kind in ("operation-error", "slow") and method not in OPERATION_METHODS:
+        raise ValueError(f"A {fault.kind!r} needs one of {', '.join(sorted(OPERATION_METHODS))}; got {method!r}.")
 
 
 def _check_count(name: str, value: int) -> None:

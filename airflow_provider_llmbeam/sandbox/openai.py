@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.sandbox.schema import Schema
 LISTED_MODELS = ("google/gemma-3-1b-it", "gpt-4o-mini")
 """What `GET /v1/models` lists; chat completions take any model name."""
 CREATED = 1_700_000_000
+UNMETERED = frozenset({"openai.models", "run.models"})
 _METHODS: tuple[Method, ...] = ("openai.chatCompletions", "openai.models")
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 _ERROR_TYPE = {
@@ -69,23 +70,32 @@ class OpenAIDialect:
     input_token_limit: int
 
     @property
+    def listed(self) -> tuple[str, ...]:
+        """The names of the models there are."""
+        return LISTED_MODELS
+
+    @property
     def is_metered(self) -> bool:
         """Whether a call is charged to the quota, takes time and is billed."""
-        return self.method == "openai.chatCompletions"
+        return self.method not in UNMETERED
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Check and read a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
-        if self.method == "openai.models":
+        if self.method in UNMETERED:
             return ModelCall(model="", prompt="", system="", input_tokens=0, prompt_sha256="")
         try:
-            call = _call(read_object(body))
+            call = self.call(read_object(body))
         except (ValueError, TypeError, AttributeError, LookupError) as error:
             message = f"We could not parse the JSON body of your request: {error}"
             raise RefusedError(openai_error(400, message)) from error
         if call.input_tokens > self.input_token_limit:
             raise RefusedError(self._too_long(call.input_tokens))
         return call
+
+    def call(self, fields: Mapping[str, Any]) -> ModelCall:
+        """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
+        return chat_call(fields)
 
     def authenticate(self, request: web.Request) -> None:
         """Check the key; raises `RefusedError`."""
@@ -94,8 +104,8 @@ class OpenAIDialect:
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
         """Word an answer."""
-        if self.method == "openai.models":
-            return json_reply({"object": "list", "data": [_model(name) for name in LISTED_MODELS]})
+        if self.method in UNMETERED:
+            return json_reply({"object": "list", "data": [_model(name) for name in self.listed]})
         common = {"id": f"chatcmpl-{answer_id}", "created": CREATED, "model": call.model}
         reason = "length" if answer.is_cut else "stop"
         if call.is_streamed:
@@ -179,7 +189,8 @@ def openai_error(
     return json_reply({"error": error}, http_status=http_status, headers=headers)
 
 
-def _call(fields: Mapping[str, Any]) -> ModelCall:
+def chat_call(fields: Mapping[str, Any]) -> ModelCall:
+    """Read the fields of a chat completion; raises `RefusedError` when they are none."""
     model, messages = fields.get("model"), fields.get("messages")
     if not model:
         raise RefusedError(openai_error(400, "you must provide a model parameter"))

@@ -32,12 +32,19 @@ SERVED_HOSTS = frozenset(
         "generativelanguage.googleapis.com",
         "iamcredentials.googleapis.com",
         "oauth2.googleapis.com",
+        "run.googleapis.com",
         "secretmanager.googleapis.com",
         "storage.googleapis.com",
         "www.googleapis.com",
     }
 )
-SERVED_SUFFIXES = ("-aiplatform.googleapis.com",)
+SERVED_SUFFIXES = (
+    "-aiplatform.googleapis.com",
+    ".prediction.vertexai.goog",
+    ".run.app",
+    # Regional ones of Cloud Run.
+    "-run.googleapis.com",
+)
 GRPC_HOSTS = frozenset({"dataflow.googleapis.com"})
 """Those whose clients get gRPC when they ask for HTTP/2."""
 NEEDS_EXTRA = "The proxy needs a package more: `pip install 'airflow-provider-llmbeam[sandbox]'`."

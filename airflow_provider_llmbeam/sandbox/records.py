@@ -17,7 +17,7 @@ class RequestRecord:
         method: E.g. "gemini.generateContent".
         model: As asked for; "" when the request was refused before it was read.
         prompt_sha256: `prompt_sha256(prompt, system)`; "" when there was no prompt.
-        texts_sha256: `prompt_sha256(text)` of each text that was to be embedded.
+        texts_sha256: Of each text that was to be embedded, or answered by itself.
         http_status: As sent, or as it was about to be sent when the connection was dropped; None when
             the server never answers.
         input_tokens: 0 when nothing is billed.

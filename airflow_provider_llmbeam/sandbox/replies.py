@@ -40,6 +40,8 @@ class ModelCall:
         texts: What is embedded, each by itself; `prompt` then holds them all.
         dimensions: Of the vectors; None is the model's own number.
         is_base64: Whether the vectors come as base64 of 32-bit numbers.
+        is_raw: Whether the answer is told without the prompt before it.
+        parts: What is answered each by itself; `prompt` then holds them all.
     """
 
     model: str
@@ -56,6 +58,8 @@ class ModelCall:
     texts: tuple[str, ...] = ()
     dimensions: int | None = None
     is_base64: bool = False
+    is_raw: bool = False
+    parts: tuple[ModelCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

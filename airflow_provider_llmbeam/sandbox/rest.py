@@ -76,6 +76,7 @@ class RestCall:
         body: As sent, decompressed; the first half of it when `is_aborted`.
         base_url: Scheme and host as the client sees them.
         is_aborted: Whether a fault ends this call half-way.
+        fault: What this call meets, for work that shows it itself.
     """
 
     names: Mapping[str, str]
@@ -84,6 +85,7 @@ class RestCall:
     body: bytes = b""
     base_url: str = ""
     is_aborted: bool = False
+    fault: Fault | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object in the body; {} when there is no body.
@@ -200,7 +202,8 @@ class Service:
         if refusal is not None:
             return refusal
         try:
-            reply = route.work(replace(call, is_aborted=fault is not None and fault.kind == "abort"))
+            is_aborted = fault is not None and fault.kind == "abort"
+            reply = route.work(replace(call, is_aborted=is_aborted, fault=fault))
         except RestError as error:
             return self._wording.reply(error) if error.http_status != 304 else Reply(http_status=304, chunks=())
         if fault is not None and fault.kind == "truncated":

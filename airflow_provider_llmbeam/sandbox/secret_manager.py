@@ -98,6 +98,13 @@ class SecretManager:
             ),
         ]
 
+    def has(self, project: str, secret: str, version: str) -> bool:
+        """Return whether there is a version of a secret; "latest" is any."""
+        with self._lock:
+            found = self._secrets.get((project, secret))
+        count = len(found.versions) if found else 0
+        return 0 < (count if version == "latest" else int(version) if version.isdecimal() else 0) <= count
+
     def clear(self) -> None:
         """Forget all secrets."""
         with self._lock:

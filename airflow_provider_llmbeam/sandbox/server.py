@@ -6,15 +6,17 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox import (
     bigquery,
+    cloud_run,
+    cloud_run_traffic,
     control,
     credentials,
     dataflow,
@@ -24,9 +26,13 @@ from airflow_provider_llmbeam.sandbox import (
     openai_embeddings,
     secret_manager,
     storage,
+    vertex,
+    vertex_predictions,
 )
 from airflow_provider_llmbeam.sandbox.backend import Backend
+from airflow_provider_llmbeam.sandbox.bill import Bill
 from airflow_provider_llmbeam.sandbox.clock import Clock
+from airflow_provider_llmbeam.sandbox.cloud_run_services import Instances
 from airflow_provider_llmbeam.sandbox.control import Stats
 from airflow_provider_llmbeam.sandbox.dataflow_grpc import GrpcServer
 from airflow_provider_llmbeam.sandbox.dataflow_runs import DataflowSettings
@@ -36,6 +42,8 @@ from airflow_provider_llmbeam.sandbox.objects import ObjectStore
 from airflow_provider_llmbeam.sandbox.quota import Quota
 from airflow_provider_llmbeam.sandbox.records import RequestLog
 from airflow_provider_llmbeam.sandbox.rest import RestError
+from airflow_provider_llmbeam.sandbox.timeline import Timeline
+from airflow_provider_llmbeam.sandbox.vertex_checks import gpus_by_name
 
 HOST = "127.0.0.1"
 DEFAULT_INPUT_TOKEN_LIMIT = 1_048_576
@@ -67,9 +75,16 @@ class Sandbox:
         projects: Whose jobs Dataflow takes; None takes any.
         flex_launcher: The command that stands for the container of a flex template; options are added to it.
             None is this package's pipeline.
+        endpoint_seconds: How long an operation on endpoints, models and services takes, by the clock.
+        endpoint_warm_seconds: How long a model deployed to an endpoint answers 503 at first, by the clock.
+        cold_start_seconds: How long an instance of Cloud Run that a request starts answers 503, by the clock.
+        idle_seconds: After its last request, an instance that is not kept ends, by the clock.
+        gpu_quota: Of each project, for endpoints and for services: location to accelerator to number, e.g.
+            {"europe-west4": {"NVIDIA_L4": 2}}; what is not named is 0. None is without limit.
 
     Raises:
-        ValueError: A number is out of bounds, a bucket cannot be called so, or the launcher is empty.
+        ValueError: A number is out of bounds, a bucket cannot be called so, an accelerator is unknown, or the
+            launcher is empty.
     """
 
     __test__ = False
@@ -91,6 +106,11 @@ class Sandbox:
         dataflow_start_seconds: float = 0.0,
         projects: Sequence[str] | None = None,
         flex_launcher: Sequence[str] | None = None,
+        endpoint_seconds: float = 0.0,
+        endpoint_warm_seconds: float = 0.0,
+        cold_start_seconds: float = 0.0,
+        idle_seconds: float = 900.0,
+        gpu_quota: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         if not 0 <= port <= 65_535:
             raise ValueError(f"`port` must be 0 (any free one) to 65535; got {port!r}.")
@@ -116,6 +136,41 @@ class Sandbox:
         )
         self.dataflow = dataflow.Dataflow(self._backend, store, settings)
         self._backend.jobs_by_state = self.dataflow.by_state
+        seconds = {
+            "endpoint_seconds": endpoint_seconds,
+            "endpoint_warm_seconds": endpoint_warm_seconds,
+            "cold_start_seconds": cold_start_seconds,
+            "idle_seconds": idle_seconds,
+        }
+        for name, value in seconds.items():
+            if not value >= 0:
+                raise ValueError(f"`{name}` must be >= 0; got {value!r}.")
+        gpus_by_name(gpu_quota)
+        timeline = Timeline(clock)
+        self.bill = Bill(timeline)
+        self._backend.bill = self.bill.fields
+        self._vertex = vertex.Vertex(
+            self._backend,
+            timeline,
+            self.bill,
+            operation_seconds=endpoint_seconds,
+            warm_seconds=endpoint_warm_seconds,
+            gpu_quota=gpu_quota,
+        )
+        self._cloud_run = cloud_run.CloudRun(
+            self._backend,
+            timeline,
+            self.bill,
+            operation_seconds=endpoint_seconds,
+            instances=Instances(
+                timeline=timeline,
+                bill=self.bill,
+                cold_start_seconds=cold_start_seconds,
+                idle_seconds=idle_seconds,
+            ),
+            gpu_quota=gpu_quota,
+            has_secret=self._secrets.has,
+        )
         self._grpc: GrpcServer | None = None
         self._grpc_lock = threading.Lock()
         self._backend.on_reset += [
@@ -123,6 +178,10 @@ class Sandbox:
             self._storage.clear,
             self._bigquery.clear,
             self._secrets.clear,
+            timeline.clear,
+            self._vertex.clear,
+            self._cloud_run.clear,
+            self.bill.clear,
         ]
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -175,12 +234,27 @@ class Sandbox:
         """What a proxy in front refused, and how often."""
         return self._backend.refused_hosts
 
+    @property
+    def endpoints(self) -> list[dict[str, Any]]:
+        """Those of Vertex AI, as its API shows them."""
+        return self._vertex.endpoints
+
+    @property
+    def models(self) -> list[dict[str, Any]]:
+        """Those uploaded to Vertex AI, as its API shows them."""
+        return self._vertex.models
+
+    @property
+    def services(self) -> list[dict[str, Any]]:
+        """Those of Cloud Run, as its API shows them."""
+        return self._cloud_run.services
+
     def stats(self) -> Stats:
         """Summarise what happened since the start or the last reset."""
         return control.stats(self._backend)
 
     def reset(self) -> None:
-        """Forget requests, faults, the quota used, objects, tables and secrets; end and forget jobs."""
+        """Forget requests, faults, the quota used, all that is held and the bill; end and forget jobs."""
         self._backend.reset()
 
     def start(self) -> None:
@@ -261,14 +335,17 @@ class Sandbox:
             await runner.cleanup()
 
     def _application(self) -> web.Application:
-        application = web.Application(client_max_size=MAX_BODY_BYTES)
         limit = self._input_token_limit
+        traffic = cloud_run_traffic.Traffic(self._backend, self._cloud_run, input_token_limit=limit)
+        application = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[traffic.middleware()])
         application.add_routes(control.routes(self._backend))
         application.add_routes(credentials.routes())
         application.add_routes(storage.routes(self._backend, self._storage))
         application.add_routes(bigquery.routes(self._backend, self._bigquery))
         application.add_routes(secret_manager.routes(self._backend, self._secrets))
         application.add_routes(dataflow.routes(self.dataflow))
+        application.add_routes(vertex_predictions.routes(self._backend, self._vertex, input_token_limit=limit))
+        application.add_routes([web.route("*", "/v2/projects/{tail:.*}", self._cloud_run.service.serve)])
         for module in (openai, openai_embeddings):
             application.add_routes(
                 module.routes(self._backend, api_key=self._openai_api_key, input_token_limit=limit)

@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.sandbox.faults import ABORTED_METHODS, METHODS, Fault, Faults, Method
+from airflow_provider_llmbeam.sandbox.faults import (
+    ABORTED_METHODS,
+    GPU_METHODS,
+    METHODS,
+    OPERATION_METHODS,
+    STREAMING_METHODS,
+    Fault,
+    FaultKind,
+    Faults,
+    Method,
+)
 
 GENERATE: Method = "gemini.generateContent"
 ERROR = Fault(kind="error")
@@ -99,9 +109,7 @@ def test_a_delay_cannot_be_negative() -> None:
         Fault(kind="rate-limit", retry_delay_seconds=-1)
 
 
-@pytest.mark.parametrize(
-    "method", [m for m in METHODS if m not in ("gemini.streamGenerateContent", "openai.chatCompletions")]
-)
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in STREAMING_METHODS])
 def test_a_stream_error_needs_a_stream(method: Method) -> None:
     with pytest.raises(ValueError, match="'stream-error' needs one of"):
         Faults().queue(method, Fault(kind="stream-error"))
@@ -111,6 +119,34 @@ def test_a_stream_error_needs_a_stream(method: Method) -> None:
 def test_only_work_that_has_a_middle_can_be_aborted(method: Method) -> None:
     with pytest.raises(ValueError, match="'abort' needs one of"):
         Faults().queue(method, Fault(kind="abort"))
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in GPU_METHODS])
+@pytest.mark.parametrize("kind", ["stock-out", "quota"])
+def test_only_what_asks_for_accelerators_can_get_none(method: Method, kind: FaultKind) -> None:
+    with pytest.raises(ValueError, match=f"'{kind}' needs one of"):
+        Faults().queue(method, Fault(kind=kind))
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in OPERATION_METHODS])
+def test_only_what_begins_an_operation_can_fail_or_last_later(method: Method) -> None:
+    for fault in (Fault(kind="operation-error"), Fault(kind="slow", after_seconds=1)):
+        with pytest.raises(ValueError, match=f"'{fault.kind}' needs one of"):
+            Faults().queue(method, fault)
+
+
+def test_a_slow_operation_says_how_slow() -> None:
+    with pytest.raises(ValueError, match="needs `after_seconds`"):
+        Fault(kind="slow")
+    with pytest.raises(ValueError, match="`after_seconds` must be >= 0; got -1"):
+        Fault(kind="slow", after_seconds=-1)
+    with pytest.raises(ValueError, match="`after_seconds` belongs to the kinds"):
+        Fault(kind="error", after_seconds=1)
+
+
+def test_a_stock_out_has_two_wordings() -> None:
+    with pytest.raises(ValueError, match="must be 429 or 503; got 500"):
+        Fault(kind="stock-out", http_status=500)
 
 
 @pytest.mark.parametrize(("add", "arguments"), [("every", (0, ERROR)), ("when", ("x", ERROR, 0))])

@@ -59,6 +59,13 @@ def test_a_taken_port_ends_with_status_one(sandbox: Sandbox) -> None:
     assert f"Port {sandbox.port} cannot be used" in result.stderr.decode()
 
 
+def test_times_below_zero_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("endpoint", "endpoint-warm", "cold-start"):
+        with pytest.raises(SystemExit):
+            main([f"--{name}-seconds", "-1"])
+        assert f"`{name.replace('-', '_')}_seconds` must be >= 0" in capsys.readouterr().err
+
+
 def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--requests-per-minute", "0"])
