@@ -209,10 +209,11 @@ def error_of(http_status: int, retry_after: str | None, text: str) -> RequestErr
     """Reads an error response."""
     message, code = text, None
     try:
-        error = json.loads(text)["error"]
-        message, code = error["message"], error.get("code")
+        body = json.loads(text)
+        message = body.get("detail") or text  # FastAPI's own, as of `transformers serve`
+        message, code = body["error"]["message"], body["error"].get("code")
     except (ValueError, LookupError, TypeError, AttributeError):
-        pass  # the body itself is the server's words
+        pass  # what is known so far are the server's words
     kind = kind_of_status(http_status)
     if code == "insufficient_quota":
         kind = "quota_exhausted"
