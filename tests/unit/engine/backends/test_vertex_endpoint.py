@@ -324,8 +324,8 @@ def test_an_endpoint_that_has_nothing_deployed_is_told_by_its_name(status: int, 
 
 def test_an_endpoint_with_an_address_of_its_own_is_told_from_one_that_is_not_there() -> None:
     words = (
-        "Dedicated Endpoint cannot be accessed through the shared Vertex AI domain aiplatform.googleapis.com. Please "
-        "access the endpoint using its dedicated domain name '1.us-central1-2.prediction.vertexai.goog'"
+        "Dedicated Endpoint cannot be accessed through the shared Vertex AI domain aiplatform.googleapis.com. "
+        "Please access the endpoint using its dedicated domain name '1.us-central1-2.prediction.vertexai.goog'"
     )
     error = error_of(model(), 400, None, json.dumps({"error": {"message": words}}))
     assert error.kind == "not_found"
