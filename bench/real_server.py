@@ -4,8 +4,9 @@ It needs an environment of its own with `transformers[serving]` and `torch`, whi
 
     python -m bench.real_server --python /path/to/venv/bin/python
 
-It prints rows per second at several numbers in flight beside the time that the plan foretells, and what becomes of
-requests that a server might not forgive.
+It prints rows per second at several numbers in flight beside what the plan foretells if each answer takes as
+long as it did alone, and what becomes of requests that a server might not forgive. A server cannot be faster than
+foretold, and one without continuous batching is as fast as with one in flight.
 """
 
 from __future__ import annotations

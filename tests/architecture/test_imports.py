@@ -57,6 +57,12 @@ def test_the_hook_of_dataflow_loads_no_client_before_it_is_asked():
     assert loaded_by(["airflow_provider_llmbeam.hooks.dataflow"], clients) == []
 
 
+def test_the_hooks_of_endpoints_load_no_client_before_they_are_asked():
+    clients = ("google.cloud.aiplatform_v1", "google.cloud.run_v2")
+    hooks = [f"airflow_provider_llmbeam.hooks.{name}" for name in ("endpoint", "cloud_run", "site")]
+    assert loaded_by(hooks, clients) == []
+
+
 def test_the_provider_info_loads_nothing_but_itself():
     assert loaded_by(["airflow_provider_llmbeam.provider_info"], ("airflow", "pydantic", *HEAVY)) == []
 

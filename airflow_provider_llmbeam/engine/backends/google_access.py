@@ -136,9 +136,15 @@ def _id_token_credentials(found: Credentials, audience: str) -> Credentials:
                 found, target_audience=audience, include_email=True
             )
         case compute_engine.Credentials():
-            return compute_engine.IDTokenCredentials(  # type: ignore[no-untyped-call]
-                Request(), audience, use_metadata_identity_endpoint=True
-            )
+            try:
+                return compute_engine.IDTokenCredentials(  # type: ignore[no-untyped-call]
+                    Request(), audience, use_metadata_identity_endpoint=True
+                )
+            except GoogleAuthError as error:
+                raise JobSpecError(
+                    f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token, and the metadata "
+                    f"server of this machine does not answer: {error} Nothing was sent or billed."
+                ) from error
     raise JobSpecError(
         f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token of a service account, and the "
         f"Google credentials found here ({type(found).__module__}) are those of a user or of another cloud, who "

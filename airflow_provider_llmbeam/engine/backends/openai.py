@@ -64,10 +64,10 @@ class ChatBackend:
     async def _stream(self, response: aiohttp.ClientResponse, started: float) -> Reply:
         """Puts a streamed answer together in the shape of a whole one."""
         first_token_seconds = None
-        text, choice, usage, model, is_done = "", {"finish_reason": None}, None, None, False
+        text, choice, usage, model = "", {"finish_reason": None}, None, None
         async for line in unless_stalled(aiter(response.content), self._generation.stream_idle_timeout_seconds):
             data = line.decode("utf-8", "replace").strip().removeprefix("data:").strip()
-            if not line.startswith(b"data:") or (is_done := data == "[DONE]"):
+            if not line.startswith(b"data:") or data == "[DONE]":
                 continue
             piece = _piece(data)
             usage, model = piece.get("usage") or usage, piece.get("model") or model
@@ -77,7 +77,7 @@ class ChatBackend:
                 choice["finish_reason"] = choice_piece.get("finish_reason") or choice["finish_reason"]
             if first_token_seconds is None and text:
                 first_token_seconds = time.monotonic() - started
-        if not is_done or choice["finish_reason"] is None:
+        if choice["finish_reason"] is None:  # the last line is no sign: `transformers serve` sends no "[DONE]"
             raise broken_off()
         whole = {"choices": [{**choice, "message": {"content": text}}], "usage": usage, "model": model}
         reply = _reply(json.dumps(whole), self._name)
@@ -209,10 +209,11 @@ def error_of(http_status: int, retry_after: str | None, text: str) -> RequestErr
     """Reads an error response."""
     message, code = text, None
     try:
-        error = json.loads(text)["error"]
-        message, code = error["message"], error.get("code")
+        body = json.loads(text)
+        message = body.get("detail") or text  # FastAPI's own, as of `transformers serve`
+        message, code = body["error"]["message"], body["error"].get("code")
     except (ValueError, LookupError, TypeError, AttributeError):
-        pass  # the body itself is the server's words
+        pass  # what is known so far are the server's words
     kind = kind_of_status(http_status)
     if code == "insufficient_quota":
         kind = "quota_exhausted"

@@ -153,6 +153,8 @@ class VertexRaw(_Predictions):
         found = answer.get("predictions", answer.get("text"))
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
+        if isinstance(found, str) and "predictions" not in answer:
+            found = found.removeprefix(text)  # `/generate` repeats the prompt, always
         reply = _reply(answer if found is None else found, text, self._model.name)
         if not reply.text and found is None and not answer.get("choices"):
             raise _no_answer(json.dumps(answer).encode())
@@ -206,7 +208,8 @@ def _reply(prediction: Any, prompt: str, model: str) -> Reply:
             text = choice.get(name) if text is None else text
         if isinstance(text, list) and len(text) == 1:
             text = text[0]
-    text = _without_prompt(text, prompt) if isinstance(text, str) else ""
+    # Model Garden's vLLM without `raw_response`.
+    text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n") if isinstance(text, str) else ""
     return Reply(
         text=text,
         finish_reason=FINISH_REASONS.get(reason, str(reason)) if reason else "stop",
@@ -214,12 +217,6 @@ def _reply(prediction: Any, prompt: str, model: str) -> Reply:
         output_tokens=_count(usage.get("completion_tokens"), text),
         model=model,
     )
-
-
-def _without_prompt(text: str, prompt: str) -> str:
-    """Takes off what some servers repeat before the answer."""
-    formatted = f"Prompt:\n{prompt.strip()}\nOutput:\n"
-    return text.removeprefix(formatted) if text.startswith(formatted) else text.removeprefix(prompt)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -241,6 +238,10 @@ def _no_answer(content: bytes) -> RequestError:
 def error_of(model: VertexEndpointModel, http_status: int, retry_after: str | None, text: str) -> RequestError:
     """Reads an error response."""
     error = chat_error_of(http_status, retry_after, text)
+    if http_status == 400 and "through the shared Vertex AI domain" in text:
+        # Every row would meet the same, so it is told as an address where nothing is, which ends the job soon.
+        message = f"{error.message.rstrip('.')}. Set `base_url` to https:// and that name."
+        return RequestError("not_found", message, http_status=http_status)
     if http_status == 404 or (http_status == 400 and _has_no_model(text)):
         return RequestError(
             "not_found",

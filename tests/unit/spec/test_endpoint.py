@@ -97,7 +97,7 @@ def test_what_cannot_fit_is_refused_with_the_sum_and_the_ways_out() -> None:
     with pytest.raises(JobSpecError) as caught:
         vertex(machine_type="g2-standard-12", max_num_seqs=128)
     words = str(caught.value)
-    assert "needs 47.7 GB of GPU memory for google/gemma3@gemma-3-4b-it and has 21.6 GB" in words
+    assert "needs 47.6 GB of GPU memory for google/gemma3@gemma-3-4b-it and has 21.6 GB" in words
     assert "8.6 GB of weights (4.30 billion parameters × 2 bytes)" in words
     assert "37.0 GB of KV cache (`max_num_seqs` 128 × 0.29 GB for `max_model_length_tokens` 8,192)" in words
     assert "2.0 GB overhead, on 1 × NVIDIA_L4 of 24 GB, 90 % of which vLLM takes" in words
@@ -219,7 +219,7 @@ def test_a_model_from_the_hub_needs_room_in_the_memory_of_the_instance_and_one_o
 def test_a_machine_that_is_not_known_is_taken_as_it_is_told() -> None:
     endpoint = vertex(machine_type="n1-standard-8", accelerator_type="NVIDIA_TESLA_T4", accelerator_count=1)
     assert str(endpoint.machine) == "n1-standard-8 (1 × NVIDIA_TESLA_T4)"
-    assert endpoint.sequences == 12
+    assert endpoint.sequences == 13
 
 
 @pytest.mark.parametrize("data", [{}, {"type": "ollama"}])

@@ -133,17 +133,25 @@ def test_a_chat_is_sent_below_the_endpoints_name_without_a_model() -> None:
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
 
 
-def test_a_chat_is_streamed() -> None:
+@pytest.mark.parametrize("end", ["data: [DONE]\n\n", ""], ids=["told", "not told"])
+def test_a_chat_is_streamed_and_its_end_need_not_be_told(end: str) -> None:
     pieces = [
         {"choices": [{"delta": {"content": "Hi"}}]},
         {"choices": [{"delta": {"content": "."}, "finish_reason": "length"}]},
         {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}},
     ]
-    text = "".join(f"data: {json.dumps(piece)}\n\n" for piece in pieces) + "data: [DONE]\n\n"
+    text = "".join(f"data: {json.dumps(piece)}\n\n" for piece in pieces) + end
     (reply,) = ask(lambda *_: web.Response(text=text), Prompt("Hello"), generation=Generation(stream=True))
     assert isinstance(reply, Reply)
     assert (reply.text, reply.finish_reason, reply.output_tokens) == ("Hi.", "max_tokens", 2)
     assert reply.first_token_seconds is not None
+
+
+def test_a_stream_that_ends_before_its_answer_does_is_broken() -> None:
+    text = 'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n\n'
+    (error,) = ask(lambda *_: web.Response(text=text), Prompt("Hello"), generation=Generation(stream=True))
+    assert isinstance(error, RequestError)
+    assert error.kind == "connection"
 
 
 def test_several_prompts_share_a_predict_request_and_each_gets_its_own_answer() -> None:
@@ -314,6 +322,16 @@ def test_an_endpoint_that_has_nothing_deployed_is_told_by_its_name(status: int, 
     assert "gcloud ai endpoints list" in error.message
 
 
+def test_an_endpoint_with_an_address_of_its_own_is_told_from_one_that_is_not_there() -> None:
+    words = (
+        "Dedicated Endpoint cannot be accessed through the shared Vertex AI domain aiplatform.googleapis.com. "
+        "Please access the endpoint using its dedicated domain name '1.us-central1-2.prediction.vertexai.goog'"
+    )
+    error = error_of(model(), 400, None, json.dumps({"error": {"message": words}}))
+    assert error.kind == "not_found"
+    assert error.message.endswith("goog'. Set `base_url` to https:// and that name.")
+
+
 def test_nobody_at_home_is_a_broken_connection() -> None:
     async def main() -> None:
         backend = open_vertex_endpoint(model("http://127.0.0.1:9"), Generation(), None)
@@ -343,6 +361,7 @@ def test_only_instances_take_several_prompts() -> None:
     assert kinds == {"chat": False, "instances": True, "raw": False}
 
 
-def test_an_answer_that_begins_like_its_prompt_by_chance_keeps_the_rest() -> None:
-    assert _reply({"text": "Hello"}, "Hello", "m").text == ""
-    assert _reply("No, Hello", "Hello", "m").text == "No, Hello"
+@pytest.mark.parametrize("answer", ["Hello", "Hello, you.", "No, Hello"])
+def test_an_answer_that_repeats_its_prompt_stays_whole(answer: str) -> None:
+    assert _reply(answer, "Hello", "m").text == answer
+    assert _reply({"text": answer}, "Hello", "m").text == answer
