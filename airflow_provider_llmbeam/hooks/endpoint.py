@@ -111,21 +111,24 @@ class EndpointHook(GoogleHook):
         )
 
     def adopt(self, plan: EndpointPlan, seen: Seen) -> bool:
-        """Labels the endpoint; what Model Garden made has no labels yet.
+        """Labels endpoint and model; what Model Garden made has no labels yet.
 
         Raises:
             CloudError: See `google_errors`.
         """
-        from google.cloud.aiplatform_v1 import Endpoint
+        from google.cloud.aiplatform_v1 import Endpoint, Model
         from google.protobuf.field_mask_pb2 import FieldMask
 
+        labels, mask = dict(plan.labels), FieldMask(paths=["labels"])
         for part in seen.parts:
-            if part.kind == "endpoint":
-                with translated(self._request(f"label {part.name!r}", missing=f"endpoint {part.name!r}")):
+            with translated(self._request(f"label {part.name!r}", missing=f"{part.kind} {part.name!r}")):
+                if part.kind == "model":
+                    self._client("ModelServiceClient").update_model(
+                        model=Model(name=part.name, labels=labels), update_mask=mask, **self._patience()
+                    )
+                else:
                     self._client("EndpointServiceClient").update_endpoint(
-                        endpoint=Endpoint(name=part.name, labels=dict(plan.labels)),
-                        update_mask=FieldMask(paths=["labels"]),
-                        **self._patience(),
+                        endpoint=Endpoint(name=part.name, labels=labels), update_mask=mask, **self._patience()
                     )
         return True
 

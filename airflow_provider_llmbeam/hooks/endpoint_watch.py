@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +29,9 @@ from airflow_provider_llmbeam.hooks.provisioning import (
 )
 from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
 
+#: For a look of another thread to end.
+LOOK_SECONDS = 8.0
+_ABANDONED = End("failed", "was given up.")
 _ERRORS = {
     "stock_out": "StockOutError",
     "refused": "EndpointRefusedError",
@@ -101,6 +105,9 @@ class EndpointWatch:
         self._now = now
         self._sites: dict[str, EndpointSite] = {}
         self._seen = Seen()
+        self._is_abandoned = False
+        # Entered again by a signal's handler, in the middle of a look.
+        self._busy = threading.RLock()
 
     @property
     def provisioner(self) -> Provisioner:
@@ -113,8 +120,12 @@ class EndpointWatch:
         Returns:
             How long to wait for the next look, or the end.
         """
+        with self._busy:
+            return self._look()
+
+    def _look(self) -> Wait | ProvisionEnd:
         try:
-            decision: Decision = self._decide()
+            decision: Decision = _ABANDONED if self._is_abandoned else self._decide()
             while isinstance(decision, (Make, Adopt, Ask, Remove)):
                 decision = self._do(decision)
         except JobSpecError as error:
@@ -135,6 +146,16 @@ class EndpointWatch:
             within_seconds: What is not gone by then is left to the teardown.
         """
         deadline = self._now() + within_seconds
+        # A look of another thread may be about to ask for something: it ends first, and asks for nothing more.
+        self._is_abandoned = True
+        is_alone = self._busy.acquire(timeout=LOOK_SECONDS)
+        try:
+            self._remove_all(why, deadline)
+        finally:
+            if is_alone:
+                self._busy.release()
+
+    def _remove_all(self, why: str, deadline: float) -> None:
         left = []
         for location in self._places():
             try:
@@ -174,6 +195,8 @@ class EndpointWatch:
         self._say("is looked for in %r.", self._provisioner.location)
 
     def _do(self, decision: Make | Adopt | Ask | Remove) -> Decision:
+        if self._is_abandoned:
+            return _ABANDONED
         provisioner, plan = self._provisioner, self._plan
         site = self._site(provisioner.location or "")
         match decision:

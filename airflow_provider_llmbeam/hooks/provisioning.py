@@ -70,6 +70,8 @@ class End:
     reason: str
 
 
+_TAKEN_OVER = End("failed", "was taken over by another try.")
+
 Decision = Wait | Make | Adopt | Ask | Remove | End
 
 
@@ -177,9 +179,7 @@ class Provisioner:
             return self._leave(seen.fault if memory.is_ours else Fault("leftover", seen.fault.words), now)
         if strangers := seen.attempts - {self._attempt}:
             # A label that went away from ours was put there by a later try: it goes on with all of this.
-            return (
-                End("failed", "was taken over by another try.") if memory.labelled and any(strangers) else Adopt()
-            )
+            return _TAKEN_OVER if memory.labelled and any(strangers) else Adopt()
         if seen.attempts:
             self.memory = memory = replace(memory, labelled=True)
         if seen.running:
@@ -263,6 +263,8 @@ class Provisioner:
 
     def _on_leaving(self, seen: Seen, now: float) -> Decision:
         memory = self.memory
+        if memory.labelled and any(seen.attempts - {self._attempt}):
+            return _TAKEN_OVER
         if not seen.is_empty:
             if now - memory.leaving_since > MAX_REMOVING_SECONDS:
                 minutes = MAX_REMOVING_SECONDS / 60

@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, task, task_group
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks import endpoint_removal
+from airflow_provider_llmbeam.hooks.endpoint_watch import wait
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
     ReserveEndpointOperator,
@@ -248,6 +249,43 @@ def test_a_teardown_of_nothing_does_nothing(run_dag, sandbox, here, kind):
     assert run_dag(dag)[0].state == "success"
 
 
+def test_a_wait_that_ended_without_an_answer_removes_the_endpoint(run_dag, sandbox, here, kind, monkeypatch):
+    from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
+    from airflow.sdk.exceptions import TaskDeferralTimeout
+
+    def execute(self, context):
+        """What Airflow does once `execution_timeout` is over while the task is deferred."""
+        wait(self._trigger(context).watch(self.log))
+        assert [*sandbox.endpoints, *sandbox.services]
+        with pytest.raises(TaskDeferralTimeout):
+            self.resume_execution(TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}, context)
+
+    monkeypatch.setattr(ProvisionEndpointOperator, "execute", execute)
+    with DAG("late", schedule=None) as dag:
+        ProvisionEndpointOperator(task_id="provision", endpoint=here[kind], name="late", **QUICK)
+    assert run_dag(dag)[0].state == "success"
+    assert nothing_is_left(sandbox)
+
+
+def test_a_job_that_asks_an_endpoint_is_cancelled_with_it(run_dag, sandbox, here, monkeypatch):
+    from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+    from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
+    from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_id
+    from airflow_provider_llmbeam.spec.identity import identity
+
+    ours, cancelled = {"llmbeam-job": "a", "llmbeam-endpoint": endpoint_id(identity("asked"))}, []
+    jobs = [
+        DataflowJob("ours", "n", "JOB_STATE_RUNNING", labels=ours),
+        DataflowJob("other", "n", "JOB_STATE_RUNNING", labels={"llmbeam-job": "b"}),
+    ]
+    monkeypatch.setattr(DataflowJobHook, "_list", lambda self, *, active_only: jobs)
+    monkeypatch.setattr(DataflowJobHook, "cancel", lambda self, job_id: cancelled.append((self.location, job_id)))
+    with DAG("down", schedule=None) as dag:
+        TeardownEndpointOperator(task_id="down", endpoint=here["garden"], name="asked", **SOON)
+    assert run_dag(dag)[0].state == "success"
+    assert cancelled == [(location, "ours") for location in LOCATIONS]
+
+
 # The block itself
 
 
@@ -279,10 +317,16 @@ def test_mapped_tasks_and_groups_are_in_the_block(run_dag, sandbox, here):
         def one(model, number):
             return number
 
+        @task_group
+        def both(number):
+            one(made.model, number)
+
         one.partial(model=made.model).expand(number=[1, 2, 3])
+        both.expand(number=[4, 5])
 
     dag = block(here["cloud_run"], work=work)
     assert edges(dag, "endpoint.one") == ["endpoint.done", "endpoint.teardown"]
+    assert edges(dag, "endpoint.both.one") == ["endpoint.done", "endpoint.teardown"]
     dag_run, _ = run_dag(dag)
     assert dag_run.state == "success"
     assert nothing_is_left(sandbox)

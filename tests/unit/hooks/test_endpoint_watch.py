@@ -188,7 +188,15 @@ def test_resources_carry_who_made_them_and_until_when(sandbox, trigger, kind):
     (made,) = [*sandbox.endpoints, *sandbox.services]
     assert set(made["labels"]) == {f"llmbeam-{name}" for name in ("key", "expires", "dag", "run", "try")}
     for model in sandbox.models:
-        assert "llmbeam-key" in model.get("labels", {}) or KEY in model["displayName"]
+        assert model["labels"] == made["labels"]
+
+
+def test_a_try_that_was_given_up_in_the_middle_of_a_look_asks_for_nothing_more(sandbox, trigger, kind):
+    watch = trigger(kind).watch(log)
+    watch.look()
+    watch.abandon("The task was killed.", within_seconds=30.0)
+    assert watch.look().message.endswith("was given up.")
+    assert is_empty(sandbox)
 
 
 def test_the_first_look_makes_nothing_that_the_spec_of_another_try_would_not_find(trigger):
