@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model import GeminiModel
+from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
 
 
 @contextmanager
@@ -33,8 +33,9 @@ def google_credentials(spec: JobSpec, gcp_conn_id: str) -> Iterator[None]:
 
 def uses_google(spec: JobSpec) -> bool:
     """Whether a job asks Google Cloud for anything as an account, and not with an API key."""
-    if isinstance(spec.model, GeminiModel) and spec.model.project is not None:
-        return True
+    match spec.model:
+        case GeminiModel(project=str()) | OpenAIModel(id_token_audience=str()) | VertexEndpointModel():
+            return True
     if "bigquery" in (spec.source.type, spec.sink.type):
         return True
     places = (spec.state_uri, getattr(spec.source, "uri", None), getattr(spec.sink, "uri", None))

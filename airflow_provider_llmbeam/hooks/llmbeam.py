@@ -69,7 +69,17 @@ class LLMBeamHook(BaseHook):
         }
         fields = _FIELDS.get(model.get("type", ""), ())
         filled = {name: known[name] for name in fields if known[name] and not model.get(name)}
-        key_variable = (
-            model.get("api_key_env", "OPENAI_API_KEY") if model.get("type") == "openai" else "GOOGLE_API_KEY"
-        )
-        return {**model, **filled}, {key_variable: connection.password} if connection.password else {}
+        key_variable = _key_variable(model)
+        if not connection.password or key_variable is None:
+            return {**model, **filled}, {}
+        return {**model, **filled}, {key_variable: connection.password}
+
+
+def _key_variable(model: dict[str, Any]) -> str | None:
+    """Environment variable of a model's key; endpoints of Google Cloud are asked with a token instead."""
+    match model:
+        case {"type": "vertex_endpoint"} | {"type": "openai", "id_token_audience": str()}:
+            return None
+        case {"type": "openai"}:
+            return str(model.get("api_key_env", "OPENAI_API_KEY"))
+    return "GOOGLE_API_KEY"

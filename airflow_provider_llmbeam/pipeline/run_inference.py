@@ -18,7 +18,6 @@ from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 from airflow_provider_llmbeam.counts import NAMESPACE
 from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.backends.base import Backend
-from airflow_provider_llmbeam.engine.backends.embeddings import EmbeddingBackend
 from airflow_provider_llmbeam.engine.budget import Budget
 from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.engine import Engine
@@ -37,7 +36,15 @@ from airflow_provider_llmbeam.pipeline.metrics import count
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
-from airflow_provider_llmbeam.spec.model import EchoModel, Embedding, Generation, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.model import (
+    EchoModel,
+    Embedding,
+    GeminiModel,
+    Generation,
+    Model,
+    OpenAIModel,
+    VertexEndpointModel,
+)
 from airflow_provider_llmbeam.spec.price import price_of
 
 _log = logging.getLogger(__name__)
@@ -197,15 +204,16 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             max_repairs=self._max_repairs if self._output_schema is not None else 0,
             batching=self._static_batching(backend),
             concurrency=None
-            if has_quota or not isinstance(self._model, OpenAIModel)
+            if has_quota or not isinstance(self._model, OpenAIModel | VertexEndpointModel)
             else ConcurrencyLimit(limits.max_in_flight),
             budget=_budget(self._model, limits, self._run),
         )
 
     def _static_batching(self, backend: Backend) -> StaticBatching:
         asked = self._batching
-        if isinstance(backend, EmbeddingBackend):
-            return backend.limits.within(asked.max_padded_tokens, asked.max_instances)
+        limits = getattr(backend, "limits", None)
+        if isinstance(limits, StaticBatching):
+            return limits.within(asked.max_padded_tokens, asked.max_instances)
         return StaticBatching(max_padded_tokens=asked.max_padded_tokens).within(
             asked.max_padded_tokens, asked.max_instances
         )
@@ -241,13 +249,23 @@ def machine_governor(model: Model, limits: Limits) -> Admission:
         tokens_per_minute=_share(limits.tokens_per_minute, limits.share_ratio),
         expected_workers=limits.expected_workers or 1,
     )
-    key = os.environ.get(model.api_key_env if isinstance(model, OpenAIModel) else "GOOGLE_API_KEY")
+    key = _key_of(model)
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
     try:
         return SharedGovernor(governor, shared_path(model.model_dump(), key, quota))
     except OSError as error:
         _log.warning("Each process paces for itself, since no file can be shared: %s", error)
         return governor
+
+
+def _key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None:
+    """The key that a model is asked with; where it is a token, its owner has one quota, or none."""
+    match model:
+        case OpenAIModel(id_token_audience=None):
+            return os.environ.get(model.api_key_env)
+        case GeminiModel():
+            return os.environ.get("GOOGLE_API_KEY")
+    return None
 
 
 def _budget(model: Model, limits: Limits, run: str) -> Budget | None:

@@ -1,6 +1,7 @@
 """What is asked: frozen values. No I/O, no clock, no Airflow, no Beam."""
 
 from airflow_provider_llmbeam.spec.cache import Cache
+from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
@@ -10,6 +11,7 @@ from airflow_provider_llmbeam.spec.model import (
     Generation,
     Model,
     OpenAIModel,
+    VertexEndpointModel,
 )
 from airflow_provider_llmbeam.spec.price import Price
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
@@ -22,10 +24,12 @@ __all__ = [
     "BigQuerySink",
     "BigQuerySource",
     "Cache",
+    "CloudRunEndpoint",
     "DataflowRunner",
     "DirectRunner",
     "EchoModel",
     "Embedding",
+    "Endpoint",
     "FilesSink",
     "FilesSource",
     "GeminiModel",
@@ -43,4 +47,7 @@ __all__ = [
     "Runner",
     "Sink",
     "Source",
+    "VertexEndpoint",
+    "VertexEndpointModel",
+    "parse_endpoint",
 ]

@@ -70,15 +70,19 @@ def files_unless_told(data: Any) -> Any:
 
 
 #: Fields into which somebody may write the secret itself, where its name is expected.
-_NEVER_SHOWN = frozenset({"environment_secrets"})
+_NEVER_SHOWN = frozenset({"environment_secrets", "container_env", "hf_token_secret"})
 #: Fields that hold one of several types; pydantic puts the type's name behind them.
 _UNIONS = ("source", "model", "sink", "runner")
+#: An endpoint is such a union itself, without a field around it.
+_ENDPOINT_TYPES = ("vertex", "cloud_run")
 
 
 def _problem(item: dict[str, Any]) -> SpecProblem:
     path = [str(part) for part in item["loc"]]
     if len(path) > 1 and path[0] in _UNIONS:
         del path[1]
+    elif path and path[0] in _ENDPOINT_TYPES:
+        del path[0]
     field = ".".join(path)
     got, context = item.get("input"), item.get("ctx", {})
     if not _NEVER_SHOWN.isdisjoint(path):
@@ -89,9 +93,9 @@ def _problem(item: dict[str, Any]) -> SpecProblem:
         case "missing":
             want, got = "this field is needed", None
         case "union_tag_not_found":
-            field, want = f"{field}.type", "this field is needed"
+            field, want = f"{field}.type".lstrip("."), "this field is needed"
         case "union_tag_invalid":
-            field, want = f"{field}.type", f"must be one of {context['expected_tags']}"
+            field, want = f"{field}.type".lstrip("."), f"must be one of {context['expected_tags']}"
             got = context["tag"]
         case "value_error":
             want = str(context["error"])

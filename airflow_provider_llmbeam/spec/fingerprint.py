@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
+from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model, VertexEndpointModel
 
 _HOW_IT_ARRIVES = {"stream", "stream_idle_timeout_seconds"}
 
@@ -29,6 +29,8 @@ class Fingerprinter:
         embedding: Embedding | None = None,
     ) -> None:
         decisive: list[Any] = [1, model.type, model.name]
+        if isinstance(model, VertexEndpointModel) and model.request_format != "chat":
+            decisive.append("plain")  # the server puts no chat template around the prompt
         if embedding is None:
             decisive += [generation.model_dump(mode="json", exclude=_HOW_IT_ARRIVES), output_schema]
         else:

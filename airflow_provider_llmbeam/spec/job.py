@@ -13,7 +13,14 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
-from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.model import (
+    Embedding,
+    GeminiModel,
+    Generation,
+    Model,
+    OpenAIModel,
+    VertexEndpointModel,
+)
 from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
@@ -112,11 +119,27 @@ class JobSpec(SpecModel):
                 "has `embedding.task_type`, which the OpenAI API does not know: a model that wants to be told "
                 "is told in `prompt.template`"
             )
+        if isinstance(self.model, VertexEndpointModel):
+            raise ValueError(
+                "embeds (`task`), and a model of type 'vertex_endpoint' is asked for texts alone: take one of "
+                "type 'gemini' or 'openai'"
+            )
         if isinstance(self.model, GeminiModel) and re.match(r"gemini-(?!.*embedding)", self.model.name):
             raise ValueError(
                 f"embeds (`task`), and `model.name` {self.model.name!r} writes texts: name an embedding model, "
                 "e.g. 'gemini-embedding-001'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _said_in_the_format(self) -> Self:
+        if isinstance(self.model, VertexEndpointModel) and self.model.request_format != "chat":
+            given = {"`prompt.media`": self.prompt.media, "`generation.stream`": self.generation.stream}
+            if found := [field for field, value in given.items() if value]:
+                raise ValueError(
+                    f"has {' and '.join(found)}, which `model.request_format` {self.model.request_format!r} "
+                    "cannot carry: take 'chat'"
+                )
         return self
 
     @model_validator(mode="after")

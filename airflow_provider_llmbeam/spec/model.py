@@ -45,14 +45,46 @@ class OpenAIModel(SpecModel):
         base_url: Address up to and with `/v1`.
         api_key_env: Environment variable that holds the key. Unset, none is sent: a server of one's own
             rarely asks for one.
+        id_token_audience: Address of the Cloud Run service that the server is: each request carries an ID token
+            for it, of a service account that may invoke the service, and no key.
     """
 
     type: Literal["openai"]
     name: Annotated[str, Field(min_length=1)]
     base_url: str = "https://api.openai.com/v1"
     api_key_env: str = "OPENAI_API_KEY"
+    id_token_audience: str | None = None
+
+    _address = field_validator("base_url", "id_token_audience")(_http_address)
+
+
+class VertexEndpointModel(SpecModel):
+    """A model that is deployed to an endpoint of Vertex AI.
+
+    Attributes:
+        name: What the model is, e.g. `google/gemma-3-4b-it`. It names the answers and is not sent: an
+            endpoint has one model.
+        endpoint: `projects/…/locations/…/endpoints/…`.
+        base_url: `https://` and the endpoint's dedicated DNS, where it has one. `None`: the address that all
+            endpoints of its location share.
+        request_format: `chat` sends OpenAI's chat completions, which vLLM and TGI of Model Garden speak, and which
+            alone carry images, output schemas and streams; `instances` several prompts per `:predict`; `raw` one
+            prompt per `:rawPredict`, as vLLM's own `/generate` takes it.
+    """
+
+    type: Literal["vertex_endpoint"]
+    name: Annotated[str, Field(min_length=1)]
+    endpoint: Annotated[str, Field(pattern=r"^projects/[^/]+/locations/[a-z0-9-]+/endpoints/[^/]+$")]
+    base_url: str | None = None
+    request_format: Literal["chat", "instances", "raw"] = "chat"
 
     _address = field_validator("base_url")(_http_address)
+
+    @property
+    def address(self) -> str:
+        """Where the endpoint is, without the method."""
+        location = self.endpoint.split("/")[3]
+        return f"{self.base_url or f'https://{location}-aiplatform.googleapis.com'}/v1/{self.endpoint}"
 
 
 class EchoModel(SpecModel):
@@ -70,7 +102,7 @@ class EchoModel(SpecModel):
     padded_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
 
 
-Model = Annotated[GeminiModel | OpenAIModel | EchoModel, Field(discriminator="type")]
+Model = Annotated[GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel, Field(discriminator="type")]
 
 
 class Generation(SpecModel):

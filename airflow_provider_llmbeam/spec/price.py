@@ -82,5 +82,5 @@ def price_of(model: Model, override: Price | None = None) -> Price | None:
             return _LIST_PRICES.get(name) or _LIST_PRICES.get(_VERSION.sub("", name))
         case "echo":
             return _FREE
-        case "openai":
+        case "openai" | "vertex_endpoint":  # a server of one's own costs by the hour, whatever it is asked
             return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Backend
 from airflow_provider_llmbeam.engine.backends.embeddings import EmbeddingBackend
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.model import (
     EchoModel,
     Embedding,
@@ -14,6 +15,7 @@ from airflow_provider_llmbeam.spec.model import (
     Generation,
     Model,
     OpenAIModel,
+    VertexEndpointModel,
 )
 
 
@@ -45,6 +47,10 @@ def open_backend(
             from airflow_provider_llmbeam.engine.backends.openai import OpenAIBackend
 
             return OpenAIBackend(model, generation, output_schema)
+        case VertexEndpointModel():
+            from airflow_provider_llmbeam.engine.backends.vertex_endpoint import open_vertex_endpoint
+
+            return open_vertex_endpoint(model, generation, output_schema)
         case EchoModel():
             from airflow_provider_llmbeam.engine.backends.echo import EchoBackend, StaticEchoBackend
 
@@ -63,6 +69,11 @@ def _open_embeddings(model: Model, embedding: Embedding) -> EmbeddingBackend:
             from airflow_provider_llmbeam.engine.backends.openai_embeddings import OpenAIEmbeddings
 
             return OpenAIEmbeddings(model, embedding)
+        case VertexEndpointModel():
+            raise JobSpecError(
+                "A model of type 'vertex_endpoint' is asked for texts alone, and vectors were asked for. Nothing "
+                "was sent or billed. Take a model of type 'gemini' or 'openai'."
+            )
         case EchoModel():
             from airflow_provider_llmbeam.engine.backends.echo import EchoEmbeddings
 

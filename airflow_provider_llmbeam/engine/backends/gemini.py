@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
 from airflow_provider_llmbeam.engine.backends.google_access import ApiKey, BearerToken
-from airflow_provider_llmbeam.engine.backends.http import open_session
+from airflow_provider_llmbeam.engine.backends.http import HttpClient
 from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
@@ -44,27 +44,22 @@ class GeminiBackend:
     ) -> None:
         self._model = model
         self._generation = generation
-        self._access = open_access(model)
         self._url = (
             f"{model_address(model)}:{'streamGenerateContent?alt=sse' if generation.stream else 'generateContent'}"
         )
         self._config = _plain(_config(generation, output_schema))
-        self._session: aiohttp.ClientSession | None = None
+        self._http = HttpClient(self._url, open_access(model))
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one `generateContent` request."""
         body: dict[str, Any] = {"contents": [_plain(_contents(prompt))], "generationConfig": self._config}
         if prompt.system:
             body["systemInstruction"] = {"role": "user", "parts": [{"text": prompt.system}]}
-        headers = await self._access.headers()
         started = time.monotonic()
-        try:
-            async with self._open().post(self._url, json=body, headers=headers) as response:
-                if response.status == 200 and self._generation.stream:
-                    return await self._stream(response, started)
-                content = await response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise RequestError("connection", f"{type(error).__name__}: {error}") from None
+        async with self._http.post(self._url, body) as response:
+            if response.status == 200 and self._generation.stream:
+                return await self._stream(response, started)
+            content = await response.read()
         if response.status != 200:
             raise error_of(response, content)
         return _reply(_response(content), self._model.name)
@@ -89,14 +84,7 @@ class GeminiBackend:
 
     async def aclose(self) -> None:
         """Closes the session."""
-        if self._session is not None:
-            await self._session.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        """Opens the session on first use: it belongs to the loop that runs it."""
-        if self._session is None:
-            self._session = open_session(self._url)
-        return self._session
+        await self._http.aclose()
 
 
 def model_address(model: GeminiModel) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import aiohttp
-
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.embeddings import (
     EmbeddingBackend,
@@ -17,10 +15,9 @@ from airflow_provider_llmbeam.engine.backends.embeddings import (
     vector_reply,
 )
 from airflow_provider_llmbeam.engine.backends.gemini import error_of, model_address, open_access
-from airflow_provider_llmbeam.engine.backends.http import open_session
+from airflow_provider_llmbeam.engine.backends.http import HttpClient
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel
 
 #: Of any one text: the longest input of Google's embedding models.
@@ -36,31 +33,23 @@ class GeminiEmbeddings(EmbeddingBackend):
 
     def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
         self._model = model
-        self._access = open_access(model)
         self._method = _method(model, embedding)
         self._url = f"{model_address(model)}:{self._method.name}"
-        self._session: aiohttp.ClientSession | None = None
+        self._http = HttpClient(self._url, open_access(model))
         self.limits = self._method.limits
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one request."""
-        if self._session is None:  # it belongs to the loop that runs it
-            self._session = open_session(self._url)
-        headers = await self._access.headers()
         body = self._method.body([prompt.text for prompt in prompts])
-        try:
-            async with self._session.post(self._url, json=body, headers=headers) as response:
-                content = await response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise RequestError("connection", f"{type(error).__name__}: {error}") from None
+        async with self._http.post(self._url, body) as response:
+            content = await response.read()
         if response.status != 200:
             raise error_of(response, content)
         return _replies(content, prompts, self._method, self._model.name)
 
     async def aclose(self) -> None:
         """Closes the session."""
-        if self._session is not None:
-            await self._session.close()
+        await self._http.aclose()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Mapping
 
 import google.auth
+from google.auth import compute_engine, impersonated_credentials
 from google.auth.credentials import Credentials, TokenState
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
+from google.oauth2 import service_account
 
+from airflow_provider_llmbeam.engine.backends.http import FixedAccess
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+#: A token that is refused so soon after it was made is not made again: another would be refused too.
+_YOUNG_SECONDS = 60.0
 
 
-class ApiKey:
+class ApiKey(FixedAccess):
     """A key of the Gemini Developer API."""
 
     def __init__(self, key: str) -> None:
-        self._headers = {"x-goog-api-key": key}
-
-    async def headers(self) -> dict[str, str]:
-        """Returns the headers of a request."""
-        return self._headers
+        super().__init__({"x-goog-api-key": key})
 
 
-class BearerToken:
-    """Application Default Credentials; a token is renewed some minutes before its end, by one request for all.
+class _Token:
+    """A token that is renewed some minutes before its end, in a thread, by one request for all."""
 
-    Raises:
-        JobSpecError: There are none.
-    """
-
-    def __init__(self) -> None:
-        try:
-            self._credentials: Credentials = google.auth.default(scopes=[_SCOPE])[0]
-        except GoogleAuthError as error:
-            raise JobSpecError(
-                f"Vertex AI (`model.project`) needs Google credentials: {error} Nothing was sent or billed."
-            ) from error
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
         self._renewing = asyncio.Lock()
+        self._renewed_at: float | None = None
 
     async def headers(self) -> dict[str, str]:
         """Returns the headers of a request.
@@ -52,6 +47,23 @@ class BearerToken:
             async with self._renewing:
                 if self._credentials.token_state is not TokenState.FRESH:
                     await self._renew()
+        return self._headers()
+
+    async def renewed(self, refused: Mapping[str, str]) -> bool:
+        """Renews a token that was refused before its end, unless another request has done so, or it is young.
+
+        Raises:
+            RequestError: The token service refuses, or cannot be reached.
+        """
+        async with self._renewing:
+            if self._headers() != refused:
+                return True
+            if self._renewed_at is not None and time.monotonic() - self._renewed_at < _YOUNG_SECONDS:
+                return False
+            await self._renew()
+        return True
+
+    def _headers(self) -> dict[str, str]:
         headers: dict[str, str] = {}
         self._credentials.apply(headers)  # type: ignore[no-untyped-call]
         return headers
@@ -63,3 +75,80 @@ class BearerToken:
             raise RequestError("connection", f"{type(error).__name__}: {error}") from None
         except GoogleAuthError as error:
             raise RequestError("unauthorized", f"{type(error).__name__}: {error}") from None
+        self._renewed_at = time.monotonic()
+
+
+class BearerToken(_Token):
+    """An access token of Application Default Credentials.
+
+    Args:
+        asked_by: Field of the spec that makes it necessary.
+
+    Raises:
+        JobSpecError: There are none.
+    """
+
+    def __init__(self, asked_by: str = "model.project") -> None:
+        super().__init__(_default_credentials(f"Vertex AI (`{asked_by}`)"))
+
+    async def renewed(self, refused: Mapping[str, str]) -> bool:
+        """Never: Google's own APIs take an access token until its end."""
+        return False
+
+
+class IdToken(_Token):
+    """An ID token of Application Default Credentials, for a service on Cloud Run.
+
+    Args:
+        audience: Address of the service.
+
+    Raises:
+        JobSpecError: There are no credentials, or they are of nobody who can have such a token.
+    """
+
+    def __init__(self, audience: str) -> None:
+        super().__init__(
+            _id_token_credentials(_default_credentials("Cloud Run (`model.id_token_audience`)"), audience)
+        )
+
+
+def _default_credentials(needed_by: str) -> Credentials:
+    try:
+        found: Credentials = google.auth.default(scopes=[_SCOPE])[0]
+    except GoogleAuthError as error:
+        raise JobSpecError(f"{needed_by} needs Google credentials: {error} Nothing was sent or billed.") from error
+    return found
+
+
+def _id_token_credentials(found: Credentials, audience: str) -> Credentials:
+    """Turns credentials into such that make ID tokens.
+
+    `google.oauth2.id_token.fetch_id_token` knows neither `gcloud auth application-default login
+    --impersonate-service-account` nor which credentials it was that it could not use.
+    """
+    match found:
+        case service_account.Credentials():
+            return service_account.IDTokenCredentials(  # type: ignore[no-untyped-call]
+                found.signer, found.service_account_email, found._token_uri, audience
+            )
+        case impersonated_credentials.Credentials():
+            return impersonated_credentials.IDTokenCredentials(  # type: ignore[no-untyped-call]
+                found, target_audience=audience, include_email=True
+            )
+        case compute_engine.Credentials():
+            try:
+                return compute_engine.IDTokenCredentials(  # type: ignore[no-untyped-call]
+                    Request(), audience, use_metadata_identity_endpoint=True
+                )
+            except GoogleAuthError as error:
+                raise JobSpecError(
+                    f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token, and the metadata "
+                    f"server of this machine does not answer: {error} Nothing was sent or billed."
+                ) from error
+    raise JobSpecError(
+        f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token of a service account, and the "
+        f"Google credentials found here ({type(found).__module__}) are those of a user or of another cloud, who "
+        "cannot have one. Nothing was sent or billed. Run as a service account that may invoke the service "
+        "(roles/run.invoker), or impersonate one: `gcloud auth application-default login "
+        "--impersonate-service-account=EMAIL`."
+    )

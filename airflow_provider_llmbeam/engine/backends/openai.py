@@ -6,54 +6,68 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
 
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
-from airflow_provider_llmbeam.engine.backends.http import open_session
+from airflow_provider_llmbeam.engine.backends.http import FixedAccess, HttpClient, seconds_of
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.streaming import broken_off, unless_stalled
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
 
-_FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
+FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
 
 
-class OpenAIBackend:
-    """One aiohttp session."""
+class ChatBackend:
+    """One session with a server that takes chat completions.
+
+    Args:
+        http: The session.
+        url: Of the method.
+        name: Of the model, where the server does not say.
+        generation: Parameters of the answer.
+        parameters: The same as part of a request.
+        error_of: Reads an error: its status, `Retry-After`, and body.
+    """
 
     def __init__(
-        self, model: OpenAIModel, generation: Generation, output_schema: Mapping[str, Any] | None
+        self,
+        http: HttpClient,
+        url: str,
+        name: str,
+        generation: Generation,
+        parameters: Mapping[str, Any],
+        error_of: Callable[[int, str | None, str], RequestError],
     ) -> None:
-        self._model = model
+        self._http = http
+        self._url = url
+        self._name = name
         self._generation = generation
-        self._parameters = _parameters(model, generation, output_schema)
-        self._session: aiohttp.ClientSession | None = None
+        self._parameters = parameters
+        self._error_of = error_of
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one chat completion request."""
         body = {**self._parameters, "messages": _messages(prompt)}
         started = time.monotonic()
-        try:
-            async with self._open().post(f"{self._model.base_url}/chat/completions", json=body) as response:
-                if response.status == 200 and self._generation.stream:
-                    return await self._stream(response, started)
-                text = await response.text(errors="replace")
-        except (aiohttp.ClientError, OSError) as error:
-            raise RequestError("connection", f"{type(error).__name__}: {error}") from None
+        async with self._http.post(self._url, body) as response:
+            if response.status == 200 and self._generation.stream:
+                return await self._stream(response, started)
+            text = await response.text(errors="replace")
         if response.status != 200:
-            raise error_of(response.status, response.headers.get("Retry-After"), text)
-        return _reply(text, self._model.name)
+            raise self._error_of(response.status, response.headers.get("Retry-After"), text)
+        return _reply(text, self._name)
 
     async def _stream(self, response: aiohttp.ClientResponse, started: float) -> Reply:
         """Puts a streamed answer together in the shape of a whole one."""
         first_token_seconds = None
-        text, choice, usage, model, is_done = "", {"finish_reason": None}, None, None, False
+        text, choice, usage, model = "", {"finish_reason": None}, None, None
         async for line in unless_stalled(aiter(response.content), self._generation.stream_idle_timeout_seconds):
             data = line.decode("utf-8", "replace").strip().removeprefix("data:").strip()
-            if not line.startswith(b"data:") or (is_done := data == "[DONE]"):
+            if not line.startswith(b"data:") or data == "[DONE]":
                 continue
             piece = _piece(data)
             usage, model = piece.get("usage") or usage, piece.get("model") or model
@@ -63,28 +77,49 @@ class OpenAIBackend:
                 choice["finish_reason"] = choice_piece.get("finish_reason") or choice["finish_reason"]
             if first_token_seconds is None and text:
                 first_token_seconds = time.monotonic() - started
-        if not is_done or choice["finish_reason"] is None:
+        if choice["finish_reason"] is None:  # the last line is no sign: `transformers serve` sends no "[DONE]"
             raise broken_off()
         whole = {"choices": [{**choice, "message": {"content": text}}], "usage": usage, "model": model}
-        reply = _reply(json.dumps(whole), self._model.name)
+        reply = _reply(json.dumps(whole), self._name)
         return dataclasses.replace(reply, first_token_seconds=first_token_seconds)
 
     async def aclose(self) -> None:
         """Closes the session."""
-        if self._session is not None:
-            await self._session.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        """Opens the session on first use: it belongs to the loop that runs it."""
-        if self._session is None:
-            self._session = open_authorized_session(self._model)
-        return self._session
+        await self._http.aclose()
 
 
-def open_authorized_session(model: OpenAIModel) -> aiohttp.ClientSession:
-    """Opens a session that carries the model's key, if there is one."""
+class OpenAIBackend(ChatBackend):
+    """A model of a server that speaks the OpenAI API.
+
+    Raises:
+        JobSpecError: The server wants an ID token, and there are no credentials that make one.
+    """
+
+    def __init__(
+        self, model: OpenAIModel, generation: Generation, output_schema: Mapping[str, Any] | None
+    ) -> None:
+        super().__init__(
+            open_client(model),
+            f"{model.base_url}/chat/completions",
+            model.name,
+            generation,
+            _parameters(model, generation, output_schema),
+            error_of,
+        )
+
+
+def open_client(model: OpenAIModel) -> HttpClient:
+    """Opens a client with the model's key, with ID tokens where it is on Cloud Run, or without both.
+
+    Raises:
+        JobSpecError: There are no credentials that make ID tokens.
+    """
+    if model.id_token_audience is not None:
+        from airflow_provider_llmbeam.engine.backends.google_access import IdToken
+
+        return HttpClient(model.base_url, IdToken(model.id_token_audience))
     key = os.environ.get(model.api_key_env)
-    return open_session(model.base_url, {"Authorization": f"Bearer {key}"} if key else {})
+    return HttpClient(model.base_url, FixedAccess({"Authorization": f"Bearer {key}"} if key else None))
 
 
 def _parameters(
@@ -92,8 +127,20 @@ def _parameters(
 ) -> dict[str, Any]:
     # OpenAI's own newer models refuse `max_tokens`; vLLM, Ollama and llama.cpp all take it.
     cap = "max_completion_tokens" if "api.openai.com" in model.base_url else "max_tokens"
+    return {"model": model.name, **chat_parameters(generation, output_schema, cap)}
+
+
+def chat_parameters(
+    generation: Generation, output_schema: Mapping[str, Any] | None, cap: str = "max_tokens"
+) -> dict[str, Any]:
+    """The part of a request that is the same for all prompts.
+
+    Args:
+        generation: Parameters of the answer.
+        output_schema: JSON Schema of the answer.
+        cap: What the server calls the longest answer.
+    """
     given = {
-        "model": model.name,
         cap: generation.max_output_tokens,
         "temperature": generation.temperature,
         "top_p": generation.top_p,
@@ -151,7 +198,7 @@ def _reply(text: str, model: str) -> Reply:
         )
     return Reply(
         text=content,
-        finish_reason=_FINISH_REASONS.get(reason, reason),
+        finish_reason=FINISH_REASONS.get(reason, reason),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         model=body.get("model") or model,
@@ -162,15 +209,12 @@ def error_of(http_status: int, retry_after: str | None, text: str) -> RequestErr
     """Reads an error response."""
     message, code = text, None
     try:
-        error = json.loads(text)["error"]
-        message, code = error["message"], error.get("code")
+        body = json.loads(text)
+        message = body.get("detail") or text  # FastAPI's own, as of `transformers serve`
+        message, code = body["error"]["message"], body["error"].get("code")
     except (ValueError, LookupError, TypeError, AttributeError):
-        pass  # the body itself is the server's words
+        pass  # what is known so far are the server's words
     kind = kind_of_status(http_status)
     if code == "insufficient_quota":
         kind = "quota_exhausted"
-    try:
-        seconds = max(0.0, float(retry_after)) if retry_after else None
-    except ValueError:
-        seconds = None
-    return RequestError(kind, str(message), http_status=http_status, retry_after_seconds=seconds)
+    return RequestError(kind, str(message), http_status=http_status, retry_after_seconds=seconds_of(retry_after))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import aiohttp
-
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.embeddings import (
     EmbeddingBackend,
@@ -15,10 +13,9 @@ from airflow_provider_llmbeam.engine.backends.embeddings import (
     shared_out,
     vector_reply,
 )
-from airflow_provider_llmbeam.engine.backends.openai import error_of, open_authorized_session
+from airflow_provider_llmbeam.engine.backends.openai import error_of, open_client
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.model import Embedding, OpenAIModel
 
 
@@ -34,18 +31,13 @@ class OpenAIEmbeddings(EmbeddingBackend):
         self._parameters: dict[str, Any] = {"model": model.name, "encoding_format": "float"}
         if embedding.dimensions is not None:
             self._parameters["dimensions"] = embedding.dimensions
-        self._session: aiohttp.ClientSession | None = None
+        self._http = open_client(model)
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one `embeddings` request."""
-        if self._session is None:  # it belongs to the loop that runs it
-            self._session = open_authorized_session(self._model)
         body = {**self._parameters, "input": [prompt.text for prompt in prompts]}
-        try:
-            async with self._session.post(f"{self._model.base_url}/embeddings", json=body) as response:
-                content = await response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise RequestError("connection", f"{type(error).__name__}: {error}") from None
+        async with self._http.post(f"{self._model.base_url}/embeddings", body) as response:
+            content = await response.read()
         if response.status != 200:
             text = content.decode("utf-8", "replace")
             raise error_of(response.status, response.headers.get("Retry-After"), text)
@@ -53,8 +45,7 @@ class OpenAIEmbeddings(EmbeddingBackend):
 
     async def aclose(self) -> None:
         """Closes the session."""
-        if self._session is not None:
-            await self._session.close()
+        await self._http.aclose()
 
 
 def _replies(content: bytes, prompts: Sequence[Prompt], model: str) -> list[Reply]:

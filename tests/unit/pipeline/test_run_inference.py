@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal import read_entries
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError
-from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT, LLMModelHandler
-from airflow_provider_llmbeam.spec import Batching, EchoModel, GeminiModel, Limits, OpenAIModel
+from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT, LLMModelHandler, _key_of
+from airflow_provider_llmbeam.spec import (
+    Batching,
+    EchoModel,
+    GeminiModel,
+    Limits,
+    OpenAIModel,
+    VertexEndpointModel,
+)
 
 ECHO = EchoModel(type="echo", name="parrot")
 
@@ -123,3 +131,35 @@ def test_a_bundle_that_is_tried_again_in_a_process_has_no_new_budget() -> None:
             answers(handler, batch)
     assert answers(LLMModelHandler(ECHO, limits=limits), ["a"]), "another run has one of its own"
     gc.collect()  # the errors hold their engines
+
+
+ENDPOINT = VertexEndpointModel(
+    type="vertex_endpoint", name="gemma", endpoint="projects/p/locations/us-central1/endpoints/1"
+)
+CLOUD_RUN = OpenAIModel(type="openai", name="gemma", id_token_audience="https://a.run.app")
+
+
+def test_a_quota_belongs_to_the_key_that_a_model_is_asked_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", "g")
+    monkeypatch.setenv("OPENAI_API_KEY", "o")
+    assert (_key_of(GeminiModel()), _key_of(OpenAIModel(type="openai", name="gpt"))) == ("g", "o")
+    assert (_key_of(ENDPOINT), _key_of(CLOUD_RUN)) == (None, None)
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(requests_per_minute=60)], ids=["no quota", "a quota"])
+@pytest.mark.parametrize("model", [ENDPOINT, CLOUD_RUN], ids=["vertex", "cloud run"])
+def test_a_server_of_ones_own_on_google_cloud_is_asked_by_its_latency_unless_a_quota_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Any, limits: Limits
+) -> None:
+    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.run_inference.open_backend", lambda *_: object())
+    engine = LLMModelHandler(model, limits=limits)._open_engine()
+    assert (engine._concurrency is not None) == (limits.requests_per_minute is None)
+
+
+def test_an_endpoint_that_takes_several_prompts_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Backend:
+        limits = StaticBatching(max_padded_tokens=10**6, max_instances=32, max_bytes=7)
+
+    handler = LLMModelHandler(ENDPOINT, batching=Batching(max_instances=8))
+    found = handler._static_batching(Backend())  # type: ignore[arg-type]
+    assert (found.max_instances, found.max_padded_tokens, found.max_bytes) == (8, 16_384, 7)

@@ -44,7 +44,9 @@ def test_a_model_without_a_type_is_told_which_field_is_missing(job) -> None:
 
 def test_a_model_of_an_unknown_type_is_told_which_types_there_are(job) -> None:
     (problem,) = JobSpec.problems(job(model={"type": "claude"}))
-    assert str(problem) == "`model.type`: must be one of 'gemini', 'openai', 'echo'; got 'claude'."
+    assert (
+        str(problem) == "`model.type`: must be one of 'gemini', 'openai', 'vertex_endpoint', 'echo'; got 'claude'."
+    )
 
 
 def test_every_problem_is_listed_at_once() -> None:

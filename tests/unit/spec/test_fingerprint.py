@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Generation, OpenAIModel
+from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Generation, OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 
 MODEL = GeminiModel(name="gemini-2.5-flash")
@@ -110,3 +110,23 @@ def test_prompts_have_one_fingerprint_only_when_they_are_equal(a: str, b: str, c
 def test_text_cannot_pose_as_a_system_instruction() -> None:
     assert fingerprint(text="ab", system="c") != fingerprint(text="a", system="bc")
     assert fingerprint(text='a", "b', system=None) != fingerprint(text="a", system="b")
+
+
+def test_a_new_endpoint_with_the_same_model_keeps_its_answers() -> None:
+    def asked(number: int, request_format: str = "chat") -> str:
+        endpoint = f"projects/p/locations/us-central1/endpoints/{number}"
+        fields = {
+            "type": "vertex_endpoint",
+            "name": "gemma",
+            "endpoint": endpoint,
+            "request_format": request_format,
+        }
+        return fingerprint(VertexEndpointModel.parse(fields))
+
+    assert asked(1) == asked(2)
+    assert asked(1, "raw") == asked(2, "instances") != asked(1)
+
+
+def test_a_service_on_cloud_run_keeps_the_answers_of_its_model() -> None:
+    here = OpenAIModel(type="openai", name="gemma")
+    assert fingerprint(here) == fingerprint(here.model_copy(update={"id_token_audience": "https://a.run.app"}))

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Generation, JobSpec, OpenAIModel
+from airflow_provider_llmbeam.spec import (
+    EchoModel,
+    GeminiModel,
+    Generation,
+    JobSpec,
+    OpenAIModel,
+    VertexEndpointModel,
+)
 
 
 @pytest.mark.parametrize("address", ["localhost:8000/v1", "ftp://host/", "", "//host"])
@@ -71,3 +78,54 @@ def test_a_parameter_out_of_bounds_is_refused(field: str, value: object) -> None
 
 def test_the_server_may_choose_the_temperature() -> None:
     assert Generation(temperature=None).temperature is None
+
+
+ENDPOINT = "projects/p/locations/us-central1/endpoints/llmbeam-1"
+
+
+def test_an_endpoint_without_an_address_is_asked_at_the_one_of_its_location() -> None:
+    model = VertexEndpointModel(type="vertex_endpoint", name="gemma", endpoint=ENDPOINT)
+    assert model.address == f"https://us-central1-aiplatform.googleapis.com/v1/{ENDPOINT}"
+    assert model.request_format == "chat"
+
+
+def test_an_endpoint_of_its_own_address_is_asked_there() -> None:
+    base_url = "https://1.us-central1-2.prediction.vertexai.goog/"
+    model = VertexEndpointModel(type="vertex_endpoint", name="gemma", endpoint=ENDPOINT, base_url=base_url)
+    assert model.address == f"{base_url}v1/{ENDPOINT}"
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["1234", "projects/p/endpoints/1", f"{ENDPOINT}/", f"https://h/v1/{ENDPOINT}"]
+)
+def test_an_endpoint_is_named_in_full(endpoint: str) -> None:
+    (problem,) = VertexEndpointModel.problems({"type": "vertex_endpoint", "name": "g", "endpoint": endpoint})
+    assert problem.field == "endpoint"
+
+
+def test_the_audience_of_id_tokens_is_an_address() -> None:
+    (problem,) = OpenAIModel.problems({"type": "openai", "name": "g", "id_token_audience": "my-service"})
+    assert str(problem) == "`id_token_audience`: must start with http:// or https://; got 'my-service'."
+
+
+@pytest.mark.parametrize("request_format", ["instances", "raw"])
+@pytest.mark.parametrize(
+    ("parts", "field"),
+    [
+        ({"generation": {"stream": True}}, "`generation.stream`"),
+        ({"prompt": {"template": "a", "media": [{"uri": "{{ row.uri }}"}]}}, "`prompt.media`"),
+    ],
+)
+def test_a_format_that_cannot_carry_something_is_refused(job, request_format, parts, field) -> None:
+    model = {"type": "vertex_endpoint", "name": "g", "endpoint": ENDPOINT}
+    JobSpec.parse(job(model=model, **parts))
+    (problem,) = JobSpec.problems(job(model=model | {"request_format": request_format}, **parts))
+    assert (
+        f"has {field}, which `model.request_format` '{request_format}' cannot carry: take 'chat'" in problem.want
+    )
+
+
+def test_an_endpoint_that_writes_texts_makes_no_vectors(job) -> None:
+    model = {"type": "vertex_endpoint", "name": "g", "endpoint": ENDPOINT}
+    (problem,) = JobSpec.problems(job(model=model, task="embed"))
+    assert "a model of type 'vertex_endpoint' is asked for texts alone" in problem.want

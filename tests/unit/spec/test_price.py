@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, JobSpec, Limits, OpenAIModel, Price
+from airflow_provider_llmbeam.spec import (
+    EchoModel,
+    GeminiModel,
+    JobSpec,
+    Limits,
+    OpenAIModel,
+    Price,
+    VertexEndpointModel,
+)
 from airflow_provider_llmbeam.spec.price import price_of
 
 OWN = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 4.0}
@@ -104,6 +112,8 @@ def test_an_echo_is_free_and_a_server_of_ones_own_unknown() -> None:
     assert free is not None
     assert free.cost_usd(10**9, 10**9) == 0.0
     assert price_of(SERVER) is None
+    endpoint = "projects/p/locations/us-central1/endpoints/1"
+    assert price_of(VertexEndpointModel(type="vertex_endpoint", name="gemma", endpoint=endpoint)) is None
 
 
 @pytest.mark.parametrize("model", [GeminiModel(), EchoModel(type="echo"), SERVER])

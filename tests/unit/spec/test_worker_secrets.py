@@ -72,3 +72,20 @@ def test_what_is_written_where_a_secret_is_named_is_never_quoted(spec):
         with pytest.raises(JobSpecError, match=r"`runner\.environment_secrets") as caught:
             spec({"environment_secrets": {"GOOGLE_API_KEY": value}})
         assert "the-key" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "vertex_endpoint", "name": "g", "endpoint": "projects/p/locations/us-central1/endpoints/1"},
+        {
+            "type": "openai",
+            "name": "g",
+            "base_url": "https://a.run.app/v1",
+            "id_token_audience": "https://a.run.app",
+        },
+    ],
+    ids=["vertex", "cloud run"],
+)
+def test_endpoints_of_google_cloud_are_asked_as_the_workers_service_account(spec, model):
+    assert spec(model=model).environment_secrets == {}

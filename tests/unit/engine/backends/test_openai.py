@@ -128,6 +128,8 @@ def test_a_200_that_is_no_answer_is_garbage(text: str) -> None:
         ('{"error": {"message": "no such model", "code": null}}', "no such model"),
         ('{"error": "model not found"}', "model not found"),
         ('{"object": "error", "message": "too long", "code": 400}', "too long"),
+        ('{"detail": "Server is pinned to another model"}', "Server is pinned to another model"),
+        ('{"detail": [{"loc": ["body"], "msg": "field required"}]}', "field required"),
         ("<html>Bad Gateway</html>", "Bad Gateway"),
         ("", ""),
     ],

@@ -1,0 +1,257 @@
+"""A model that is deployed to an endpoint of Vertex AI, in the three forms that such endpoints are asked.
+
+Not through Google's client: its REST transport wraps the body of `rawPredict` in base64 and returns an empty one,
+and its `predict` hides a 429 (google-cloud-aiplatform 1.165).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_llmbeam.engine.backends.base import Backend, Reply
+from airflow_provider_llmbeam.engine.backends.google_access import BearerToken
+from airflow_provider_llmbeam.engine.backends.http import HttpClient
+from airflow_provider_llmbeam.engine.backends.openai import FINISH_REASONS, ChatBackend, chat_parameters
+from airflow_provider_llmbeam.engine.backends.openai import error_of as chat_error_of
+from airflow_provider_llmbeam.engine.plan import StaticBatching
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.spec.model import Generation, VertexEndpointModel
+
+#: Of one request, by the address it goes to. Source:
+#: cloud.google.com/vertex-ai/docs/predictions/choose-endpoint-type
+_SHARED_BYTES = 1_500_000
+_DEDICATED_BYTES = 10_000_000
+#: In one `predict`: vLLM computes them at the same time, and an answer over the shared address has 60 s for all.
+_MOST_INSTANCES = 32
+
+
+def open_vertex_endpoint(
+    model: VertexEndpointModel, generation: Generation, output_schema: Mapping[str, Any] | None
+) -> Backend:
+    """Opens the client for the format that the endpoint is asked in.
+
+    Raises:
+        JobSpecError: There are no Google credentials.
+    """
+    match model.request_format:
+        case "chat":
+            return VertexChat(model, generation, output_schema)
+        case "instances":
+            return VertexInstances(model, generation)
+        case "raw":
+            return VertexRaw(model, generation)
+
+
+class VertexChat(ChatBackend):
+    """OpenAI's chat completions below the endpoint's name.
+
+    `model` is left empty, as in Google's own examples: vLLM then takes what it serves, under whatever name.
+    """
+
+    def __init__(
+        self, model: VertexEndpointModel, generation: Generation, output_schema: Mapping[str, Any] | None
+    ) -> None:
+        super().__init__(
+            _open_client(model),
+            f"{model.address}/chat/completions",
+            model.name,
+            generation,
+            {"model": "", **chat_parameters(generation, output_schema)},
+            lambda http_status, retry_after, text: error_of(model, http_status, retry_after, text),
+        )
+
+
+class _Predictions:
+    """One session with an endpoint that takes plain prompts."""
+
+    method: str
+
+    def __init__(self, model: VertexEndpointModel, generation: Generation) -> None:
+        self._model = model
+        self._http = _open_client(model)
+        self._url = f"{model.address}:{self.method}"
+        self._parameters = _plain_parameters(generation)
+        self._max_bytes = _max_bytes(model)
+
+    async def aclose(self) -> None:
+        """Closes the session."""
+        await self._http.aclose()
+
+    async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        data = _encoded(body)
+        if len(data) > self._max_bytes:
+            # A request of several prompts is then sent in halves by the engine.
+            raise RequestError(
+                "bad_request",
+                f"a request of {len(data):,} bytes, and the endpoint takes at most {self._max_bytes:,}; "
+                "nothing was sent",
+            )
+        async with self._http.post(self._url, data) as response:
+            content = await response.read()
+        if response.status != 200:
+            text = content.decode("utf-8", "replace")
+            raise error_of(self._model, response.status, response.headers.get("Retry-After"), text)
+        try:
+            answer = json.loads(content)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise _no_answer(content)
+        return answer
+
+
+class VertexInstances(_Predictions):
+    """Several prompts per `predict`.
+
+    Attributes:
+        limits: What the endpoint takes in one request.
+    """
+
+    method = "predict"
+
+    def __init__(self, model: VertexEndpointModel, generation: Generation) -> None:
+        super().__init__(model, generation)
+        # Without it Model Garden's vLLM puts "Prompt:" and the prompt before each answer.
+        self._parameters["raw_response"] = True
+        self.limits = StaticBatching(
+            max_padded_tokens=2**31, max_instances=_MOST_INSTANCES, max_bytes=self._max_bytes
+        )
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        """Asks for one answer by itself."""
+        (reply,) = await self.complete_batch([prompt])
+        return reply
+
+    async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
+        """Sends one request for all prompts."""
+        texts = [_text_of(prompt) for prompt in prompts]
+        answer = await self._send({"instances": [{"prompt": text, **self._parameters} for text in texts]})
+        predictions = answer.get("predictions")
+        if not isinstance(predictions, list) or len(predictions) != len(prompts):
+            # Which answer is whose is not known: none of them is taken.
+            found = f"{len(predictions)} predictions" if isinstance(predictions, list) else "no predictions"
+            message = f"{found} for {len(prompts)} instances: {json.dumps(answer)[:300]}"
+            raise RequestError("garbage", message, http_status=200)
+        name = self._model.name
+        return [_reply(prediction, text, name) for prediction, text in zip(predictions, texts, strict=True)]
+
+
+class VertexRaw(_Predictions):
+    """One prompt per `rawPredict`, whose body the container gets as it is."""
+
+    method = "rawPredict"
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        """Sends one request."""
+        text = _text_of(prompt)
+        answer = await self._send({"prompt": text, **self._parameters})
+        # Model Garden's vLLM answers `predictions`, vLLM's own `/generate` `text`, `/v1/completions` `choices`.
+        found = answer.get("predictions", answer.get("text"))
+        if isinstance(found, list) and len(found) == 1:
+            found = found[0]
+        if isinstance(found, str) and "predictions" not in answer:
+            found = found.removeprefix(text)  # `/generate` repeats the prompt, always
+        reply = _reply(answer if found is None else found, text, self._model.name)
+        if not reply.text and found is None and not answer.get("choices"):
+            raise _no_answer(json.dumps(answer).encode())
+        return reply
+
+
+def _open_client(model: VertexEndpointModel) -> HttpClient:
+    return HttpClient(model.address, BearerToken("model.endpoint"))
+
+
+def _max_bytes(model: VertexEndpointModel) -> int:
+    is_shared = model.base_url is None or model.base_url.endswith("aiplatform.googleapis.com")
+    return _SHARED_BYTES if is_shared else _DEDICATED_BYTES
+
+
+def _plain_parameters(generation: Generation) -> dict[str, Any]:
+    given = {
+        "max_tokens": generation.max_output_tokens,
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "seed": generation.seed,
+        "stop": list(generation.stop_sequences) or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _text_of(prompt: Prompt) -> str:
+    return f"{prompt.system}\n\n{prompt.text}" if prompt.system else prompt.text
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """As few bytes as possible: an escaped letter takes six, and the request is limited."""
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half an emoji
+        return json.dumps(body).encode()
+
+
+def _reply(prediction: Any, prompt: str, model: str) -> Reply:
+    """Reads one prediction; what cannot be read is an empty text, as its neighbours may be all right."""
+    usage: Mapping[str, Any] = {}
+    reason: Any = None
+    text: Any = prediction
+    if isinstance(prediction, Mapping):
+        usage = _mapping(prediction.get("usage"))
+        choices = prediction.get("choices")
+        choice = _mapping(choices[0] if isinstance(choices, list) and choices else prediction)
+        reason = choice.get("finish_reason")
+        text = _mapping(choice.get("message")).get("content")
+        for name in ("text", "content", "output", "generated_text"):
+            text = choice.get(name) if text is None else text
+        if isinstance(text, list) and len(text) == 1:
+            text = text[0]
+    # Model Garden's vLLM without `raw_response`.
+    text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n") if isinstance(text, str) else ""
+    return Reply(
+        text=text,
+        finish_reason=FINISH_REASONS.get(reason, str(reason)) if reason else "stop",
+        input_tokens=_count(usage.get("prompt_tokens"), prompt),
+        output_tokens=_count(usage.get("completion_tokens"), text),
+        model=model,
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(told: Any, text: str) -> int:
+    """Tokens as the server tells them, else as they are estimated."""
+    if isinstance(told, int | float) and not isinstance(told, bool):
+        return int(told)
+    return estimate_tokens(text) if text else 0
+
+
+def _no_answer(content: bytes) -> RequestError:
+    words = content[:500].decode("utf-8", "replace")
+    return RequestError("garbage", f"a 200 that is no answer: {words}", http_status=200)
+
+
+def error_of(model: VertexEndpointModel, http_status: int, retry_after: str | None, text: str) -> RequestError:
+    """Reads an error response."""
+    error = chat_error_of(http_status, retry_after, text)
+    if http_status == 400 and "through the shared Vertex AI domain" in text:
+        # Every row would meet the same, so it is told as an address where nothing is, which ends the job soon.
+        message = f"{error.message.rstrip('.')}. Set `base_url` to https:// and that name."
+        return RequestError("not_found", message, http_status=http_status)
+    if http_status == 404 or (http_status == 400 and _has_no_model(text)):
+        return RequestError(
+            "not_found",
+            f"{error.message.rstrip('.')}. {model.endpoint} is not there, or has no model deployed that takes "
+            f"`request_format` {model.request_format!r}; compare it with `gcloud ai endpoints list`.",
+            http_status=http_status,
+        )
+    return error
+
+
+def _has_no_model(text: str) -> bool:
+    """Vertex AI's 400 for an endpoint to which nothing is deployed, which has nobody to send the request to."""
+    return "traffic_split" in text or "no deployed model" in text.lower()
