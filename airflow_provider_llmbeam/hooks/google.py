@@ -69,8 +69,8 @@ class GoogleHook(GoogleBaseHook):
                 _, self._project = self.get_credentials_and_project_id()
         if not self._project:
             raise JobSpecError(
-                f"`runner.project` is left out, and neither connection {self.gcp_conn_id!r} nor its credentials "
-                "name a project. Nothing was sent or billed."
+                f"No Google Cloud project is named (`project` of a runner or an endpoint), and neither connection "
+                f"{self.gcp_conn_id!r} nor its credentials name one. Nothing was sent or billed."
             )
         return self._project
 

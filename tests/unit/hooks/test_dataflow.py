@@ -241,7 +241,7 @@ def test_nobody_names_a_project(monkeypatch):
     monkeypatch.setenv(
         "AIRFLOW_CONN_ACME", '{"conn_type": "google_cloud_platform", "extra": {"is_anonymous": true}}'
     )
-    with pytest.raises(JobSpecError, match=r"`runner.project` is left out"):
+    with pytest.raises(JobSpecError, match=r"No Google Cloud project is named"):
         _ = DataflowJobHook("europe-west1", gcp_conn_id="acme").project
 
 
