@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
+from airflow_provider_llmbeam.spec.price import Price
 
 #: Looks that the rate is taken over.
 WINDOW = 10
@@ -31,9 +32,8 @@ def cost_of_tokens(price: Mapping[str, float] | None) -> Cost:
     """
     if price is None:
         return lambda counts: None
-    input_usd = price["input_usd_per_million_tokens"] / 1e6
-    output_usd = price["output_usd_per_million_tokens"] / 1e6
-    return lambda counts: counts.input_tokens * input_usd + counts.output_tokens * output_usd
+    known = Price.parse(price)
+    return lambda counts: known.cost_usd(counts.input_tokens, counts.output_tokens)
 
 
 class ProgressLog:

@@ -34,12 +34,25 @@ def test_the_task_on_dataflow_is_one():
     assert dag.get_task("judge").runner["type"] == "dataflow"
 
 
+def test_the_task_on_a_gpu_is_one():
+    from airflow.sdk import DAG
+
+    from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
+    from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+    from airflow_provider_llmbeam.spec import VertexEndpoint
+
+    names = (inference_endpoint, RunInferenceOperator, VertexEndpoint)
+    with DAG("shown", schedule=None) as dag:
+        exec(code("python")[2], {each.__name__: each for each in names})
+    assert dag.get_task("endpoint.judge").upstream_task_ids == {"endpoint.provision"}
+
+
 def test_the_pipeline_of_ones_own_runs():
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.testing.util import assert_that, equal_to
 
-    own = code("python")[2].replace('GeminiModel(name="gemini-2.5-flash")', "EchoModel(type='echo')")
+    own = code("python")[3].replace('GeminiModel(name="gemini-2.5-flash")', "EchoModel(type='echo')")
     own = own.replace("import GeminiModel,", "import EchoModel,")
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         scope = {"prompts": pipeline | beam.Create(["a", "b"])}
