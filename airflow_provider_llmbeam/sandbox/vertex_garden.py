@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.sandbox.vertex_deployments import (
 )
 from airflow_provider_llmbeam.sandbox.vertex_state import Deployed, Endpoint, Model, VertexState, parent
 
-IMAGE = "us-docker.pkg.dev/vertex-ai/vertex-vision-model-garden-dockers/pytorch-vllm-serve:latest"
+IMAGE = "vertex-ai/pytorch-vllm-serve:latest"
 _SIZED: tuple[tuple[str, str, int], ...] = (
     ("12b", "g2-standard-24", 2),
     ("27b", "g2-standard-48", 4),

@@ -31,7 +31,7 @@ def bucket(google):
     found = storage.Client().bucket("rows")
     text = "".join(json.dumps({"id": number, "text": f"row {number}"}) + "\n" for number in range(ROWS))
     found.blob("in.jsonl").upload_from_string(text)
-    made = json.dumps(template("europe-docker.pkg.dev/llmbeam-sandbox/images/llmbeam:1"))
+    made = json.dumps(template("images/llmbeam:1"))
     found.blob("llmbeam/template.json").upload_from_string(made)
     return found
 

@@ -29,7 +29,7 @@ def test_every_field_of_the_runner_has_one_of_the_template():
         subnetwork="regions/r/subnetworks/s",
         use_public_ips=False,
         flexrs="cost_optimized",
-        container_image="gcr.io/acme/image",
+        container_image="acme/image",
         options={"experiments": ["e1", "e2"], "disk_size_gb": 50, "dry": False, "wet": True, "tag": ["a", "b"]},
     )
     made = FlexTemplateRuntimeEnvironment(**full)
@@ -37,7 +37,7 @@ def test_every_field_of_the_runner_has_one_of_the_template():
     assert made.flexrs_goal.name == "FLEXRS_COST_OPTIMIZED"
     assert (made.num_workers, made.max_workers, made.machine_type) == (2, 20, "n2-standard-2")
     assert (made.network, made.service_account_email) == ("n", "w@acme.iam")
-    assert made.sdk_container_image == "gcr.io/acme/image"
+    assert made.sdk_container_image == "acme/image"
     assert list(made.additional_experiments) == ["e1", "e2"]
     assert list(made.additional_pipeline_options) == ["--disk_size_gb=50", "--wet", "--tag=a", "--tag=b"]
 

@@ -27,7 +27,7 @@ PLACES = [
     "--temp_location=gs://rows/tmp",
 ]
 TEMPLATE = {
-    "image": "gcr.io/p/launcher",
+    "image": "p/launcher",
     "metadata": {"parameters": [{"name": "output"}, {"name": "failures", "isOptional": True}]},
 }
 

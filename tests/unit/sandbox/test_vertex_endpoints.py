@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox
 PROJECT = "llmbeam-sandbox"
 LOCATION = "europe-west4"
 PARENT = f"projects/{PROJECT}/locations/{LOCATION}"
-IMAGE = "us-docker.pkg.dev/vertex-ai/vertex-vision-model-garden-dockers/pytorch-vllm-serve:latest"
+IMAGE = "vertex-ai/pytorch-vllm-serve:latest"
 L4_USD = 0.64
 GEMMA = "publishers/google/models/gemma3@gemma-3-4b-it"
 
