@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from google.cloud import storage
 
-from airflow_provider_llmbeam.sandbox import Latency, Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox import Latency, Proxy, Sandbox, prompt_sha256
 
 ROWS = 60
 
@@ -42,17 +42,19 @@ class Cloud:
             **changes,
         }
 
-    def door(self, spec: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    def door(self, spec: dict[str, Any] | str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs the door with a spec, or with the address of one."""
+        address, text = (spec, None) if isinstance(spec, str) else ("/dev/stdin", json.dumps(spec))
         return subprocess.run(
-            [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec=/dev/stdin", *arguments],
-            input=json.dumps(spec),
+            [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={address}", *arguments],
+            input=text,
             capture_output=True,
             text=True,
             check=False,
             env=self.environment,
         )
 
-    def submit(self, spec: dict[str, Any]) -> str:
+    def submit(self, spec: str) -> str:
         done = self.door(spec, "--submit")
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["id"])
@@ -92,22 +94,41 @@ def cloud():
         yield cloud
 
 
-def billed(cloud: Cloud) -> Counter[str]:
-    return Counter(record.prompt_sha256 for record in cloud.sandbox.requests if record.is_billed)
+@pytest.fixture(scope="module")
+def submitted(cloud):
+    """A job whose spec is on Cloud Storage, submitted twice; each of its bundles runs twice, too."""
+    spec = cloud.spec("once")
+    spec["runner"] |= {"labels": {"team": "search"}, "max_workers": 3}
+    cloud.bucket.blob("specs/job.json").upload_from_string(json.dumps(spec))
+    ids = [cloud.submit("gs://rows/specs/job.json") for _ in range(2)]
+    return ids, cloud.wait(ids[0])
 
 
-def test_a_bundle_that_dataflow_repeats_pays_for_nothing_twice(cloud):
-    before = billed(cloud)
-    job = cloud.wait(cloud.submit(cloud.spec("repeated")))
+def test_a_job_is_submitted_once_however_often_it_is_asked_for(cloud, submitted):
+    ids, job = submitted
+    assert ids == [job["id"]] * 2
+    assert [one["id"] for one in cloud.sandbox.dataflow.jobs if one["name"].startswith("once-")] == [job["id"]]
+
+
+def test_a_bundle_that_dataflow_repeats_pays_for_nothing_twice(cloud, submitted):
+    _, job = submitted
     assert job["currentState"] == "JOB_STATE_DONE"
-    paid = billed(cloud) - before
-    assert len(paid) == ROWS
-    assert set(paid.values()) == {1}, "each bundle ran twice"
-    report = json.loads(cloud.text("repeated/report.json"))
+    paid = Counter(record.prompt_sha256 for record in cloud.sandbox.requests if record.is_billed)
+    once = {prompt_sha256(f"once: row {number}") for number in range(ROWS)}
+    assert [paid[prompt] for prompt in once] == [1] * ROWS
+    report = json.loads(cloud.text("once/report.json"))
     assert report["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
     assert report["requests"]["sent"] == ROWS
-    answers = [json.loads(line) for line in cloud.text("repeated/answers-00000-of-00001.jsonl").splitlines()]
+    answers = [json.loads(line) for line in cloud.text("once/answers-00000-of-00001.jsonl").splitlines()]
     assert sorted(answer["id"] for answer in answers) == list(range(ROWS))
+
+
+def test_a_job_carries_its_labels_and_no_key(cloud, submitted):
+    _, job = submitted
+    assert job["labels"]["team"] == "search"
+    assert job["name"] == f"{job['labels']['llmbeam-job']}-{job['labels']['llmbeam-spec']}"
+    assert cloud.proxy.environment()["GOOGLE_API_KEY"] == "sandbox"
+    assert '"sandbox"' not in json.dumps(job)
 
 
 def test_the_door_waits_where_it_is_not_told_to_submit(cloud):
@@ -117,35 +138,6 @@ def test_the_door_waits_where_it_is_not_told_to_submit(cloud):
     assert "JOB_STATE_DONE" in done.stderr
 
 
-def test_a_job_is_submitted_once_however_often_it_is_asked_for(cloud):
-    spec = cloud.spec("once")
-    job_id = cloud.submit(spec)
-    assert cloud.submit(spec) == job_id
-    assert cloud.wait(job_id)["currentState"] == "JOB_STATE_DONE"
-    assert [job["id"] for job in cloud.sandbox.dataflow.jobs if job["name"].startswith("once-")] == [job_id]
-
-
-def test_a_job_carries_its_labels_and_no_key(cloud):
-    spec = cloud.spec("labelled")
-    spec["runner"] |= {"labels": {"team": "search"}, "max_workers": 3}
-    job_id = cloud.submit(spec)
-    job = cloud.wait(job_id)
-    assert job["labels"]["team"] == "search"
-    assert job["name"] == f"{job['labels']['llmbeam-job']}-{job['labels']['llmbeam-spec']}"
-    assert cloud.proxy.environment()["GOOGLE_API_KEY"] == "sandbox"
-    assert '"sandbox"' not in json.dumps(job)
-
-
-def test_a_spec_is_read_from_cloud_storage(cloud):
-    cloud.bucket.blob("specs/job.json").upload_from_string(json.dumps(cloud.spec("stored")))
-    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec=gs://rows/specs/job.json"]
-    done = subprocess.run(
-        [*command, "--submit"], capture_output=True, text=True, check=False, env=cloud.environment
-    )
-    assert done.returncode == 0, done.stderr
-    assert cloud.wait(json.loads(done.stdout)["id"])["currentState"] == "JOB_STATE_DONE"
-
-
 def test_only_a_job_for_dataflow_is_submitted(cloud):
     done = cloud.door(cloud.spec("direct", runner={"type": "direct"}), "--submit")
     assert done.returncode == 2
@@ -153,7 +145,6 @@ def test_only_a_job_for_dataflow_is_submitted(cloud):
 
 
 def test_a_failed_job_says_why_and_what_is_kept(cloud):
-    spec = cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"})
-    done = cloud.door(spec)
+    done = cloud.door(cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"}))
     assert done.returncode == 1
     assert "None of 60 rows was answered. blocked:" in done.stderr
