@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError
 from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, still_billing
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointSite, with_attempt_of
+from airflow_provider_llmbeam.hooks.endpoint_site import EndpointSite
 from airflow_provider_llmbeam.hooks.progress_log import Log
 
 #: Between two rounds.
@@ -146,11 +146,10 @@ def _left(site: EndpointSite, key: str, attempt: str | None) -> tuple[list[Part]
     # In this order: what an operation made that ends in between is found.
     running = site.running(key)
     found = site.find(key)
-    parts = with_attempt_of(found, attempt)
-    if found and not parts:
-        # Another try has taken it over, with whatever is being done to it.
-        running = []
-    return parts, running
+    if attempt is not None and any(part.attempt not in (None, attempt) for part in found):
+        # Another try has taken it over: with the model, which may have no label, and whatever is being done to it.
+        return [], []
+    return found, running
 
 
 def _is_used(model: Part, in_use: set[str]) -> bool:

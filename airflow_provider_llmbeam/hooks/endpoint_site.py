@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,8 +88,3 @@ class SiteFactory(Protocol):
 
     def __call__(self, location: str) -> EndpointSite:
         """Reads the Airflow connection."""
-
-
-def with_attempt_of(parts: Sequence[Part], attempt: str | None) -> list[Part]:
-    """Leaves out what another try has taken over; without `attempt`, nothing."""
-    return [part for part in parts if attempt is None or part.attempt in (None, attempt)]

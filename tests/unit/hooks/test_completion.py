@@ -19,7 +19,7 @@ def answered():
 
     def run(status, text):
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):  # noqa: N802
+            def do_POST(self):
                 self.rfile.read(int(self.headers["Content-Length"]))
                 self.send_response(status)
                 self.end_headers()
