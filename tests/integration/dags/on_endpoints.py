@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import DAG, get_current_context, task
 
@@ -48,11 +49,11 @@ def ask(endpoint: InferenceEndpoint) -> None:
     )
 
 
-def block(endpoint: dict, *, retries: int = 0, deferrable: bool = True, asks: bool = False) -> None:
+def block(endpoint: dict, *, deferrable: bool = True, asks: bool = False, **provision: Any) -> None:
     with inference_endpoint(
         endpoint=endpoint,
         deferrable=deferrable,
-        provision={"poll_interval_seconds": 1.0, "retries": retries, "retry_delay": SECOND},
+        provision={"poll_interval_seconds": 1.0, "retries": 0, "retry_delay": SECOND, **provision},
         teardown={"retry_delay": SECOND},
     ) as made:
         if asks:
@@ -69,6 +70,12 @@ with DAG("garden_asked", schedule=None):
 
 with DAG("garden_expiring", schedule=None):
     block({**GARDEN, "expires_after_seconds": EXPIRES_SECONDS})
+
+with DAG("garden_in_two_places", schedule=None):
+    block({**GARDEN, "locations": [LOCATION, "europe-west4"]})
+
+with DAG("garden_timeout", schedule=None):
+    block(GARDEN, execution_timeout=timedelta(hours=1))
 
 with DAG("container", schedule=None):
     block(CONTAINER, deferrable=False)
