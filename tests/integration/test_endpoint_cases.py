@@ -28,13 +28,13 @@ from local_airflow import local_airflow
 
 from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.spec.endpoint_identity import EXPIRES_LABEL, KEY_LABEL, endpoint_id, service_id
+from airflow_provider_llmbeam.spec.endpoint_identity import EXPIRES_LABEL, endpoint_id, service_id
 from airflow_provider_llmbeam.spec.identity import identity
 
 DAGS = Path(__file__).parent / "dags"
 PAGE = Path(__file__).parents[2] / "docs" / "endpoint-cases.md"
 PATIENCE_SECONDS = 150
-AT_ONCE = 7
+AT_ONCE = 9
 ROWS = 8
 PROVISION, WORK, TEARDOWN = "endpoint.provision", "endpoint.work", "endpoint.teardown"
 OVER = ("success", "failed")
@@ -171,8 +171,8 @@ class Run:
 
     def expire(self) -> None:
         """Until the sweeper of this test takes it to be due."""
-        (endpoint,) = [one for one in self.cloud.sandbox.endpoints if one["labels"].get(KEY_LABEL) == self.key]
-        due = int(endpoint["labels"][EXPIRES_LABEL]) - AHEAD_SECONDS
+        labels = self.running[0].labels
+        due = int(labels[EXPIRES_LABEL]) - AHEAD_SECONDS
         self.until(lambda: time.time() > due, "it has expired")
 
     def end(self) -> Run:
@@ -241,9 +241,18 @@ class Cloud:
         )
         httpx.post(url, params={"uploadType": "media", "name": name}, content=text).raise_for_status()
 
-    def execute(self, statement: str, *values: object) -> None:
+    def execute(self, statement: str, *values: object) -> list[tuple]:
         with psycopg.connect(self.database, autocommit=True) as connection:
-            connection.execute(statement, values)
+            cursor = connection.execute(statement, values)
+            return cursor.fetchall() if cursor.description else []
+
+    def wait_beats(self, kind: str, beats: int = 2) -> None:
+        """Until a component has had time for whatever there is to do."""
+        for _ in range(beats):
+            before, deadline = self._beat(kind), time.monotonic() + PATIENCE_SECONDS
+            while self._beat(kind) == before:
+                assert time.monotonic() < deadline, f"no {kind} is alive"
+                time.sleep(0.2)
 
     def sweep_by_dag(self) -> None:
         """As every hour."""
@@ -264,6 +273,10 @@ class Cloud:
         """Kills a component with all that it started."""
         for process in tree(self.airflow.component(name)):
             process.kill()
+
+    def _beat(self, kind: str) -> datetime:
+        ((at,),) = self.execute("SELECT max(latest_heartbeat) FROM job WHERE job_type = %s", kind)
+        return at
 
     def _note(self, manifest: dict) -> None:
         self.swept |= {name.rpartition("/")[2] for name in manifest["deleted"]}
@@ -452,18 +465,29 @@ def paused(cloud: Cloud) -> Run:
     run = cloud.run("garden_expiring")
     run.until_working()
     cloud.airflow.pause("garden_expiring")
-    run.say("succeed")
-    run.until_state(WORK, "success")
-    run.expire()
-    assert run.running
-    cloud.sweep_by_dag()
-    assert not run.running
-    assert run.tasks[TEARDOWN]["state"] is None
-    cloud.airflow.pause("garden_expiring", is_paused=False)
+    try:
+        run.say("succeed")
+        run.until_state(WORK, "success")
+        run.expire()
+        cloud.wait_beats("SchedulerJob")
+        assert run.running
+        cloud.sweep_by_dag()
+        assert not run.running
+        assert run.tasks[TEARDOWN]["state"] is None
+    finally:
+        cloud.airflow.pause("garden_expiring", is_paused=False)
     return run.end()
 
 
 # Cases that take a part of Airflow down, one after the other.
+
+
+def two_that_work(cloud: Cloud) -> tuple[Run, Run]:
+    """For the last of them."""
+    runs = cloud.run("garden"), cloud.run("garden_expiring")
+    for run in runs:
+        run.until_working()
+    return runs
 
 
 def triggerer_down(cloud: Cloud) -> None:
@@ -479,10 +503,7 @@ def triggerer_down(cloud: Cloud) -> None:
     cloud.left["triggerer killed while the GPU boots, and another one started"] = taken_over.end().left()
 
 
-def scheduler_down(cloud: Cloud) -> None:
-    working, expiring = cloud.run("garden"), cloud.run("garden_expiring")
-    for run in (working, expiring):
-        run.until_working()
+def scheduler_down(cloud: Cloud, working: Run, expiring: Run) -> None:
     cloud.airflow.component("scheduler").kill()
     expiring.say("succeed")
     expiring.until_state(WORK, "success")
@@ -592,7 +613,7 @@ def cloud(tmp_path_factory, metadata_database):
         Sandbox(buckets=("rows",), endpoint_seconds=1, endpoint_warm_seconds=1) as sandbox,
         Proxy(sandbox) as proxy,
     ):
-        environment = {**proxy.environment(), **metadata_database, "AIRFLOW__CORE__PARALLELISM": "10"}
+        environment = {**proxy.environment(), **metadata_database, "AIRFLOW__CORE__PARALLELISM": "12"}
         database = metadata_database["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg", "")
         folder = tmp_path_factory.mktemp("words")
         with local_airflow(tmp_path_factory.mktemp("airflow"), DAGS, environment) as airflow:
@@ -606,17 +627,21 @@ def left(cloud, pytestconfig):
     begun = time.monotonic()
 
     def play(name: str, case: Case) -> None:
+        at = time.monotonic()
         try:
             cloud.left[name] = case.play(cloud).left()
         except Exception as error:  # noqa: BLE001 - shown by the test of this case
             cloud.left[name] = error
+        with open("/tmp/gpucases-tmp/times", "a") as f:
+            f.write(f"{at - begun:.0f} {time.monotonic() - begun:.0f} {name}\n")
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for name, case in CASES.items():
             if case.play is not None:
                 pool.submit(play, name, case)
+        working = pool.submit(two_that_work, cloud)
     failures: list[Exception] = []
-    for phase in (triggerer_down, scheduler_down):
+    for phase in (triggerer_down, lambda cloud: scheduler_down(cloud, *working.result())):
         try:
             phase(cloud)
         except Exception as error:  # noqa: BLE001 - shown by the tests of its cases
