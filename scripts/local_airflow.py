@@ -263,10 +263,23 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Returns a port that nobody listens on.
+
+    Airflow takes it some 15 s later. Until then, an outgoing connection of any process may take one of those that
+    the system gives out (on Linux from 32768 on): this is none of them.
+
+    Raises:
+        RuntimeError: None was found.
+    """
+    for _ in range(100):
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as found:
+            try:
+                found.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port between 20000 and 31999 is free on 127.0.0.1")
 
 
 def end_process_group(process: subprocess.Popen[bytes], grace_seconds: float = 20) -> None:
