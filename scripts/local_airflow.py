@@ -103,9 +103,13 @@ class LocalAirflow:
         found = self._call("GET", "backfills", params={"dag_id": dag_id})["backfills"]
         return any(backfill["completed_at"] is None for backfill in found)
 
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """Returns a run as the API shows it."""
+        return self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}")
+
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Returns `queued`, `running`, `success` or `failed`."""
-        return str(self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"])
+        return str(self.run(dag_id, run_id)["state"])
 
     def wait(self, dag_id: str, run_id: str, timeout_seconds: float) -> str:
         """Waits for a run's end.
@@ -120,6 +124,11 @@ class LocalAirflow:
             time.sleep(0.5)
         return state
 
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
+        """Returns the task instances of a run by their ids."""
+        found = self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances", params={"limit": 100})
+        return {task["task_id"]: task for task in found["task_instances"]}
+
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """Returns a task instance as the API shows it."""
         return self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
@@ -129,9 +138,22 @@ class LocalAirflow:
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
         self._call("PATCH", path, json={"new_state": state})
 
-    def clear(self, dag_id: str, run_id: str) -> None:
-        """Clears a run, as a person does in the UI."""
-        self._call("POST", f"dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False})
+    def clear(self, dag_id: str, run_id: str, task_id: str | None = None) -> None:
+        """Clears a run, or a task of it with what comes after it, as a person does in the UI."""
+        if task_id is None:
+            self._call("POST", f"dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False})
+            return
+        options = {"dry_run": False, "only_failed": False, "include_downstream": True}
+        body = {"dag_run_id": run_id, "task_ids": [task_id], **options}
+        self._call("POST", f"dags/{dag_id}/clearTaskInstances", json=body)
+
+    def set_run_state(self, dag_id: str, run_id: str, state: str) -> None:
+        """Marks a run, as a person does in the UI."""
+        self._call("PATCH", f"dags/{dag_id}/dagRuns/{run_id}", json={"state": state})
+
+    def pause(self, dag_id: str, *, is_paused: bool = True) -> None:
+        """Pauses a Dag, or has it go on."""
+        self._call("PATCH", f"dags/{dag_id}", json={"is_paused": is_paused})
 
     def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
         """Returns what a task returned."""
@@ -241,10 +263,23 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Returns a port that nobody listens on.
+
+    Airflow takes it some 15 s later. Until then, an outgoing connection of any process may take one of those that
+    the system gives out (on Linux from 32768 on): this is none of them.
+
+    Raises:
+        RuntimeError: None was found.
+    """
+    for _ in range(100):
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as found:
+            try:
+                found.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port between 20000 and 31999 is free on 127.0.0.1")
 
 
 def end_process_group(process: subprocess.Popen[bytes], grace_seconds: float = 20) -> None:
