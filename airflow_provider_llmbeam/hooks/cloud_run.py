@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from airflow_provider_llmbeam.hooks.endpoint_fault import Fault, fault_of
 from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, Seen
 from airflow_provider_llmbeam.hooks.endpoint_price import cloud_run_usd_per_hour
 from airflow_provider_llmbeam.hooks.endpoint_site import Answer, EndpointPlan
-from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, GoogleHook, retry
+from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, RegionalHook
 from airflow_provider_llmbeam.hooks.google_errors import CloudRequest, translated, usable_connection
 from airflow_provider_llmbeam.hooks.google_refusal import refused
 from airflow_provider_llmbeam.hooks.google_tokens import id_token
@@ -25,29 +24,8 @@ MAX_LISTED = 5_000
 _INVOKER = "roles/run.invoker"
 
 
-class CloudRunHook(GoogleHook):
-    """Makes, finds and removes the services of one project and region; see `endpoint_site.EndpointSite`.
-
-    Args:
-        location: Region, e.g. `us-central1`.
-        project: Left out, that of the connection or the credentials.
-        gcp_conn_id: Airflow connection of type `google_cloud_platform`.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
-
-    Raises:
-        AccessDeniedError: There is no connection of that name.
-    """
-
-    def __init__(
-        self,
-        location: str,
-        project: str | None = None,
-        gcp_conn_id: str = GoogleHook.default_conn_name,
-        impersonation_chain: str | Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(project, gcp_conn_id, impersonation_chain)
-        self.location = location
-        self._services: Any = None
+class CloudRunHook(RegionalHook):
+    """Makes, finds and removes the services of one project and region; see `endpoint_site.EndpointSite`."""
 
     def check(self, plan: EndpointPlan) -> None:
         """Sees whether the credentials can give the tokens that the service asks for.
@@ -219,16 +197,9 @@ class CloudRunHook(GoogleHook):
         return f"projects/{self.project}/locations/{self.location}"
 
     def _client(self) -> Any:
-        """A client over HTTP: gRPC is a second way through a proxy, and has threads that outlive a fork."""
-        if self._services is None:
-            from google.cloud.run_v2 import ServicesClient
+        from google.cloud.run_v2 import ServicesClient
 
-            with usable_connection(self.gcp_conn_id):
-                credentials = self.get_credentials()
-            self._services = ServicesClient(
-                credentials=credentials, transport="rest", client_options=self.get_client_options()
-            )
-        return self._services
+        return self._rest_client(ServicesClient)
 
     def _request(self, action: str, *, missing: str) -> CloudRequest:
         return CloudRequest(
@@ -238,9 +209,6 @@ class CloudRunHook(GoogleHook):
             role="roles/run.admin",
             missing=missing,
         )
-
-    def _patience(self) -> dict[str, Any]:
-        return {"retry": retry(), "timeout": REQUEST_SECONDS}
 
 
 def _code(condition: Any) -> int:

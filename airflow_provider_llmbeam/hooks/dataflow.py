@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,11 @@ from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import RequestRefusedError
 from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks.dataflow_replies import counts_of, job_of, texts_of
-from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, GoogleHook, retry
+from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, RegionalHook, retry
 from airflow_provider_llmbeam.hooks.google_errors import (
     CloudRequest,
     before_submission,
     translated,
-    usable_connection,
 )
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL
 
@@ -33,31 +32,8 @@ MAX_MESSAGES = 500
 KEPT_MESSAGES = 50
 
 
-class DataflowJobHook(GoogleHook):
-    """Finds, looks at, launches and cancels the jobs of one project and region.
-
-    Without a connection `google_cloud_default` the credentials are those of the machine.
-
-    Args:
-        location: Region, e.g. `europe-west1`.
-        project: Left out, that of the connection or the credentials.
-        gcp_conn_id: Airflow connection of type `google_cloud_platform`.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
-
-    Raises:
-        AccessDeniedError: There is no connection of that name.
-    """
-
-    def __init__(
-        self,
-        location: str,
-        project: str | None = None,
-        gcp_conn_id: str = GoogleHook.default_conn_name,
-        impersonation_chain: str | Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(project, gcp_conn_id, impersonation_chain)
-        self.location = location
-        self._clients: dict[str, Any] = {}
+class DataflowJobHook(RegionalHook):
+    """Finds, looks at, launches and cancels the jobs of one project and region."""
 
     def get(self, job_id: str) -> DataflowJob:
         """Looks at a job.
@@ -218,25 +194,15 @@ class DataflowJobHook(GoogleHook):
         return next((job for job in jobs if job.name == name and not job.is_over), None)
 
     def _client(self, name: str) -> Any:
-        """A client over HTTP: gRPC is a second way through a proxy, and has threads that outlive a fork."""
-        if name not in self._clients:
-            from google.cloud import dataflow_v1beta3
+        from google.cloud import dataflow_v1beta3
 
-            with usable_connection(self.gcp_conn_id):
-                credentials = self.get_credentials()
-            self._clients[name] = getattr(dataflow_v1beta3, name)(
-                credentials=credentials, transport="rest", client_options=self.get_client_options()
-            )
-        return self._clients[name]
+        return self._rest_client(getattr(dataflow_v1beta3, name))
 
     def _place(self) -> dict[str, str]:
         return {"project_id": self.project, "location": self.location}
 
     def _request(self, action: str, *, missing: str) -> CloudRequest:
         return CloudRequest(action=action, project=self.project, missing=missing)
-
-    def _patience(self) -> dict[str, Any]:
-        return {"retry": retry(), "timeout": REQUEST_SECONDS}
 
 
 def belongs_to(job: DataflowJob, identity: str) -> bool:

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.hooks.endpoint_fault import Fault, fault_of
 from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, Seen
 from airflow_provider_llmbeam.hooks.endpoint_price import vertex_usd_per_hour
 from airflow_provider_llmbeam.hooks.endpoint_site import Answer, EndpointPlan
-from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, GoogleHook, retry
+from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, RegionalHook
 from airflow_provider_llmbeam.hooks.google_errors import CloudRequest, translated, usable_connection
 from airflow_provider_llmbeam.hooks.google_refusal import refused
 from airflow_provider_llmbeam.hooks.google_tokens import access_token
@@ -25,29 +25,8 @@ from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
 MAX_LISTED = 5_000
 
 
-class EndpointHook(GoogleHook):
-    """Makes, finds and removes the endpoints of one project and region; see `endpoint_site.EndpointSite`.
-
-    Args:
-        location: Region, e.g. `us-central1`.
-        project: Left out, that of the connection or the credentials.
-        gcp_conn_id: Airflow connection of type `google_cloud_platform`.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
-
-    Raises:
-        AccessDeniedError: There is no connection of that name.
-    """
-
-    def __init__(
-        self,
-        location: str,
-        project: str | None = None,
-        gcp_conn_id: str = GoogleHook.default_conn_name,
-        impersonation_chain: str | Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(project, gcp_conn_id, impersonation_chain)
-        self.location = location
-        self._clients: dict[str, Any] = {}
+class EndpointHook(RegionalHook):
+    """Makes, finds and removes the endpoints of one project and region; see `endpoint_site.EndpointSite`."""
 
     def check(self, plan: EndpointPlan) -> None:
         """Sees whether there is such a model and such a token.
@@ -304,17 +283,9 @@ class EndpointHook(GoogleHook):
         return f"projects/{self.project}/locations/{self.location}"
 
     def _client(self, name: str) -> Any:
-        """A client over HTTP: gRPC is a second way through a proxy, and has threads that outlive a fork."""
-        if name not in self._clients:
-            from google.cloud import aiplatform_v1
+        from google.cloud import aiplatform_v1
 
-            with usable_connection(self.gcp_conn_id):
-                credentials = self.get_credentials()
-            options = self.get_client_options(f"{self.location}-aiplatform.googleapis.com")
-            self._clients[name] = getattr(aiplatform_v1, name)(
-                credentials=credentials, transport="rest", client_options=options
-            )
-        return self._clients[name]
+        return self._rest_client(getattr(aiplatform_v1, name), f"{self.location}-aiplatform.googleapis.com")
 
     def _request(self, action: str, *, missing: str) -> CloudRequest:
         return CloudRequest(
@@ -324,9 +295,6 @@ class EndpointHook(GoogleHook):
             role="roles/aiplatform.user",
             missing=missing,
         )
-
-    def _patience(self) -> dict[str, Any]:
-        return {"retry": retry(), "timeout": REQUEST_SECONDS}
 
 
 def _is_of_garden(operation: Any, model_id: str) -> bool:

@@ -75,6 +75,45 @@ class GoogleHook(GoogleBaseHook):
         return self._project
 
 
+class RegionalHook(GoogleHook):
+    """One service in one region, asked over HTTP.
+
+    gRPC is a second way through a proxy, and has threads that outlive a fork.
+
+    Args:
+        location: Region, e.g. `europe-west1`.
+        project: Left out, that of the connection or the credentials.
+        gcp_conn_id: Airflow connection of type `google_cloud_platform`.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+
+    Raises:
+        AccessDeniedError: There is no connection of that name.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        project: str | None = None,
+        gcp_conn_id: str = GoogleHook.default_conn_name,
+        impersonation_chain: str | Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(project, gcp_conn_id, impersonation_chain)
+        self.location = location
+        self._clients: dict[type, Any] = {}
+
+    def _rest_client(self, kind: type, endpoint: str | None = None) -> Any:
+        """The client of a class, made once; `endpoint` is its host, where that depends on the region."""
+        if kind not in self._clients:
+            with usable_connection(self.gcp_conn_id):
+                credentials = self.get_credentials()
+            options = self.get_client_options(endpoint) if endpoint else self.get_client_options()
+            self._clients[kind] = kind(credentials=credentials, transport="rest", client_options=options)
+        return self._clients[kind]
+
+    def _patience(self) -> dict[str, Any]:
+        return {"retry": retry(), "timeout": REQUEST_SECONDS}
+
+
 def retry(seconds: float | None = None) -> Retry:
     """Tries a request again while that may help, `seconds` long; left out, `RETRY_SECONDS`."""
     from google.api_core.retry import Retry
