@@ -1,6 +1,7 @@
 """What is asked: frozen values. No I/O, no clock, no Airflow, no Beam."""
 
 from airflow_provider_llmbeam.spec.cache import Cache
+from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
@@ -26,6 +27,7 @@ __all__ = [
     "Cache",
     "CloudRunEndpoint",
     "DataflowRunner",
+    "Demand",
     "DirectRunner",
     "EchoModel",
     "Embedding",
