@@ -1,4 +1,4 @@
-"""Bringing up an endpoint: one look, and the loop of a worker that waits itself."""
+"""Bringing up an endpoint, one look after the other."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from airflow_provider_llmbeam.hooks.provisioning import (
     Outcome,
     Provisioner,
     Remove,
-    Wait,
 )
+from airflow_provider_llmbeam.hooks.wait import Wait
 from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
 
 #: For a look of another thread to end.
@@ -248,10 +248,3 @@ class EndpointWatch:
 
     def _say(self, words: str, *values: object) -> None:
         self._log.log(logging.INFO, f"Endpoint %r {words}", self._plan.key, *values)
-
-
-def wait(watch: EndpointWatch, sleep: Callable[[float], None] = time.sleep) -> ProvisionEnd:
-    """Waits in this thread. The trigger does the same between `asyncio.sleep`s."""
-    while isinstance(seen := watch.look(), Wait):
-        sleep(seen.seconds)
-    return seen

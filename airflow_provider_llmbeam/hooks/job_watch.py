@@ -1,4 +1,4 @@
-"""Waiting for a job on Dataflow: one look, and the loop of a worker that waits itself."""
+"""Waiting for a job on Dataflow, one look after the other."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from airflow_provider_llmbeam.hooks.poller import (
     Follow,
     JobPoller,
     OverBudget,
-    Wait,
 )
 from airflow_provider_llmbeam.hooks.progress_log import Cost, Log, ProgressLog
+from airflow_provider_llmbeam.hooks.wait import Wait
 
 #: Before the first look at a job that replaced another.
 FOLLOWING_SECONDS = 1.0
@@ -87,8 +87,8 @@ class JobWatch:
         """
         match self._decide():
             case Wait() as wait:
-                if wait.warning:
-                    self._log.log(logging.WARNING, "%s", wait.warning)
+                if wait.words:
+                    self._log.log(logging.WARNING, "%s", wait.words)
                 return wait
             case Follow(job_id):
                 self._say(logging.WARNING, f"was replaced by job {job_id!r}, which is waited for now.")
@@ -159,10 +159,3 @@ class JobWatch:
 
     def _say(self, level: int, words: str) -> None:
         self._log.log(level, "Dataflow job %r %s", self.address.job_id, words)
-
-
-def wait(watch: JobWatch, sleep: Callable[[float], None] = time.sleep) -> JobEnd:
-    """Waits in this thread. The trigger does the same between `asyncio.sleep`s."""
-    while isinstance(seen := watch.look(), Wait):
-        sleep(seen.seconds)
-    return seen

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError, CloudNotFoundError
 from airflow_provider_llmbeam.hooks.dataflow_job import PHASES, DataflowJob
+from airflow_provider_llmbeam.hooks.wait import Wait
 
 #: No look sooner after a deferral: Airflow 3.3 with LocalExecutor loses tasks that resume within about 5 s.
 FIRST_LOOK_SECONDS = 10.0
@@ -24,14 +25,6 @@ MAX_DENIED = 3
 MAX_CANCELLING_SECONDS = 900.0
 
 Outcome = Literal["succeeded", "failed", "cancelled", "over_budget", "unreachable"]
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Look again after `seconds`; `warning` is for the log."""
-
-    seconds: float
-    warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

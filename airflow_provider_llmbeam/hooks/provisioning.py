@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError
 from airflow_provider_llmbeam.hooks.endpoint_fault import Fault
 from airflow_provider_llmbeam.hooks.endpoint_part import Seen, still_billing
+from airflow_provider_llmbeam.hooks.wait import Wait
 
 #: Failed looks in a row, and their time, before waiting ends: whichever is later.
 MAX_FAILURES = 10
@@ -23,14 +24,6 @@ MAX_REMOVING_SECONDS = 1_800.0
 MAX_REFUSED_SECONDS = 300.0
 
 Outcome = Literal["ready", "stock_out", "refused", "failed", "still_billing"]
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Look again after `seconds`; `words` are for the log."""
-
-    seconds: float
-    words: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

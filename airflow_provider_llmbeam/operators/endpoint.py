@@ -10,9 +10,10 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.hooks.endpoint_removal import remove
-from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch, ProvisionEnd, wait
-from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory, Wait
+from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch, ProvisionEnd
+from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
 from airflow_provider_llmbeam.hooks.site import site_factory
+from airflow_provider_llmbeam.hooks.wait import Wait, wait
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
 from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.literal import is_pending, plain

@@ -12,8 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
-from airflow_provider_llmbeam.hooks.job_watch import wait
-from airflow_provider_llmbeam.hooks.poller import Wait
+from airflow_provider_llmbeam.hooks.wait import Wait, wait
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, dataflow_url, output_url
 from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.dataflow_task import DataflowTask

@@ -59,9 +59,15 @@ class SpecModel(BaseModel):
         return ()
 
 
-def problems_of(error: ValidationError) -> tuple[SpecProblem, ...]:
-    """Puts pydantic's findings into this package's words."""
-    return tuple(_problem(dict(item)) for item in error.errors(include_url=False))
+def problems_of(error: ValidationError, field: str = "") -> tuple[SpecProblem, ...]:
+    """Puts pydantic's findings into this package's words.
+
+    Args:
+        error: What pydantic found.
+        field: What was looked at is this field of something larger.
+    """
+    above = (field,) if field else ()
+    return tuple(_problem({**item, "loc": (*above, *item["loc"])}) for item in error.errors(include_url=False))
 
 
 def files_unless_told(data: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.base import SpecModel, problems_of
 
 
 def _http_address(base_url: str | None) -> str | None:
@@ -35,6 +37,31 @@ class GeminiModel(SpecModel):
     base_url: str | None = None
 
     _address = field_validator("base_url")(_http_address)
+
+    @property
+    def address(self) -> str:
+        """Where the model is, without the method.
+
+        Names and hosts as in google-genai 2.34 (`_transformers.t_model`, `_api_client.BaseApiClient`).
+        """
+        name, location = self.name, self.location
+        if not self.project:
+            named = name if name.startswith(("models/", "tunedModels/")) else f"models/{name}"
+            return f"{self.base_url or 'https://generativelanguage.googleapis.com'}/v1beta/{named}"
+        if location == "global":
+            host = "aiplatform.googleapis.com"
+        elif location in ("us", "eu"):
+            host = f"aiplatform.{location}.rep.googleapis.com"
+        else:
+            host = f"{location}-aiplatform.googleapis.com"
+        if "/" not in name:
+            name = f"publishers/google/models/{name}"
+        elif not name.startswith(("projects/", "publishers/", "models/")):
+            publisher, _, name = name.partition("/")
+            name = f"publishers/{publisher}/models/{name}"
+        if not name.startswith("projects/"):
+            name = f"projects/{self.project}/locations/{location}/{name}"
+        return f"{self.base_url or f'https://{host}'}/v1beta1/{name}"
 
 
 class OpenAIModel(SpecModel):
@@ -103,6 +130,20 @@ class EchoModel(SpecModel):
 
 
 Model = Annotated[GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel, Field(discriminator="type")]
+_MODEL: TypeAdapter[Model] = TypeAdapter(Model)
+
+
+def parse_model(data: Mapping[str, Any] | SpecModel) -> Model:
+    """Builds a model from plain data.
+
+    Raises:
+        JobSpecError: Names each field that is wrong, what it got and what it wants.
+    """
+    try:
+        return _MODEL.validate_python(data)
+    except ValidationError as error:
+        found = " ".join(str(problem) for problem in problems_of(error, "model"))
+        raise JobSpecError(f"{found} Nothing was sent or billed.") from None
 
 
 class Generation(SpecModel):

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.hooks.dataflow_job import JobAddress
 from airflow_provider_llmbeam.hooks.job_watch import Dataflow, JobWatch
-from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS, JobPoller, Wait
+from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS, JobPoller
 from airflow_provider_llmbeam.hooks.progress_log import Log, cost_of_tokens
+from airflow_provider_llmbeam.triggers.look import LookTrigger
 
 
-class DataflowJobTrigger(BaseTrigger):
+class DataflowJobTrigger(LookTrigger[JobWatch]):
     """Looks at a job until it is over, and fires one event: `JobEnd.to_event`.
-
-    A trigger that another triggerer takes over goes on: what it must know is in its arguments and on Dataflow.
 
     Args:
         project: Google Cloud project.
@@ -47,7 +44,7 @@ class DataflowJobTrigger(BaseTrigger):
         price: Mapping[str, float] | None = None,
         cancel_on_kill: bool = True,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(FIRST_LOOK_SECONDS)
         self.project = project
         self.location = location
         self.job_id = job_id
@@ -58,7 +55,6 @@ class DataflowJobTrigger(BaseTrigger):
         self.budget_usd = budget_usd
         self.price = price
         self.cancel_on_kill = cancel_on_kill
-        self._watch: JobWatch | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -79,23 +75,9 @@ class DataflowJobTrigger(BaseTrigger):
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and yields one event."""
-        self._watch = watch = self.watch(self.log)
-        seconds = FIRST_LOOK_SECONDS
-        while True:
-            await asyncio.sleep(seconds)
-            # In a thread, with the blocking client that a worker uses too: one implementation, and reading the
-            # Airflow connection blocks anyhow. The thread inherits the context, so its lines reach the task's log.
-            seen = await asyncio.to_thread(watch.look)
-            if not isinstance(seen, Wait):
-                yield TriggerEvent(seen.to_event())  # type: ignore[no-untyped-call]
-                return
-            seconds = seen.seconds
-
     async def on_kill(self) -> None:
         """Somebody marked or cleared the task. Airflow calls it from 3.3 on."""
-        watch = self._watch or self.watch(self.log)
+        watch = self.watched
         job_id, kept = watch.address.job_id, f"What was answered is kept in {self.journal_uri!r}."
         if not self.cancel_on_kill:
             self.log.warning(
@@ -117,9 +99,6 @@ class DataflowJobTrigger(BaseTrigger):
             )
         else:
             self.log.warning("Dataflow job %r was cancelled with its task. %s", job_id, kept)
-
-    async def cleanup(self) -> None:
-        """Does nothing: this runs whenever a triggerer stops, and the job must outlive that."""
 
     def watch(self, log: Log) -> JobWatch:
         """Makes what looks at the job; its lines go to `log`."""

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
 from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch
 from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.hooks.progress_log import Log
-from airflow_provider_llmbeam.hooks.provisioning import Provisioner, ProvisionMemory, Wait
+from airflow_provider_llmbeam.hooks.provisioning import Provisioner, ProvisionMemory
 from airflow_provider_llmbeam.hooks.site import site_factory
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
+from airflow_provider_llmbeam.triggers.look import LookTrigger
 
 #: Of the 30 s that Airflow gives `on_kill` (`[triggerer] on_kill_timeout`).
 KILL_SECONDS = 18.0
 
 
-class EndpointTrigger(BaseTrigger):
+class EndpointTrigger(LookTrigger[EndpointWatch]):
     """Does what an endpoint needs until it answers, and fires one event: `ProvisionEnd.to_event`.
-
-    A trigger that another triggerer takes over goes on: what it must know is in its arguments and on Google Cloud.
 
     Args:
         endpoint: See `spec.endpoint`, as plain data with its project.
@@ -49,7 +46,7 @@ class EndpointTrigger(BaseTrigger):
         poll_interval_seconds: float = 15.0,
         ready_within_seconds: float = 3_600.0,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(FIRST_LOOK_SECONDS)
         self.endpoint = dict(endpoint)
         self.key = key
         self.labels = dict(labels)
@@ -58,7 +55,6 @@ class EndpointTrigger(BaseTrigger):
         self.impersonation_chain = impersonation_chain
         self.poll_interval_seconds = poll_interval_seconds
         self.ready_within_seconds = ready_within_seconds
-        self._watch: EndpointWatch | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -77,28 +73,12 @@ class EndpointTrigger(BaseTrigger):
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and yields one event."""
-        self._watch = watch = self.watch(self.log)
-        seconds = FIRST_LOOK_SECONDS
-        while True:
-            await asyncio.sleep(seconds)
-            # In a thread, with the blocking client that a worker uses too, as in `triggers.dataflow`.
-            seen = await asyncio.to_thread(watch.look)
-            if not isinstance(seen, Wait):
-                yield TriggerEvent(seen.to_event())  # type: ignore[no-untyped-call]
-                return
-            seconds = seen.seconds
-
     async def on_kill(self) -> None:
         """Somebody marked or cleared the task: its endpoint goes with it. Airflow calls it from 3.3 on."""
-        watch = self._watch or self.watch(self.log)
+        watch = self.watched
         await asyncio.to_thread(
             watch.abandon, "The task was marked or cleared while deferred.", within_seconds=KILL_SECONDS
         )
-
-    async def cleanup(self) -> None:
-        """Does nothing: this runs whenever a triggerer stops, and the endpoint must outlive that."""
 
     def watch(self, log: Log) -> EndpointWatch:
         """Makes what brings up the endpoint; its lines go to `log`."""

@@ -12,7 +12,7 @@ from airflow.sdk import DAG, task, task_group
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks import endpoint_removal
-from airflow_provider_llmbeam.hooks.endpoint_watch import wait
+from airflow_provider_llmbeam.hooks.wait import wait
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
     ReserveEndpointOperator,

@@ -45,7 +45,7 @@ class GeminiBackend:
         self._model = model
         self._generation = generation
         self._url = (
-            f"{model_address(model)}:{'streamGenerateContent?alt=sse' if generation.stream else 'generateContent'}"
+            f"{model.address}:{'streamGenerateContent?alt=sse' if generation.stream else 'generateContent'}"
         )
         self._config = _plain(_config(generation, output_schema))
         self._http = HttpClient(self._url, open_access(model))
@@ -85,32 +85,6 @@ class GeminiBackend:
     async def aclose(self) -> None:
         """Closes the session."""
         await self._http.aclose()
-
-
-def model_address(model: GeminiModel) -> str:
-    """Where a model is, without the method.
-
-    Names and hosts as in google-genai 2.34 (`_transformers.t_model`, `_api_client.BaseApiClient`).
-    """
-    name = model.name
-    if not model.project:
-        named = name if name.startswith(("models/", "tunedModels/")) else f"models/{name}"
-        return f"{model.base_url or 'https://generativelanguage.googleapis.com'}/v1beta/{named}"
-    location = model.location
-    if location == "global":
-        host = "aiplatform.googleapis.com"
-    elif location in ("us", "eu"):
-        host = f"aiplatform.{location}.rep.googleapis.com"
-    else:
-        host = f"{location}-aiplatform.googleapis.com"
-    if "/" not in name:
-        name = f"publishers/google/models/{name}"
-    elif not name.startswith(("projects/", "publishers/", "models/")):
-        publisher, _, name = name.partition("/")
-        name = f"publishers/{publisher}/models/{name}"
-    if not name.startswith("projects/"):
-        name = f"projects/{model.project}/locations/{location}/{name}"
-    return f"{model.base_url or f'https://{host}'}/v1beta1/{name}"
 
 
 def open_access(model: GeminiModel) -> ApiKey | BearerToken:

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.backends.embeddings import (
     shared_out,
     vector_reply,
 )
-from airflow_provider_llmbeam.engine.backends.gemini import error_of, model_address, open_access
+from airflow_provider_llmbeam.engine.backends.gemini import error_of, open_access
 from airflow_provider_llmbeam.engine.backends.http import HttpClient
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -34,7 +34,7 @@ class GeminiEmbeddings(EmbeddingBackend):
     def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
         self._model = model
         self._method = _method(model, embedding)
-        self._url = f"{model_address(model)}:{self._method.name}"
+        self._url = f"{model.address}:{self._method.name}"
         self._http = HttpClient(self._url, open_access(model))
         self.limits = self._method.limits
 
@@ -96,7 +96,7 @@ class _BatchEmbedContents:
     limits = StaticBatching(max_padded_tokens=100 * _TEXT_TOKENS, max_instances=100)
 
     def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
-        self._common = {"model": model_address(model).partition("/v1beta/")[2], **_config(embedding)}
+        self._common = {"model": model.address.partition("/v1beta/")[2], **_config(embedding)}
 
     def body(self, texts: Sequence[str]) -> dict[str, Any]:
         return {"requests": [{**self._common, "content": {"parts": [{"text": text}]}} for text in texts]}

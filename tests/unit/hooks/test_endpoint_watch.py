@@ -11,9 +11,10 @@ import pytest
 from airflow_provider_llmbeam.hooks import endpoint_removal
 from airflow_provider_llmbeam.hooks.endpoint_removal import remove
 from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
-from airflow_provider_llmbeam.hooks.endpoint_watch import ProvisionEnd, wait
-from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory, Wait
+from airflow_provider_llmbeam.hooks.endpoint_watch import ProvisionEnd
+from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
 from airflow_provider_llmbeam.hooks.site import site_factory
+from airflow_provider_llmbeam.hooks.wait import Wait, wait
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_labels

@@ -5,9 +5,10 @@ import pytest
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob, JobAddress
-from airflow_provider_llmbeam.hooks.job_watch import JobWatch, wait
-from airflow_provider_llmbeam.hooks.poller import JobPoller, Wait
+from airflow_provider_llmbeam.hooks.job_watch import JobWatch
+from airflow_provider_llmbeam.hooks.poller import JobPoller
 from airflow_provider_llmbeam.hooks.progress_log import cost_of_tokens
+from airflow_provider_llmbeam.hooks.wait import Wait, wait
 
 PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 1.0}
 

@@ -21,8 +21,8 @@ from airflow_provider_llmbeam.hooks.poller import (
     JobPoller,
     OverBudget,
     PollMemory,
-    Wait,
 )
+from airflow_provider_llmbeam.hooks.wait import Wait
 
 ENDS = {
     "JOB_STATE_DONE": "succeeded",
@@ -60,7 +60,7 @@ def test_a_state_that_is_not_known_is_waited_for_and_warned_of_once():
     poller = JobPoller(30)
     first = poller.on_job(job("JOB_STATE_DREAMING"), None, 0)
     assert isinstance(first, Wait)
-    assert "'JOB_STATE_DREAMING'" in first.warning
+    assert "'JOB_STATE_DREAMING'" in first.words
     assert poller.on_job(job("JOB_STATE_DREAMING"), None, 30) == Wait(30)
 
 

@@ -20,8 +20,8 @@ from airflow_provider_llmbeam.hooks.provisioning import (
     Provisioner,
     ProvisionMemory,
     Remove,
-    Wait,
 )
+from airflow_provider_llmbeam.hooks.wait import Wait
 
 KEY = {"llmbeam-key": "k", "llmbeam-try": "2"}
 NAME = "projects/p/locations/us-central1/endpoints/llmbeam-k"

@@ -26,7 +26,6 @@ from airflow_provider_llmbeam.engine.backends.gemini import (
     _reply,
     _response,
     _retry_after_seconds,
-    model_address,
 )
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
@@ -322,7 +321,7 @@ VERTEX = "aiplatform.googleapis.com/v1beta1/projects/p/locations"
     ],
 )
 def test_a_model_is_asked_where_it_lives(given: dict[str, Any], address: str) -> None:
-    assert model_address(GeminiModel(**given)) == address
+    assert GeminiModel(**given).address == address
 
 
 @pytest.mark.parametrize("project", [None, "p"])
@@ -347,9 +346,7 @@ def test_the_address_is_the_one_that_google_genai_asks(
     )
     with genai.Client(**access, http_options=options) as client:
         client.models.generate_content(model=name, contents="a")
-    assert asked == [
-        f"{model_address(GeminiModel(project=project, location=location, name=name))}:generateContent"
-    ]
+    assert asked == [f"{GeminiModel(project=project, location=location, name=name).address}:generateContent"]
 
 
 def test_fields_that_the_installed_client_does_not_know_are_left_out() -> None:
