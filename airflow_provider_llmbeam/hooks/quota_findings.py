@@ -136,10 +136,8 @@ def allowance_finding(allowance: Allowance, now: float) -> Finding:
     if bound.used_ratio >= FULL_RATIO:
         return _bounded("exhausted", f"{words}.", bound, 0.0, age)
     if allowance.exceeded:
-        verdict, words = (
-            "degraded",
-            f"{words}, and {allowance.exceeded:,} were rejected for it all the same: a burst",
-        )
+        verdict = "degraded"
+        words += f", and {allowance.exceeded:,} requests were rejected for it all the same: a burst"
     elif bound.used_ratio >= BUSY_RATIO:
         verdict = "degraded"
     return _bounded(verdict, f"{words}.", bound, MARGIN * bound.free, age)

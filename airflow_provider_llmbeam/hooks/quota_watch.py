@@ -143,7 +143,7 @@ class QuotaWatch:
         """Reads the evidence of all locations.
 
         Raises:
-            JobSpecError: The model refuses every request in every location, for a reason that waiting does not mend.
+            JobSpecError: Every location refuses every request, for a reason that waiting does not mend.
             LLMBeamError: There are no credentials, or no project.
         """
         if self._hook is None:

@@ -52,8 +52,8 @@ class QuotaQuestion(SpecModel):
         has_choice = self.endpoint is not None or (isinstance(self.model, GeminiModel) and self.model.project)
         if self.locations and not has_choice:
             raise ValueError(
-                "has `locations`, and only a Gemini model on Vertex AI (`model.project`) and an endpoint that is to "
-                "come have a choice of them"
+                "has `locations`, and only a Gemini model on Vertex AI (`model.project`) and an endpoint that is "
+                "to come have a choice of them"
             )
         return self
 
@@ -78,8 +78,8 @@ class QuotaQuestion(SpecModel):
         """`{"model": …}` or `{"endpoint": …}` as plain data, to be used in a location first of all."""
         if self.endpoint is not None:
             others = tuple(place for place in self.places if place != location)
-            moved = self.endpoint.model_copy(update={"locations": (location, *others)})
-            return {"endpoint": {"type": moved.type, **moved.model_dump(mode="json", exclude_unset=True)}}
+            endpoint = self.endpoint.model_copy(update={"locations": (location, *others)})
+            return {"endpoint": {"type": endpoint.type, **endpoint.model_dump(mode="json", exclude_unset=True)}}
         moved = self.model_at(location)
         assert moved is not None
         return {"model": {"type": moved.type, **moved.model_dump(mode="json", exclude_unset=True)}}
