@@ -34,8 +34,8 @@ from airflow_provider_llmbeam.spec.model import GeminiModel, Model, VertexEndpoi
 VERTEX = "aiplatform.googleapis.com"
 _T = TypeVar("_T")
 
-#: Limits change by hand, so they are read once an hour.
-LIMITS_SECONDS = 3600.0
+#: Limits change by hand, and there are hundreds of them: they are read every ten minutes.
+LIMITS_SECONDS = 600.0
 #: Gemini from 2.0 on shares a pool and has no quota of its own when paid as one goes
 #: (cloud.google.com/vertex-ai/generative-ai/docs/dynamic-shared-quota); its embedding models have one.
 _SHARED_POOL = re.compile(r"gemini-(?!1\.|.*embedding)")
