@@ -109,8 +109,8 @@ def sandbox_of(settings: ServerSettings) -> Sandbox:
     latency = Latency(mean_seconds=settings.latency_seconds, sigma=settings.latency_sigma)
     sandbox = Sandbox(quota=ledger.quota, latency=latency)
     if settings.step_shares:
-        # The sandbox has no way to change a quota while it runs; this is the one place where it is entered.
-        sandbox._backend._ledger = ledger
+        # `Sandbox.set_quota` knows no steps; this is the one place where the sandbox is entered.
+        sandbox._backend.quotas._ledgers[""] = ledger
     return sandbox
 
 

@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from airflow_provider_llmbeam.sandbox.latency import Latency
+from airflow_provider_llmbeam.sandbox.monitoring import DEFAULT_DELAY_SECONDS
 from airflow_provider_llmbeam.sandbox.proxy import DEFAULT_PROJECT, Proxy
 from airflow_provider_llmbeam.sandbox.quota import Quota
 from airflow_provider_llmbeam.sandbox.server import Sandbox
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             endpoint_seconds=options.endpoint_seconds,
             endpoint_warm_seconds=options.endpoint_warm_seconds,
             cold_start_seconds=options.cold_start_seconds,
+            monitoring_delay_seconds=options.monitoring_delay_seconds,
         )
     except ValueError as error:
         parser.error(str(error))
@@ -164,6 +166,13 @@ def _parser() -> argparse.ArgumentParser:
         ("cold-start", "that an instance of Cloud Run answers 503 at first"),
     ):
         parser.add_argument(f"--{name}-seconds", type=float, default=0.0, metavar="X", help=f"{what} (default: 0)")
+    parser.add_argument(
+        "--monitoring-delay-seconds",
+        type=float,
+        default=DEFAULT_DELAY_SECONDS,
+        metavar="X",
+        help=f"after its minute, until a point of a metric is seen (default: {DEFAULT_DELAY_SECONDS:g})",
+    )
     parser.add_argument(
         "--env",
         nargs="?",

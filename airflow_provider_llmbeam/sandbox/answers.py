@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 
 from airflow_provider_llmbeam.sandbox.schema import Schema, document
 
 BYTES_PER_TOKEN = 4
+Tokenizer = Callable[[str], int]
+"""Returns the tokens of a text; of a longer one at least as many."""
 ANY_JSON: Schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 """What is answered when JSON is asked for without a schema."""
 _WORD = re.compile(r"\w+")
@@ -34,9 +39,18 @@ class Answer:
     parts: tuple[Answer, ...] = ()
 
 
-def count_tokens(text: str) -> int:
-    """Return the tokens of `text`: UTF-8 bytes / 4, rounded up."""
+def count_bytes(text: str) -> int:
+    """Return the UTF-8 bytes of `text` / 4, rounded up."""
     return -(-len(text.encode()) // BYTES_PER_TOKEN)
+
+
+TOKENIZER: ContextVar[Tokenizer] = ContextVar("TOKENIZER", default=count_bytes)
+"""Of the sandbox that answers; there may be several in a process, and a request is answered in one task."""
+
+
+def count_tokens(text: str) -> int:
+    """Return the tokens of `text`, as the sandbox that answers counts them: by default UTF-8 bytes / 4."""
+    return TOKENIZER.get()(text)
 
 
 def prompt_sha256(prompt: str, system: str = "") -> str:
@@ -89,8 +103,8 @@ def _whole(prompt: str, system: str) -> str:
 
 
 def _cut(text: str, max_output_tokens: int | None) -> Answer:
-    encoded = text.encode()
-    if max_output_tokens is None or len(encoded) <= max_output_tokens * BYTES_PER_TOKEN:
-        return Answer(text=text, output_tokens=count_tokens(text), is_cut=False)
-    kept = encoded[: max_output_tokens * BYTES_PER_TOKEN].decode(errors="ignore")
-    return Answer(text=kept, output_tokens=max_output_tokens, is_cut=True)
+    tokens = count_tokens(text)
+    if max_output_tokens is None or tokens <= max_output_tokens:
+        return Answer(text=text, output_tokens=tokens, is_cut=False)
+    size = bisect_right(range(1, len(text) + 1), max_output_tokens, key=lambda end: count_tokens(text[:end]))
+    return Answer(text=text[:size], output_tokens=max_output_tokens, is_cut=True)

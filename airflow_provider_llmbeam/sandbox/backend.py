@@ -6,23 +6,29 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.answers import Answer, answer_text, prompt_sha256
+from airflow_provider_llmbeam.sandbox.answers import (
+    TOKENIZER,
+    Answer,
+    Tokenizer,
+    answer_text,
+    count_bytes,
+    prompt_sha256,
+)
 from airflow_provider_llmbeam.sandbox.clock import Clock
 from airflow_provider_llmbeam.sandbox.faults import Fault, Faults
 from airflow_provider_llmbeam.sandbox.latency import Latency
-from airflow_provider_llmbeam.sandbox.quota import Quota, QuotaLedger
+from airflow_provider_llmbeam.sandbox.quota import LocationQuotas, Quota, Rejection
 from airflow_provider_llmbeam.sandbox.records import RequestLog, RequestRecord
 from airflow_provider_llmbeam.sandbox.replies import (
     Dialect,
     ModelCall,
     RefusedError,
-    Reply,
     damaged,
     preempting,
     send,
@@ -39,21 +45,33 @@ class Arrival:
 
     received_at: float
     epoch: int
-    ledger: QuotaLedger
+    quotas: LocationQuotas
 
 
 class Backend:
     """Everything the sandbox knows between two requests.
 
     Args:
-        quota: What each model may be asked.
+        quota: What each model may be asked, on Vertex AI's paths in each location.
+        location_quotas: Location to what is allowed there instead.
+        tokenizer: Returns the tokens of a text.
         latency: How long an answer takes.
         clock: Read for quotas and records, seconds since the epoch.
         seed: Of the latencies drawn.
     """
 
-    def __init__(self, *, quota: Quota, latency: Latency, clock: Clock, seed: int) -> None:
-        self.quota = quota
+    def __init__(
+        self,
+        *,
+        quota: Quota,
+        latency: Latency,
+        clock: Clock,
+        seed: int,
+        location_quotas: Mapping[str, Quota] | None = None,
+        tokenizer: Tokenizer = count_bytes,
+    ) -> None:
+        self._initial_quotas = quota, dict(location_quotas or {})
+        self.quotas = LocationQuotas(*self._initial_quotas)
         self.faults = Faults()
         self.log = RequestLog()
         self.max_in_flight = 0
@@ -65,15 +83,20 @@ class Backend:
         self._latency = latency
         self._clock = clock
         self._random = random.Random(seed)
-        self._ledger = QuotaLedger(quota)
+        self._tokenizer = tokenizer
         self._in_flight = 0
         self._serial = itertools.count()
 
+    @property
+    def quota(self) -> Quota:
+        """What each model may be asked now, where a location has no quota of its own."""
+        return self.quotas.at(float("inf"))
+
     def reset(self) -> None:
-        """Forget requests, faults, what was used of the quota, and what the services hold."""
+        """Forget requests, faults, changes of the quota and what was used of it, and what the services hold."""
         self.log.clear()
         self.faults.clear()
-        self._ledger = QuotaLedger(self.quota)
+        self.quotas = LocationQuotas(*self._initial_quotas)
         self.max_in_flight = 0
         self.billed_bytes = 0
         self.refused_hosts.clear()
@@ -86,11 +109,12 @@ class Backend:
 
     def arrival(self) -> Arrival:
         """Note that a request comes in."""
-        return Arrival(received_at=self._clock(), epoch=self.log.epoch, ledger=self._ledger)
+        return Arrival(received_at=self._clock(), epoch=self.log.epoch, quotas=self.quotas)
 
     async def serve(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         """Answer one request in the words of `dialect`."""
         arrival = self.arrival()
+        TOKENIZER.set(self._tokenizer)
         self._in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self._in_flight)
         try:
@@ -105,24 +129,29 @@ class Backend:
         except RefusedError as refused:
             self._record(arrival, dialect, None, http_status=refused.reply.http_status)
             return await send(request, refused.reply)
-        refusal, fault = self._screen(arrival, dialect, call)
-        if refusal is not None:
-            self._record(arrival, dialect, call, http_status=refusal.http_status)
+        rejection = self._rejection(arrival, dialect, call)
+        if rejection is not None:
+            refusal = dialect.quota_exceeded(call, rejection, rejection.retry_delay_seconds)
+            told = rejection.limit_name
+            self._record(arrival, dialect, call, http_status=refusal.http_status, limit_name=told)
             return await send(request, refusal)
+        # A fault is taken only by a call that the quota has let through.
+        fault = self.faults.take(dialect.method, f"{call.system}\n{call.prompt}")
+        preempted = preempting(fault, dialect, call) if fault else None
+        if preempted is not None:
+            self._record(arrival, dialect, call, http_status=preempted.http_status)
+            return await send(request, preempted)
         if fault is not None and fault.kind == "hang":
             self._record(arrival, dialect, call, http_status=None)
             await until_gone(request)
             return web.Response(status=499)
         return await self._answer(request, dialect, call, arrival, fault)
 
-    def _screen(self, arrival: Arrival, dialect: Dialect, call: ModelCall) -> tuple[Reply | None, Fault | None]:
-        """Admit a call; a fault is taken only by a call that the quota has let through."""
-        if dialect.is_metered:
-            rejection = arrival.ledger.admit(self._clock(), call.input_tokens, call.model)
-            if rejection is not None:
-                return dialect.quota_exceeded(call, rejection, rejection.retry_delay_seconds), None
-        fault = self.faults.take(dialect.method, f"{call.system}\n{call.prompt}")
-        return preempting(fault, dialect, call) if fault else None, fault
+    def _rejection(self, arrival: Arrival, dialect: Dialect, call: ModelCall) -> Rejection | None:
+        if not dialect.is_metered:
+            return None
+        ledger = arrival.quotas.ledger(dialect.location)
+        return ledger.admit(self._clock(), call.input_tokens, call.model)
 
     async def _answer(
         self,
@@ -140,7 +169,8 @@ class Backend:
             return await send(request, refusal)
         seconds = await self._pause(dialect, call, answer)
         reply = dialect.answer(call, answer, f"{call.prompt_sha256[:12]}-{next(self._serial)}")
-        arrival.ledger.charge_output(self._clock(), answer.output_tokens, call.model)
+        ledger = arrival.quotas.ledger(dialect.location)
+        ledger.charge_output(self._clock(), answer.output_tokens, call.model)
         self._record(arrival, dialect, call, http_status=reply.http_status, answer=answer)
         return await send(request, damaged(fault, dialect, reply), fault=fault, seconds=seconds)
 
@@ -177,6 +207,7 @@ class Backend:
         *,
         http_status: int | None,
         answer: Answer | None = None,
+        limit_name: str = "",
     ) -> None:
         is_billed = answer is not None and dialect.is_metered
         self.log.append(
@@ -191,6 +222,8 @@ class Backend:
                 received_at=arrival.received_at,
                 answered_at=None if http_status is None else self._clock(),
                 is_billed=is_billed,
+                resource=dialect.resource,
+                limit_name=limit_name,
             ),
             arrival.epoch,
         )

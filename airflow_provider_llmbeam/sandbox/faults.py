@@ -106,6 +106,9 @@ Method = Literal[
     "run.models",
     "run.chatCompletions",
     "run.completions",
+    "monitoring.timeSeries.list",
+    "cloudquotas.quotaInfos.get",
+    "cloudquotas.quotaInfos.list",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -299,7 +302,7 @@ class Faults:
 
         The text is prompt and system text of a model, bucket and object of a storage method, path and
         body of a BigQuery, Dataflow, Vertex AI or Cloud Run method, project and secret of a Secret Manager
-        method.
+        method, project of a Monitoring method, project, service and quota of a Quotas method.
 
         Args:
             method: The method to watch.

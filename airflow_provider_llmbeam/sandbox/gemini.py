@@ -85,6 +85,16 @@ class GeminiDialect:
         """Whether a call is charged to the quota, takes time and is billed."""
         return self.method != "gemini.countTokens"
 
+    @property
+    def location(self) -> str:
+        """Where the quota is that a call is charged to; "" on Developer and express paths."""
+        return self.project.split("/")[3] if self.project else ""
+
+    @property
+    def resource(self) -> str:
+        """Project and location; "" on Developer and express paths."""
+        return self.project.rstrip("/")
+
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Check and read a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)

@@ -63,11 +63,18 @@ class OpenAIDialect:
         method: E.g. "openai.chatCompletions".
         api_key: What callers must bring as bearer token; None lets everyone in.
         input_token_limit: Context length, in tokens.
+        resource: The deployed model that is asked; "" for none.
     """
 
     method: Method
     api_key: str | None
     input_token_limit: int
+    resource: str = ""
+
+    @property
+    def location(self) -> str:
+        """Where the quota is that a call is charged to: the one that all share."""
+        return ""
 
     @property
     def listed(self) -> tuple[str, ...]:

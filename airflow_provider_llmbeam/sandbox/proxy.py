@@ -28,9 +28,11 @@ SERVED_HOSTS = frozenset(
     {
         "aiplatform.googleapis.com",
         "bigquery.googleapis.com",
+        "cloudquotas.googleapis.com",
         "dataflow.googleapis.com",
         "generativelanguage.googleapis.com",
         "iamcredentials.googleapis.com",
+        "monitoring.googleapis.com",
         "oauth2.googleapis.com",
         "run.googleapis.com",
         "secretmanager.googleapis.com",

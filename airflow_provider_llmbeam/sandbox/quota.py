@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -191,6 +192,58 @@ class QuotaLedger:
             limit=_limits(self.quota)[name],
             retry_delay_seconds=told if self.quota.tells_retry_delay else None,
         )
+
+
+class LocationQuotas:
+    """What each location allows and what was used of it.
+
+    Args:
+        quota: Of every location that has none of its own, and of what has no location, which is "".
+        by_location: Location to its own.
+    """
+
+    def __init__(self, quota: Quota, by_location: Mapping[str, Quota]) -> None:
+        self._changes: dict[str | None, list[tuple[float, Quota]]] = {None: [(float("-inf"), quota)]}
+        self._changes |= {location: [(float("-inf"), own)] for location, own in by_location.items()}
+        self._ledgers: dict[str, QuotaLedger] = {}
+
+    @property
+    def locations(self) -> frozenset[str]:
+        """Those with a quota of their own."""
+        return frozenset(location for location in self._changes if location is not None)
+
+    def ledger(self, location: str) -> QuotaLedger:
+        """Return what was used in a location."""
+        ledger = self._ledgers.get(location)
+        if ledger is None:
+            ledger = self._ledgers[location] = QuotaLedger(self.at(float("inf"), location))
+        return ledger
+
+    def at(self, when: float, location: str | None = None) -> Quota:
+        """Return what a location allowed; None is those that have no quota of their own.
+
+        Args:
+            when: Seconds since the epoch; infinity is now.
+            location: E.g. "europe-west4".
+        """
+        for changes in (self._changes.get(location, []), self._changes[None]):
+            since = [quota for at, quota in changes if at <= when]
+            if since:
+                return since[-1]
+        raise AssertionError("A quota is there from the start.")
+
+    def change(self, now: float, quota: Quota, location: str | None = None) -> None:
+        """Allow something else from `now` on; where that is so, nothing has been used yet.
+
+        Args:
+            now: Seconds since the epoch.
+            quota: What is allowed.
+            location: None is all that have no quota of their own.
+        """
+        self._changes.setdefault(location, []).append((now, quota))
+        for known in list(self._ledgers):
+            if known == location or (location is None and known not in self._changes):
+                del self._ledgers[known]
 
 
 def _limits(quota: Quota) -> dict[LimitName, int]:

@@ -25,7 +25,9 @@ class RequestRecord:
         received_at: Seconds since the epoch.
         answered_at: Seconds since the epoch; None when the server never answers.
         is_billed: Whether an answer was computed, delivered or not.
-        resource: What a request to storage or BigQuery was about; "" for models.
+        resource: What a request to storage or BigQuery was about; of models the project and location on Vertex AI,
+            or the model deployed to an endpoint, "" on other paths.
+        limit_name: The limit of the quota that rejected it; "" when none did.
         received_bytes: Of the body, as far as it was read; only for storage and BigQuery.
         sent_bytes: Of the body; only for storage and BigQuery.
     """
@@ -41,6 +43,7 @@ class RequestRecord:
     answered_at: float | None
     is_billed: bool = False
     resource: str = ""
+    limit_name: str = ""
     received_bytes: int = 0
     sent_bytes: int = 0
 

@@ -101,6 +101,14 @@ class Dialect(Protocol):
     def is_metered(self) -> bool:
         """Whether a call is charged to the quota, takes time and is billed."""
 
+    @property
+    def location(self) -> str:
+        """Where the quota is that a call is charged to; "" for the one that all others share."""
+
+    @property
+    def resource(self) -> str:
+        """What the log of requests calls what is asked."""
+
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Check and read a request; raises `RefusedError` when the service would refuse it."""
 

@@ -71,7 +71,8 @@ class RestCall:
 
     Attributes:
         names: From the path, unquoted.
-        query: The last value of each parameter.
+        query: A value of each parameter.
+        repeated: All values of each parameter.
         headers: Names in lower case.
         body: As sent, decompressed; the first half of it when `is_aborted`.
         base_url: Scheme and host as the client sees them.
@@ -86,6 +87,7 @@ class RestCall:
     base_url: str = ""
     is_aborted: bool = False
     fault: Fault | None = None
+    repeated: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object in the body; {} when there is no body.
@@ -163,6 +165,7 @@ class Service:
         call = RestCall(
             names=names,
             query=dict(request.query),
+            repeated={name: request.query.getall(name) for name in request.query},
             headers={name.lower(): value for name, value in request.headers.items()},
             base_url=_base_url(request.host),
         )

@@ -16,6 +16,7 @@ from aiohttp.typedefs import Handler
 
 from airflow_provider_llmbeam.sandbox import (
     bigquery,
+    cloud_quotas,
     cloud_run,
     cloud_run_traffic,
     control,
@@ -23,6 +24,7 @@ from airflow_provider_llmbeam.sandbox import (
     dataflow,
     gemini,
     gemini_embeddings,
+    monitoring,
     openai,
     openai_embeddings,
     secret_manager,
@@ -30,6 +32,7 @@ from airflow_provider_llmbeam.sandbox import (
     vertex,
     vertex_predictions,
 )
+from airflow_provider_llmbeam.sandbox.answers import Tokenizer, count_bytes
 from airflow_provider_llmbeam.sandbox.backend import Backend
 from airflow_provider_llmbeam.sandbox.bill import Bill
 from airflow_provider_llmbeam.sandbox.clock import Clock
@@ -61,7 +64,8 @@ class Sandbox:
 
     Args:
         port: 0 takes a free one.
-        quota: What each model may be asked; by default without limit.
+        quota: What each model may be asked, on Vertex AI's paths in each location; by default without limit.
+        location_quotas: Location to what each model may be asked there instead, on Vertex AI's paths.
         latency: How long an answer takes; by default none.
         input_token_limit: Longest prompt a model takes, in tokens.
         openai_api_key: What OpenAI clients must bring; None lets everyone in.
@@ -82,6 +86,8 @@ class Sandbox:
         idle_seconds: After its last request, an instance that is not kept ends, by the clock.
         gpu_quota: Of each project, for endpoints and for services: location to accelerator to number, e.g.
             {"europe-west4": {"NVIDIA_L4": 2}}; what is not named is 0. None is without limit.
+        monitoring_delay_seconds: How long after its minute a point of a metric is seen, by the clock.
+        tokenizer: Returns the tokens of a text, of a longer one at least as many; by default UTF-8 bytes / 4.
 
     Raises:
         ValueError: A number is out of bounds, a bucket cannot be called so, an accelerator is unknown, or the
@@ -95,6 +101,7 @@ class Sandbox:
         *,
         port: int = 0,
         quota: Quota = NO_QUOTA,
+        location_quotas: Mapping[str, Quota] | None = None,
         latency: Latency = NO_LATENCY,
         input_token_limit: int = DEFAULT_INPUT_TOKEN_LIMIT,
         openai_api_key: str | None = None,
@@ -112,6 +119,8 @@ class Sandbox:
         cold_start_seconds: float = 0.0,
         idle_seconds: float = 900.0,
         gpu_quota: Mapping[str, Mapping[str, int]] | None = None,
+        monitoring_delay_seconds: float = monitoring.DEFAULT_DELAY_SECONDS,
+        tokenizer: Tokenizer = count_bytes,
     ) -> None:
         if not 0 <= port <= 65_535:
             raise ValueError(f"`port` must be 0 (any free one) to 65535; got {port!r}.")
@@ -120,7 +129,14 @@ class Sandbox:
         self._port = port
         self._input_token_limit = input_token_limit
         self._openai_api_key = openai_api_key
-        self._backend = Backend(quota=quota, latency=latency, clock=clock, seed=seed)
+        self._backend = Backend(
+            quota=quota,
+            location_quotas=location_quotas,
+            latency=latency,
+            clock=clock,
+            seed=seed,
+            tokenizer=tokenizer,
+        )
         try:
             store = ObjectStore(clock, buckets)
         except RestError as error:
@@ -164,14 +180,19 @@ class Sandbox:
             self.bill,
             operation_seconds=endpoint_seconds,
             instances=Instances(
-                timeline=timeline,
-                bill=self.bill,
-                cold_start_seconds=cold_start_seconds,
-                idle_seconds=idle_seconds,
+                timeline=timeline, bill=self.bill, cold_start_seconds=cold_start_seconds, idle_seconds=idle_seconds
             ),
             gpu_quota=gpu_quota,
             has_secret=self._secrets.has,
         )
+        self.monitoring = monitoring.Monitoring(
+            self._backend,
+            self._vertex.state,
+            self.bill,
+            delay_seconds=monitoring_delay_seconds,
+            gpu_quota=gpu_quota,
+        )
+        self._quotas = cloud_quotas.CloudQuotas(self._backend, self.monitoring, gpu_quota)
         self._grpc: GrpcServer | None = None
         self._grpc_lock = threading.Lock()
         self._backend.on_reset += [
@@ -183,6 +204,7 @@ class Sandbox:
             self._vertex.clear,
             self._cloud_run.clear,
             self.bill.clear,
+            self.monitoring.clear,
         ]
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -254,8 +276,17 @@ class Sandbox:
         """Summarise what happened since the start or the last reset."""
         return control.stats(self._backend)
 
+    def set_quota(self, quota: Quota, location: str | None = None) -> None:
+        """Allow something else from now on, until a reset; where that is so, nothing has been used yet.
+
+        Args:
+            quota: What each model may be asked.
+            location: Of Vertex AI's paths; None is all that have no quota of their own, and the other paths.
+        """
+        self._backend.quotas.change(self._backend.now(), quota, location)
+
     def reset(self) -> None:
-        """Forget requests, faults, the quota used, all that is held and the bill; end and forget jobs."""
+        """Forget requests, faults, the quota used, all that is held or set and the bill; end and forget jobs."""
         self._backend.reset()
 
     def start(self) -> None:
@@ -345,6 +376,8 @@ class Sandbox:
         application.add_routes(storage.routes(self._backend, self._storage))
         application.add_routes(bigquery.routes(self._backend, self._bigquery))
         application.add_routes(secret_manager.routes(self._backend, self._secrets))
+        application.add_routes(monitoring.routes(self._backend, self.monitoring))
+        application.add_routes(cloud_quotas.routes(self._backend, self._quotas))
         application.add_routes(dataflow.routes(self.dataflow))
         application.add_routes(vertex_predictions.routes(self._backend, self._vertex, input_token_limit=limit))
         application.add_routes([web.route("*", "/v2/projects/{tail:.*}", self._cloud_run.service.serve)])

@@ -41,14 +41,13 @@ class Predictions:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat completion."""
-        _, deployed = self._target(request)
-        return await self._backend.serve(
-            request, VertexChatDialect(**self._common(deployed, "vertex.chatCompletions"))
-        )
+        endpoint, deployed = self._target(request)
+        common = self._common(endpoint, deployed, "vertex.chatCompletions")
+        return await self._backend.serve(request, VertexChatDialect(**common))
 
     async def predict(self, request: web.Request) -> web.StreamResponse:
         """Answer instances with predictions."""
-        _, deployed = self._target(request)
+        endpoint, deployed = self._target(request)
         told = (
             {
                 "deployedModelId": deployed.id,
@@ -60,18 +59,20 @@ class Predictions:
             else {"deployedModelId": ""}
         )
         is_shared = request.host.endswith(SHARED_SUFFIXES)
-        common = self._common(deployed, "vertex.predict")
+        common = self._common(endpoint, deployed, "vertex.predict")
         dialect = PredictDialect(**common, told=told, is_shared=is_shared)
         return await self._backend.serve(request, dialect)
 
     async def raw_predict(self, request: web.Request) -> web.StreamResponse:
         """Hand the body to the container as it is."""
-        _, deployed = self._target(request)
-        dialect = PredictDialect(**self._common(deployed, "vertex.rawPredict"), told={})
+        common = self._common(*self._target(request), "vertex.rawPredict")
+        dialect = PredictDialect(**common, told={})
         return await self._backend.serve(request, dialect)
 
-    def _common(self, deployed: Deployed | None, method: Method) -> dict[str, Any]:
+    def _common(self, endpoint: Endpoint | None, deployed: Deployed | None, method: Method) -> dict[str, Any]:
+        own = f"/deployedModels/{deployed.id}" if deployed else ""
         return {
+            "resource": f"{endpoint.name}{own}" if endpoint else "",
             "method": method,
             "api_key": None,
             "input_token_limit": self._input_token_limit,
