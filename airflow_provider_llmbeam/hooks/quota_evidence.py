@@ -148,3 +148,7 @@ class Evidence:
     accelerators: Accelerators | None = None
     probe: Probe | None = None
     unreadable: tuple[str, ...] = ()
+
+    def is_unread(self, part: object | None) -> bool:
+        """Whether a part is missing because it could not be read, and not because there is nothing."""
+        return part is None and bool(self.unreadable)

@@ -291,7 +291,7 @@ def _by_share(ratio: float) -> Verdict:
 
 
 def _tried(sent: int) -> str:
-    return f"Of {sent} small requests sent to try"
+    return f"Of {sent} small requests sent to try,"
 
 
 def _ago(seconds: float) -> str:

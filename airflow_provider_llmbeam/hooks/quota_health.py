@@ -104,13 +104,15 @@ def _metric_findings(evidence: Evidence, now: float) -> list[Finding]:
         case "accelerators":
             return [accelerator_finding(evidence.accelerators, now)] if evidence.accelerators else []
         case "own_endpoint":
-            return [serving_finding(evidence.serving, now)]
+            return [] if evidence.is_unread(evidence.serving) else [serving_finding(evidence.serving, now)]
         case "unpublished_quota":
             return [allowance_finding(each, now) for each in evidence.allowances]
     found = [allowance_finding(each, now) for each in evidence.allowances]
     if evidence.dedicated is not None:
         found.append(dedicated_finding(evidence.dedicated, now))
-    return [traffic_finding(evidence.traffic, evidence.situation, now), *found]
+    if not evidence.is_unread(evidence.traffic):
+        found.insert(0, traffic_finding(evidence.traffic, evidence.situation, now))
+    return found
 
 
 def _softened(metric: Finding, probe: Finding) -> Finding:

@@ -1,4 +1,4 @@
-"""What a sensor is told in each situation, by the real hook from the sandbox's own Monitoring, quotas and models."""
+"""What a sensor is told in each situation: the real hook, and the sandbox's own Monitoring, quotas and models."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ PROJECT = "llmbeam-sandbox"
 POOLED = {"type": "gemini", "name": "gemini-2.5-flash", "project": PROJECT}
 FIXED = {"type": "gemini", "name": "gemini-embedding-001", "project": PROJECT, "location": "us-central1"}
 DEVELOPER = {"type": "gemini", "name": "gemini-2.5-flash"}
-ENDPOINT = {
-    "type": "vertex_endpoint",
-    "name": "google/gemma",
-    "endpoint": f"projects/{PROJECT}/locations/us-central1/endpoints/77",
-}
+PLACE = f"projects/{PROJECT}/locations/us-central1"
+ENDPOINT = {"type": "vertex_endpoint", "name": "google/gemma", "endpoint": f"{PLACE}/endpoints/77"}
 GPU = {
     "type": "vertex",
     "model": "google/gemma-3-4b-it",
@@ -39,14 +36,16 @@ DENIED = Fault(kind="error", http_status=403)
 class Situation:
     """What the cloud shows, and what follows.
 
-    `arrange` gets the sandbox; `words` are in the sentence; `rate` is the recommended requests or tokens per minute.
+    `before` and `arrange` get the sandbox, two hours before and now; `words` are in the sentence; `rate` is
+    recommended, of requests or tokens per minute.
     """
 
     name: str
     target: dict[str, Any]
     verdict: str
     words: tuple[str, ...]
-    arrange: Callable[[Any], None] = lambda sandbox: None
+    arrange: Callable[[Any], object] = lambda sandbox: None
+    before: Callable[[Any], object] = lambda sandbox: None
     probes: int = 0
     rate: float | None = None
     limits: dict[str, Any] = field(default_factory=dict)
@@ -73,6 +72,10 @@ def always(method, fault):
 
 def hidden(metric):
     return lambda sandbox: sandbox.monitoring.hide(metric)
+
+
+def provisioned(sandbox):
+    sandbox.monitoring.provision("gemini-2.5-flash", tokens_per_second=1000)
 
 
 LIMITED = {"quota": Quota(requests_per_minute=600)}
@@ -124,7 +127,7 @@ SITUATIONS = [
         "pool: healthy metrics, all that was tried rejected",
         POOLED,
         "exhausted",
-        ("0.0% were rejected", "0 were answered, 3 rejected"),
+        ("0.0% were rejected", "try, 0 were answered, 3 rejected"),
         both(traffic(), faults("gemini.generateContent", *[REJECTED] * 3)),
         probes=8,
     ),
@@ -193,10 +196,8 @@ SITUATIONS = [
         POOLED,
         "healthy",
         ("Provisioned Throughput is 1,000 tokens per second", "50% are used"),
-        both(
-            lambda sandbox: sandbox.monitoring.provision("gemini-2.5-flash", tokens_per_second=1000),
-            traffic(requests_per_minute=300, input_tokens=90, output_tokens=10, request_type="dedicated"),
-        ),
+        traffic(requests_per_minute=300, input_tokens=90, output_tokens=10, request_type="dedicated"),
+        before=provisioned,
         rate=0.95 * 30_000,
     ),
     Situation(
@@ -205,10 +206,10 @@ SITUATIONS = [
         "exhausted",
         ("spilled over", "pay-as-you-go"),
         both(
-            lambda sandbox: sandbox.monitoring.provision("gemini-2.5-flash", tokens_per_second=1000),
             traffic(requests_per_minute=300, input_tokens=90, output_tokens=10, request_type="dedicated"),
             traffic(requests_per_minute=3, request_type="spillover"),
         ),
+        before=provisioned,
         rate=0.0,
     ),
     Situation(
@@ -304,7 +305,7 @@ SITUATIONS = [
 
 @pytest.fixture
 def clock():
-    return ManualClock(NOW)
+    return ManualClock(NOW - 7200)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
@@ -312,6 +313,8 @@ def test_the_verdict_and_the_sentence_follow_from_what_the_cloud_shows(situation
     with Sandbox(clock=clock, **situation.sandbox) as sandbox, Proxy(sandbox) as proxy:
         for name, value in proxy.environment().items():
             monkeypatch.setenv(name, value)
+        situation.before(sandbox)
+        clock.advance(7200)
         situation.arrange(sandbox)
         found = look(situation, clock)
         print(f"{situation.name:60} {found.verdict:10} {found.sentence}")
@@ -327,13 +330,14 @@ def test_a_limit_that_is_raised_while_waiting_is_seen(clock, monkeypatch):
     with Sandbox(clock=clock, quota=Quota(requests_per_minute=240)) as sandbox, Proxy(sandbox) as proxy:
         for name, value in proxy.environment().items():
             monkeypatch.setenv(name, value)
+        clock.advance(7200)
         traffic("gemini-embedding-001", "us-central1", requests_per_minute=240)(sandbox)
         hook = QuotaHook(parse_model(FIXED), now=clock)
         assert hook.health("us-central1").verdict == "exhausted"
         sandbox.set_quota(Quota(requests_per_minute=960))
         clock.advance(601)  # limits are read every ten minutes
         sandbox.monitoring.add_traffic(
-            "gemini-embedding-001", location="us-central1", minutes=30, requests_per_minute=240
+            "gemini-embedding-001", location="us-central1", minutes=10, requests_per_minute=240
         )
         found = hook.health("us-central1")
         assert (found.verdict, found.requests_per_minute) == ("healthy", pytest.approx(0.95 * 720))
