@@ -29,6 +29,12 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "sensors": [
+            {
+                "integration-name": "LLM Beam",
+                "python-modules": ["airflow_provider_llmbeam.sensors.endpoint"],
+            }
+        ],
         "hooks": [
             {
                 "integration-name": "LLM Beam",
@@ -46,6 +52,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_provider_llmbeam.triggers.dataflow",
                     "airflow_provider_llmbeam.triggers.endpoint",
+                    "airflow_provider_llmbeam.triggers.ready",
                 ],
             }
         ],

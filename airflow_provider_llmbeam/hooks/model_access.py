@@ -101,6 +101,8 @@ def open_model(
     Raises:
         JobSpecError: The model is no model spec, or there is no such connection.
     """
+    if not isinstance(model, Mapping):
+        parse_model(model)  # says what is wrong with it
     completed, environment = LLMBeamHook(llmbeam_conn_id).complete_model({**model})
     parsed = parse_model(completed)
     return parsed, ModelAccess(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec.base import SpecModel, problems_of
+from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, problems_of
 
 
 def _http_address(base_url: str | None) -> str | None:
@@ -133,17 +132,24 @@ Model = Annotated[GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel, F
 _MODEL: TypeAdapter[Model] = TypeAdapter(Model)
 
 
-def parse_model(data: Mapping[str, Any] | SpecModel) -> Model:
+def parse_model(data: Any) -> Model:
     """Builds a model from plain data.
 
     Raises:
         JobSpecError: Names each field that is wrong, what it got and what it wants.
     """
+    if problems := model_problems(data):
+        raise JobSpecError(f"{' '.join(map(str, problems))} Nothing was sent or billed.")
+    return _MODEL.validate_python(data)
+
+
+def model_problems(data: Any) -> tuple[SpecProblem, ...]:
+    """Lists what keeps data from being a model, without raising."""
     try:
-        return _MODEL.validate_python(data)
+        _MODEL.validate_python(data)
     except ValidationError as error:
-        found = " ".join(str(problem) for problem in problems_of(error, "model"))
-        raise JobSpecError(f"{found} Nothing was sent or billed.") from None
+        return problems_of(error, "model")
+    return ()
 
 
 class Generation(SpecModel):

@@ -1,0 +1,1 @@
+"""What a Dag waits for."""
