@@ -5,20 +5,24 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
 
-from airflow_provider_llmbeam.exceptions import CloudUnavailableError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.hooks.probe import Probe
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+from airflow_provider_llmbeam.hooks.model_access import ModelAccess
+from airflow_provider_llmbeam.hooks.probe import Probe, Prober
 from airflow_provider_llmbeam.hooks.progress_log import Log
+from airflow_provider_llmbeam.hooks.quota import QuotaHook
 from airflow_provider_llmbeam.hooks.quota_health import QuotaHealth
 from airflow_provider_llmbeam.hooks.quota_plan import Fit, best, fit, may_start, recommended_limits
 from airflow_provider_llmbeam.hooks.wait import Wait
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 
 
-class Evidence(Protocol):
+class Judge(Protocol):
     """What waiting needs of `hooks.quota.QuotaHook`."""
 
     def health(self, location: str = "", probe: Probe | None = None) -> QuotaHealth:
@@ -38,14 +42,12 @@ class QuotaAnswer:
         health: Of the location to take.
         fit: How the job and its window match there.
         others: Of the other locations.
-        probe_usd: What trying has cost so far.
     """
 
     may_start: bool
     health: QuotaHealth
     fit: Fit
     others: tuple[QuotaHealth, ...] = ()
-    probe_usd: float = 0.0
 
     @property
     def sentence(self) -> str:
@@ -64,124 +66,94 @@ class QuotaAnswer:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class QuotaEnd:
-    """Waiting is over.
+    """There is room.
 
     Attributes:
-        outcome: Whether there is room, or a mistake that waiting does not mend.
-        sentence: What was seen last.
-        result: What becomes the XCom; empty where there is no room.
+        result: What becomes the XCom.
     """
 
-    outcome: Literal["ready", "refused"]
-    sentence: str
-    result: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any]
 
     def to_event(self) -> dict[str, Any]:
         """As plain JSON."""
-        return asdict(self)
+        return self.result
 
-    @classmethod
-    def from_event(cls, event: dict[str, Any]) -> Self:
-        """Reads what `to_event` wrote."""
-        return cls(**event)
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, complete, and who answers it."""
+
+    question: QuotaQuestion
+    judge: Judge
+    attempt: Try
 
 
 class QuotaWatch:
     """Looks at all locations of a question. Blocks, in the thread that it is called from.
 
     Args:
-        question: What is waited for.
-        connect: Makes what reads the evidence, at the first look: that reads the Airflow connection.
-        attempt: Sends requests to try.
-        wait_seconds: Until the look of a number, from 1 on.
-        log: Receives a sentence for each location of each look.
-        probe_usd: What trying has cost before.
+        connect: Completes the question, at the first look: that reads Airflow's connections.
+        log: Receives a sentence for each location that is not taken.
         now: Seconds of the Unix epoch.
     """
 
-    def __init__(
-        self,
-        question: QuotaQuestion,
-        connect: Callable[[], Evidence],
-        attempt: Try,
-        *,
-        wait_seconds: Callable[[int], float],
-        log: Log,
-        probe_usd: float = 0.0,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._question = question
+    def __init__(self, connect: Callable[[], Asked], *, log: Log, now: Callable[[], float] = time.time) -> None:
         self._connect = connect
-        self._attempt = attempt
-        self._wait_seconds = wait_seconds
         self._log = log
         self._now = now
-        self._hook: Evidence | None = None
-        self._looks = 0
-        self.probe_usd = probe_usd
+        self._asked: Asked | None = None
+        self._probe_usd = 0.0
 
     def look(self) -> Wait | QuotaEnd:
         """Looks once.
-
-        Returns:
-            How long to wait for the next look, or the end.
-        """
-        self._looks += 1
-        try:
-            answer = self.ask()
-        except LLMBeamError as error:
-            if isinstance(error, CloudUnavailableError):
-                return Wait(self._wait_seconds(self._looks), str(error))
-            return QuotaEnd(outcome="refused", sentence=str(error))
-        if not answer.may_start:
-            return Wait(self._wait_seconds(self._looks), answer.sentence)
-        return QuotaEnd(outcome="ready", sentence=answer.sentence, result=self._result(answer))
-
-    def ask(self) -> QuotaAnswer:
-        """Reads the evidence of all locations.
 
         Raises:
             JobSpecError: Every location refuses every request, for a reason that waiting does not mend.
             LLMBeamError: There are no credentials, or no project.
         """
-        if self._hook is None:
-            self._hook = self._connect()
-        question = self._question
-        found = {place: self._health(self._hook, place) for place in question.places}
+        if self._asked is None:
+            self._asked = self._connect()
+        answer = self._answer(self._asked)
+        if not answer.may_start:
+            return Wait(0.0, answer.sentence)
+        return QuotaEnd(self._result(self._asked.question, answer))
+
+    def _answer(self, asked: Asked) -> QuotaAnswer:
+        """Reads the evidence of all locations."""
+        question = asked.question
+        found = {place: self._health(asked, place) for place in question.places}
         healths = [each for each in found.values() if isinstance(each, QuotaHealth)]
-        for each in found.values():
-            self._log.log(logging.INFO, "%s", each.sentence if isinstance(each, QuotaHealth) else each)
         if not healths:
             raise JobSpecError(f"{' '.join(map(str, found.values()))} Nothing of the job was sent or billed.")
         chosen = best(healths, question.demand, question.window_seconds)
+        for each in found.values():
+            if each is not chosen:
+                self._log.log(logging.INFO, "%s", each.sentence if isinstance(each, QuotaHealth) else each)
         match = fit(chosen, question.demand, question.window_seconds)
         return QuotaAnswer(
             may_start=may_start(chosen, match, question.min_fit_ratio),
             health=chosen,
             fit=match,
             others=tuple(health for health in healths if health is not chosen),
-            probe_usd=self.probe_usd,
         )
 
-    def _health(self, hook: Evidence, place: str) -> QuotaHealth | str:
+    def _health(self, asked: Asked, place: str) -> QuotaHealth | str:
         """Judges a location; or says why its model refuses every request, which waiting does not mend."""
-        question = self._question
-        left = question.max_probe_usd - self.probe_usd
-        if question.model is None or not question.probe_requests or left < 0:
-            return hook.health(place)
-        probe = self._attempt(place, question.probe_requests, left)
-        self.probe_usd += probe.cost_usd or 0.0
+        question = asked.question
+        if question.model is None or not question.probe_requests:
+            return asked.judge.health(place)
+        probe = asked.attempt(place, question.probe_requests, question.max_probe_usd - self._probe_usd)
+        self._probe_usd += probe.cost_usd or 0.0
         if (refusal := probe.refusal) is not None and refusal.is_final and not probe.answered:
             where = f" in {place!r}" if place else ""
-            return (
-                f"{question.model.name}{where} refuses every request, and waiting mends nothing: {refusal.words}"
-            )
-        return hook.health(place, probe)
+            name = question.model.name
+            return f"{name}{where} refuses every request, and waiting mends nothing: {refusal.words}"
+        return asked.judge.health(place, probe)
 
-    def _result(self, answer: QuotaAnswer) -> dict[str, Any]:
-        question, health = self._question, answer.health
+    def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
+        health = answer.health
         limits = recommended_limits(question.limits.model_dump(mode="json", exclude_unset=True), health)
         return {
             **question.target_at(health.location),
@@ -195,9 +167,55 @@ class QuotaWatch:
             "fit_ratio": answer.fit.ratio,
             "health": health.to_dict(),
             "others": [other.to_dict() for other in answer.others],
-            "probe_usd": round(answer.probe_usd, 6),
+            "probe_usd": round(self._probe_usd, 6),
             "at": self._now(),
         }
+
+
+def quota_watch(
+    question: Mapping[str, Any],
+    *,
+    llmbeam_conn_id: str,
+    gcp_conn_id: str,
+    impersonation_chain: str | Sequence[str] | None,
+    log: Log,
+) -> QuotaWatch:
+    """Makes what looks, by the connections of a task.
+
+    Args:
+        question: A `spec.QuotaQuestion` as plain data.
+        llmbeam_conn_id: Connection with key, base URL, project and location.
+        gcp_conn_id: Connection whose credentials read metrics and quotas, and ask where it is Google Cloud.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+        log: Receives lines.
+    """
+
+    def connect() -> Asked:
+        data, environment = dict(question), dict[str, str]()
+        if data.get("model") is not None:
+            data["model"], environment = LLMBeamHook(llmbeam_conn_id).complete_model({**data["model"]})
+        asked = QuotaQuestion.parse(data)
+        hook = QuotaHook(
+            asked.model,
+            asked.endpoint,
+            asked.limits,
+            gcp_conn_id=gcp_conn_id,
+            impersonation_chain=impersonation_chain,
+        )
+
+        @cache
+        def prober(place: str) -> Prober:
+            model = asked.model_at(place)
+            assert model is not None
+            access = ModelAccess(
+                model, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
+            )
+            # Embedding models of Google and OpenAI all say so in their names.
+            return Prober(model, access=access, embeds="embedding" in model.name, price=asked.limits.price)
+
+        return Asked(asked, hook, lambda place, requests, max_usd: prober(place).probe(requests, max_usd))
+
+    return QuotaWatch(connect, log=log)
 
 
 def _hours(seconds: float) -> str:

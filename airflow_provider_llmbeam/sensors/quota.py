@@ -1,0 +1,151 @@
+"""`QuotaHealthSensor`: wait until a job has room to finish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd
+from airflow_provider_llmbeam.operators.literal import literal_problems, plain
+from airflow_provider_llmbeam.sensors.look import LookSensor
+from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
+from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: XCom keys of their own, so that `sensor.output["limits"]` is an argument of the job.
+_KEYS = ("limits", "model", "endpoint", "location")
+
+
+class QuotaHealthSensor(LookSensor):
+    """Waits until a job would finish in its window if it started now, and says at which rate.
+
+    What counts as evidence depends on what stands behind the model. A published or stated limit: how much of it
+    others use. Gemini's shared pool, which has no limit to look up: the share of recent requests that were
+    rejected, and a few small requests sent to try. Provisioned Throughput: its use, and what spills over. An
+    endpoint of one's own: replicas, failures, duty cycle. An endpoint that is to come: the quota for its
+    accelerators. Metrics show minutes late, and no metric is no good sign: without evidence the verdict is
+    `unknown`, and the sensor goes on waiting.
+
+    Args:
+        model: Which model the job asks, see `spec.GeminiModel`, `spec.OpenAIModel`, `spec.VertexEndpointModel`; or
+        endpoint: Which endpoint is to be brought up, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
+        demand: What the job asks, see `spec.Demand`; also `estimate.output["demand"]` of an
+            `EstimateInferenceOperator`. Left out, any room will do.
+        window: In which the job is to finish, from its start on: a `timedelta`, or seconds.
+        limits: Of the job, see `spec.Limits`. Rates in them count as the quota where none is published; the rest
+            comes back in the XCom unchanged.
+        locations: To choose from, of a Gemini model on Vertex AI or an endpoint; left out, its own.
+        min_fit_ratio: Part of the job that its window must hold. Less than 1 starts a job that does not finish:
+            its answers are kept, and its next run goes on.
+        probe_requests: Small requests sent to try, per look and location; 0 sends none. Each costs about ten
+            tokens.
+        max_probe_usd: What they may cost together; in `mode="reschedule"`, where nothing is remembered, per look.
+        llmbeam_conn_id: Connection with API key, base URL, project and location.
+        gcp_conn_id: Connection whose credentials read metrics and quotas (`roles/monitoring.viewer`,
+            `roles/cloudquotas.viewer`), and ask models of Google Cloud.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+        deferrable: Whether the task leaves its worker slot while it waits; off, `mode` counts.
+
+    Templated:
+        `model`, `endpoint`, `demand`, `window`, `limits`, `locations`, `llmbeam_conn_id`, `gcp_conn_id`,
+        `impersonation_chain`.
+
+    XCom:
+        The verdict, its sentence and the evidence; `requests_per_minute` and `tokens_per_minute` that are free;
+        how long the job would take. Under keys of their own `limits`, `model` (or `endpoint`) and `location`:
+        `RunInferenceOperator(limits=sensor.output["limits"], model=sensor.output["model"])`.
+
+    Raises:
+        JobSpecError: When the Dag is parsed, for what is wrong and literal.
+        AirflowFailException: A mistake that waiting does not mend, such as a wrong key; `soft_fail` or not.
+        AirflowSensorTimeout: There was no room within `timeout`; with `soft_fail` the task is skipped.
+    """
+
+    template_fields: Sequence[str] = (
+        "model",
+        "endpoint",
+        "demand",
+        "window",
+        "limits",
+        "locations",
+        "llmbeam_conn_id",
+        "gcp_conn_id",
+        "impersonation_chain",
+    )
+    template_fields_renderers = dict.fromkeys(("model", "endpoint", "demand", "limits"), "json")
+    ui_color = "#e6f4ea"
+    left_running = "No job was started and nothing of it was billed."
+
+    def __init__(
+        self,
+        *,
+        model: Any = None,
+        endpoint: Any = None,
+        demand: Any = None,
+        window: Any = None,
+        limits: Any = None,
+        locations: Any = (),
+        min_fit_ratio: float = 1.0,
+        probe_requests: int = 8,
+        max_probe_usd: float = 0.01,
+        llmbeam_conn_id: str = "llmbeam_default",
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        deferrable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(deferrable=deferrable, **kwargs)
+        self.model = plain(model)
+        self.endpoint = plain(endpoint)
+        self.demand = plain(demand)
+        self.window = window.total_seconds() if isinstance(window, timedelta) else window
+        self.limits = plain(limits)
+        self.locations = locations
+        self.min_fit_ratio = min_fit_ratio
+        self.probe_requests = probe_requests
+        self.max_probe_usd = max_probe_usd
+        self.llmbeam_conn_id = llmbeam_conn_id
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
+        data = self._question()
+        if isinstance(self.model, Mapping) and self.model.get("type") == "gemini":
+            data["model"] = {"project": "of-the-connection", **self.model}  # which may name one
+        if problems := literal_problems(QuotaQuestion, data):
+            raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
+
+    def trigger(self, patience: Patience) -> QuotaTrigger:
+        """Makes what looks, here and in the triggerer."""
+        return QuotaTrigger(
+            question=self._question(),
+            patience=patience.to_dict(),
+            llmbeam_conn_id=self.llmbeam_conn_id,
+            gcp_conn_id=self.gcp_conn_id,
+            impersonation_chain=self.impersonation_chain,
+        )
+
+    def conclude(self, end: PatientEnd, context: Context) -> dict[str, Any]:
+        """Hands the job its limits."""
+        assert end.event is not None
+        self.log.info("%s", end.event["sentence"])
+        for key in _KEYS:
+            if key in end.event:
+                context["ti"].xcom_push(key=key, value=end.event[key])
+        return {**end.event, "looks": end.looks, "waited_seconds": end.waited_seconds}
+
+    def _question(self) -> dict[str, Any]:
+        parts = {
+            "model": self.model,
+            "endpoint": self.endpoint,
+            "demand": self.demand,
+            "window_seconds": self.window,
+            "limits": self.limits,
+            "locations": self.locations or None,
+            "min_fit_ratio": self.min_fit_ratio,
+            "probe_requests": self.probe_requests,
+            "max_probe_usd": self.max_probe_usd,
+        }
+        return {field: value for field, value in parts.items() if value is not None}
