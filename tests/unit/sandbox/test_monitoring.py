@@ -499,7 +499,7 @@ def test_the_quota_of_accelerators_is_sampled_every_six_hours(clock, metrics_of)
     [
         ({"text": 'resource.type = "global"'}, 'must specify a restriction on "metric.type"'),
         (
-            {"filter": f'metric.type = "{TOKENS}" OR metric.type = "{TOKENS}"'},
+            {"text": f'metric.type = "{TOKENS}" OR metric.type = "{TOKENS}"'},
             "the sandbox emulates one metric.type",
         ),
         ({"text": f'metric.type = "{TOKENS}" AND metric.type = "{INVOCATIONS}"'}, "contradicts what is before"),
@@ -543,7 +543,7 @@ def test_a_query_that_is_wrong_or_not_emulated_is_refused_with_words(metrics, op
 )
 def test_an_interval_is_needed_in_rfc_3339(cloud, query, words) -> None:
     refused = httpx.get(
-        f"{cloud.url}/v3/projects/p/timeSeries", params={"filter": f'metric.type="{TOKENS}"', **query}
+        f"{cloud.url}/v3/projects/p/timeSeries", params={"text": f'metric.type="{TOKENS}"', **query}
     )
     assert refused.status_code == 400
     assert words in refused.json()["error"]["message"]
