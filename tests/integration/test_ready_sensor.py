@@ -74,7 +74,6 @@ def test_a_worker_waits_itself_where_it_is_told_to(sandbox, run_dag, soft_fail):
     assert states["ready"] == "success"
 
 
-@pytest.mark.filterwarnings("ignore:Airflow:UserWarning")
 def test_a_task_is_put_back_where_it_is_told_to(sandbox, run_dag):
     sandbox.faults.queue(GENERATE, BUSY)
     _, states = run_dag(dag_of(deferrable=False, mode="reschedule", poke_interval=1))
