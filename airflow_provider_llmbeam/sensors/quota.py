@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd
+from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
 from airflow_provider_llmbeam.operators.literal import literal_problems, plain
 from airflow_provider_llmbeam.sensors.look import LookSensor
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
@@ -77,6 +78,7 @@ class QuotaHealthSensor(LookSensor):
         "impersonation_chain",
     )
     template_fields_renderers = dict.fromkeys(("model", "endpoint", "demand", "limits"), "json")
+    operator_extra_links = (QuotaLink(),)
     ui_color = "#e6f4ea"
     left_running = "No job was started and nothing of it was billed."
 
@@ -116,6 +118,12 @@ class QuotaHealthSensor(LookSensor):
             data["model"] = {"project": "of-the-connection", **self.model}  # which may name one
         if problems := literal_problems(QuotaQuestion, data):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
+
+    def execute(self, context: Context) -> Any:
+        """Waits until there is room."""
+        if (url := quota_url(self._question())) is not None:
+            context["ti"].xcom_push(key=QuotaLink().xcom_key, value=url)
+        return super().execute(context)
 
     def trigger(self, patience: Patience) -> QuotaTrigger:
         """Makes what looks, here and in the triggerer."""

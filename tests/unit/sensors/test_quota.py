@@ -60,6 +60,8 @@ def test_a_pool_with_room_needs_no_wait_in_any_mode(google, sandbox, mode):
     task = Task()
     found = executed(sensor(limits={"budget_usd": 5}, **MODES[mode]), task)
     assert (found["verdict"], found["location"], found["looks"]) == ("healthy", "global", 1)
+    link = task.pushed.pop("llmbeam_quota_link")
+    assert link.endswith("/iam-admin/quotas?project=llmbeam-sandbox&service=aiplatform.googleapis.com")
     assert task.pushed == {
         "limits": {"budget_usd": 5},
         "model": MODEL | {"location": "global"},
