@@ -295,7 +295,7 @@ def test_a_reply_is_judged():
     assert read("answered", 2.0) == Ready(2.0)
     assert isinstance(read("answered", 2.1), Wait)
     assert read("rejected", retry_after_seconds=9.0).seconds == 9.0
-    assert read("failed", words="HTTP 503: x").words == "Model 'g' does not answer yet: HTTP 503: x"
+    assert read("failed", words="HTTP 503: x").words == "Model 'g' does not answer yet: HTTP 503: x."
     with pytest.raises(EndpointRefusedError, match="HTTP 401: Wrong"):
         read("failed", words="HTTP 401: Wrong.", is_final=True)
 
