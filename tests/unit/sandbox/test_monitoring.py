@@ -543,7 +543,7 @@ def test_a_query_that_is_wrong_or_not_emulated_is_refused_with_words(metrics, op
 )
 def test_an_interval_is_needed_in_rfc_3339(cloud, query, words) -> None:
     refused = httpx.get(
-        f"{cloud.url}/v3/projects/p/timeSeries", params={"text": f'metric.type="{TOKENS}"', **query}
+        f"{cloud.url}/v3/projects/p/timeSeries", params={"filter": f'metric.type="{TOKENS}"', **query}
     )
     assert refused.status_code == 400
     assert words in refused.json()["error"]["message"]
