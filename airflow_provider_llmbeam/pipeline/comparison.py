@@ -18,8 +18,8 @@ class Compared(BaseModel):
     Attributes:
         estimated: Before.
         actual: Of this run.
-        ratio: Actual over estimated, per prompt asked: a run that had a part of the answers already, or an estimate
-            of more rows, compares as well. `None` where one of them is nothing.
+        ratio: Actual over estimated, per prompt asked: a run that had a part of the answers already, or an
+            estimate of more rows, compares as well. `None` where one of them is nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -133,7 +133,13 @@ class Estimate(_Part):
             return "not known: neither a quota (`limits`) nor the model's latency is"
         seconds = round(self.duration_seconds)
         hours, minutes = divmod(round(seconds / 60), 60)
-        said = f"{hours} h {minutes:02} min" if hours else f"{seconds / 60:.1f} min" if seconds > 99 else f"{seconds} s"
+        said = (
+            f"{hours} h {minutes:02} min"
+            if hours
+            else f"{seconds / 60:.1f} min"
+            if seconds > 99
+            else f"{seconds} s"
+        )
         return said if self.limited_by is None else f"{said}, as {_WAITS[self.limited_by]} allows no more"
 
 

@@ -43,8 +43,8 @@ def read_portions(uri: str, file_format: FileFormat, max_bytes: int) -> tuple[fl
     """Reads files up to a bound.
 
     Up to `max_bytes` everything is read. Beyond, portions of together as many bytes: of lines, CSV and Avro from
-    places that are spread evenly over all bytes; of Parquet the beginnings of row groups that are spread evenly; of
-    compressed files, in which one cannot seek, the beginnings of files that are spread evenly.
+    places that are spread evenly over all bytes; of Parquet the beginnings of row groups that are spread evenly;
+    of compressed files, in which one cannot seek, the beginnings of files that are spread evenly.
 
     Args:
         uri: A path or a glob.
@@ -98,7 +98,7 @@ def _batches(rows: Iterator[Row | DeadRow]) -> Iterator[list[Row | DeadRow]]:
 
 
 def _whole(file: FileMetadata, file_format: FileFormat) -> Iterator[Portion]:
-    with io.BufferedReader(_open(file.path), _BUFFER_BYTES) as stream:  # type: ignore[arg-type]
+    with io.BufferedReader(_open(file.path), _BUFFER_BYTES) as stream:  # type: ignore[type-var]
         for rows in _batches(_rows(stream, file_format)):
             yield Portion(rows, 0.0)
     yield Portion((), float(file.size_in_bytes))
@@ -179,7 +179,7 @@ def _spots(files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: in
         at = int(number * distance + (distance - span) / 2)
         file, end = next((file, end) for file, end in zip(files, ends, strict=True) if at < end)
         start = at - (end - file.size_in_bytes)
-        with io.BufferedReader(_open(file.path)) as stream:  # type: ignore[arg-type]
+        with io.BufferedReader(_open(file.path)) as stream:  # type: ignore[type-var]
             match file_format:
                 case "jsonl":
                     yield _lines_from(stream, start, span, file.size_in_bytes)
@@ -201,7 +201,7 @@ def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
 
 
 def _csv_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
-    """The whole rows of a span; it may begin between two rows or between two quotes, and what fits better counts."""
+    """The whole rows of a span; it may begin between rows or between two quotes, and what fits better counts."""
     head = io.StringIO(stream.read(_HEAD_BYTES).decode("utf-8-sig", "replace"), newline="")
     header = io.StringIO()
     csv.writer(header).writerow(next(csv.reader(head)))
@@ -239,4 +239,5 @@ def _avro_from(stream: IO[bytes], start: int, span: int) -> Portion:
     if not 0 <= first < last:
         return Portion((), 0.0)
     blocks = data[first + len(sync) : last + len(sync)]
-    return Portion(list(fastavro.reader(io.BytesIO(header + blocks))), float(len(blocks)))
+    rows: list[Row] = [*fastavro.reader(io.BytesIO(header + blocks))]  # type: ignore[list-item]
+    return Portion(rows, float(len(blocks)))

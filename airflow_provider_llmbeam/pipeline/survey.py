@@ -37,7 +37,7 @@ class Survey:
         repeats: Rows by fingerprint, of those that several rows have.
         candidates: Prompts by fingerprint; some of all, by chance, and the same ones every time.
         scale: Rows of the source over rows read; 1 where all were.
-        spread_ratio: Standard error of the source's tokens over them, of reading a part of it; 0 where all was read.
+        spread_ratio: Standard error of the source's tokens over them, of reading a part of it; 0 where all was.
     """
 
     rows: int = 0
@@ -88,7 +88,9 @@ def _portions(spec: JobSpec, max_bytes: int) -> tuple[float, Iterable[Portion]]:
 
             size, portions = read_portions(f"{export(source, spec.export_uri)}*.avro", "avro", max_bytes)
             return size, (
-                Portion([row if isinstance(row, DeadRow) else json_values(row) for row in portion.rows], portion.size)
+                Portion(
+                    [row if isinstance(row, DeadRow) else json_values(row) for row in portion.rows], portion.size
+                )
                 for portion in portions
             )
         case RowsSource() as source:
