@@ -102,7 +102,7 @@ class Estimate(_Part):
             f"{self.resumed:,} answered already + {self.dead:,} for the dead letter"
         )
         bound = "at most " if self.output_is_upper_bound else ""
-        error = "" if self.error_ratio is None else f" (± {self.error_ratio:.0%})"
+        error = "" if self.error_ratio is None else f" (± {max(self.error_ratio, 0.01):.0%})"
         yield f"Tokens    {self.input_tokens:,} in, {bound}{self.output_tokens:,} out{error}"
         yield f"Cost      {self._cost()}"
         yield f"Time      {self._time()}"
@@ -152,7 +152,7 @@ _WAITS = {
 
 def usd(amount: float) -> str:
     """Writes an amount as people do, small ones with two digits that count."""
-    return f"${amount:,.2f}" if amount >= 1 or not amount else f"${float(f'{amount:.2g}'):.10f}".rstrip("0")
+    return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${float(f'{amount:.2g}'):.10f}".rstrip("0")
 
 
 def estimate_uri(spec: JobSpec) -> str:

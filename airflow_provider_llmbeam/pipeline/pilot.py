@@ -64,7 +64,7 @@ def make_estimate(spec: JobSpec, ask_rows: int = ASK_ROWS, max_bytes: int = MAX_
         if entry.fingerprint in found.tokens
     }
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
-    picked = spread_over(by_length, ask_rows)
+    picked = spread_over(by_length, ask_rows) or [each for each in by_length if each in known]
     outcomes = _ask(spec, oldest_at, {each: found.candidates[each] for each in picked if each not in known})
     answered = {each: outcome for each, outcome in outcomes.items() if isinstance(outcome, Completion)}
     sample = [(each, known.get(each) or answered.get(each)) for each in picked]

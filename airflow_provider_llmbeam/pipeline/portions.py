@@ -87,9 +87,13 @@ def _rows(stream: IO[bytes], file_format: FileFormat) -> Iterator[Row | DeadRow]
             for line in stream:
                 yield from parse_json_line(line)
         case "csv":
-            yield from parse_csv(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline=""))
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+            try:
+                yield from parse_csv(text)
+            finally:
+                text.detach()  # else it closes the stream, whose owner does
         case _:
-            yield from fastavro.reader(stream)
+            yield from _avro_rows(stream)
 
 
 def _batches(rows: Iterator[Row | DeadRow]) -> Iterator[list[Row | DeadRow]]:
@@ -239,5 +243,8 @@ def _avro_from(stream: IO[bytes], start: int, span: int) -> Portion:
     if not 0 <= first < last:
         return Portion((), 0.0)
     blocks = data[first + len(sync) : last + len(sync)]
-    rows: list[Row] = [*fastavro.reader(io.BytesIO(header + blocks))]  # type: ignore[list-item]
-    return Portion(rows, float(len(blocks)))
+    return Portion([*_avro_rows(io.BytesIO(header + blocks))], float(len(blocks)))
+
+
+def _avro_rows(stream: IO[bytes]) -> Iterator[Row]:
+    yield from fastavro.reader(stream)  # type: ignore[misc]
