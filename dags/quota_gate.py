@@ -3,8 +3,8 @@
     airflow dags trigger quota_gate
 
 `estimate` says what the job will ask, `night_gate` waits up to an hour for the room to ask it within the night.
-Without room it is skipped, and the day's window is waited for instead. Whichever gate opens says how fast the job may
-go, and in which location.
+Without room it is skipped, and the day's window is waited for instead. Whichever gate opens says how fast the job
+may go, and in which location.
 """
 
 from __future__ import annotations

@@ -235,6 +235,28 @@ def test_what_is_wrong_and_literal_is_refused_when_the_dag_is_parsed(given, word
         sensor(**given)
 
 
+def test_a_whole_job_says_its_demand_by_itself(google, sandbox, tmp_path):
+    (tmp_path / "in.csv").write_text("id,text\n" + "".join(f"{number},word\n" for number in range(1_000)))
+    job = {
+        "source": {"uri": f"{tmp_path}/in.csv", "key": ["id"]},
+        "prompt": {"template": "{{ row.id }} {{ row.text }}"},
+        "generation": {"max_output_tokens": 10},
+        "sink": {"uri": f"{tmp_path}/out"},
+    }
+    made = sensor(demand=job, window=3600, limits={"requests_per_minute": 100})
+    assert "prompt" not in made.demand, "Airflow must not render the template of the rows"
+    found = executed(made, Named())
+    assert (found["expected_seconds"], found["fit_ratio"]) == (600.0, 1.0)
+    assert made.demand["output_tokens_per_row"] == 10
+    assert sandbox.stats()["methods"][GENERATE]["calls"] == 8  # those sent to try
+    with pytest.raises(JobSpecError, match=r"`prompt\.template`"):
+        sensor(demand=job | {"prompt": {"template": "{{ row.id"}})
+
+
+class Named(Task):
+    dag_id, task_id, run_id, map_index = "dag", "gate", "run", -1
+
+
 def test_the_job_takes_the_limits_of_the_sensor():
     with DAG("d", schedule=None):
         gate = sensor(demand="{{ ti.xcom_pull('estimate', key='demand') }}", model=GeminiModel(project="p"))
