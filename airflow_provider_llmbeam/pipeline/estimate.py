@@ -123,8 +123,8 @@ class Estimate(_Part):
             between = f" ({usd(low)} to {usd(high)})"
         bound = "at most " if self.output_is_upper_bound else ""
         rates = (
-            f"${self.price.input_usd_per_million_tokens:g} and ${self.price.output_usd_per_million_tokens:g} per "
-            "million tokens in and out"
+            f"{usd(self.price.input_usd_per_million_tokens)} and {usd(self.price.output_usd_per_million_tokens)} "
+            "per million tokens in and out"
         )
         return f"{bound}{usd(self.cost_usd)}{between} at {rates}"
 
