@@ -505,6 +505,7 @@ def test_a_merge_that_dies_half_way_leaves_the_old_answers_and_the_retry_asks_no
     ):
         run(spec)
     assert {key: row["answer"] for key, row in table_of(client).items()} == {0: "old"}
+    billed = sandbox.stats()["bigquery_bytes_billed"]
     change(client, f"UPDATE `{ROWS}` SET text = 'changed' WHERE id = 3")
     run(spec)
     assert set(table_of(client)) == set(range(20))
