@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_llmbeam.hooks.model_access import ModelAccess
 from airflow_provider_llmbeam.hooks.probe import Prober
 from airflow_provider_llmbeam.hooks.quota import QuotaHook
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import Fault, Latency, ManualClock, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model import parse_model
 
@@ -167,6 +167,17 @@ SITUATIONS = [
             ),
             traffic(minutes=20, first_token_seconds=6.0),
         ),
+    ),
+    Situation(
+        "pool: what was tried is answered slowly",
+        POOLED,
+        "degraded",
+        ("2 were answered in 1.", "s each, which is slow"),
+        lambda sandbox: sandbox.monitoring.add_traffic(
+            "gemini-2.5-flash", minutes=300, requests_per_minute=60, first_token_seconds=0.2
+        ),
+        probes=2,
+        sandbox={"latency": Latency(mean_seconds=1.2)},
     ),
     Situation(
         "pool: metrics may not be read, nothing tried",
