@@ -147,7 +147,7 @@ class QuotaHook(GoogleHook):
         return tuple(
             metrics.allowance(metric, unit, limit, base)
             for metric, limit in known.items()
-            if (unit := unit_of(metric)) is not None and limit != UNLIMITED
+            if (unit := unit_of(metric)) is not None
         )
 
     def _published_limits(self, location: str, model: str) -> dict[str, float]:
@@ -161,7 +161,7 @@ class QuotaHook(GoogleHook):
                 continue
             if name not in found or each.narrowness > found[name].narrowness:
                 found[name] = each
-        return {name: each.value for name, each in found.items()}
+        return {name: each.value for name, each in found.items() if each.value != UNLIMITED}
 
     def _stated(self, traffic: Traffic | None) -> tuple[Allowance, ...]:
         """The limits that the job's user knows."""

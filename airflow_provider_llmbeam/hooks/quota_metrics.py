@@ -21,8 +21,8 @@ DELAY_SECONDS = 180.0
 WINDOW_SECONDS = 600.0
 #: Usual first tokens are those of the day before this window.
 USUAL_SECONDS = 24 * 3600.0
-#: Limits and allocations are written down a few times a day.
-SPARSE_SECONDS = 48 * 3600.0
+#: Limits and allocations are written down a few times a day; read by the hour they are 48 points and not 2,880.
+SPARSE_SECONDS, SPARSE_PERIOD_SECONDS = 48 * 3600.0, 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +109,12 @@ class QuotaMetrics:
         """A limit as Cloud Monitoring tells it, where Cloud Quotas does not."""
         where = {"metric.labels.base_model": base_model, **self._here}
         name = f"{_VERTEX}/quota/{metric}/limit"
-        found = self._read(name, where, aligner="ALIGN_NEXT_OLDER", reducer="REDUCE_MAX", window=self._sparse())
-        return _newest(found)
+        return _newest(self._read_sparse(name, where))
 
     def dedicated(self, model: str) -> Dedicated | None:
         """Provisioned Throughput of a model; `None`: there is none."""
         where = {"resource.labels.model_user_id": model, **self._here}
-        limit = _newest(
-            self._read(
-                f"{_ONLINE}/dedicated_token_limit",
-                where,
-                aligner="ALIGN_NEXT_OLDER",
-                window=self._sparse(),
-            )
-        )
+        limit = _newest(self._read(f"{_ONLINE}/dedicated_token_limit", where, aligner="ALIGN_NEXT_OLDER"))
         if not limit:
             return None
         group_by = ("metric.labels.request_type",)
@@ -164,13 +156,7 @@ class QuotaMetrics:
     def allocated(self, metric: str, service: str) -> tuple[float, float] | None:
         """How many of an allocated resource are used, and when that was; `None`: nothing tells."""
         where = {"metric.labels.quota_metric": metric, "resource.labels.service": service, **self._here}
-        found = self._read(
-            f"{_SERVICE_RUNTIME}/allocation/usage",
-            where,
-            aligner="ALIGN_NEXT_OLDER",
-            reducer="REDUCE_MAX",
-            window=self._sparse(),
-        )
+        found = self._read_sparse(f"{_SERVICE_RUNTIME}/allocation/usage", where)
         used = _newest(found)
         return None if used is None else (used, _until(found))
 
@@ -213,8 +199,15 @@ class QuotaMetrics:
             return []
         return [each for each in found if each.points]
 
-    def _sparse(self) -> Window:
-        return Window(self._now - SPARSE_SECONDS, self._now)
+    def _read_sparse(self, metric: str, where: Mapping[str, str]) -> list[Series]:
+        return self._read(
+            metric,
+            where,
+            aligner="ALIGN_NEXT_OLDER",
+            reducer="REDUCE_MAX",
+            window=Window(self._now - SPARSE_SECONDS, self._now),
+            period_seconds=SPARSE_PERIOD_SECONDS,
+        )
 
 
 def _is_rejected(series: Series) -> bool:
