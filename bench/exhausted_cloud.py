@@ -15,7 +15,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import certifi
 
 MODEL = "gemini-2.5-flash"
 
@@ -83,7 +86,11 @@ def main() -> None:
     with Sandbox() as sandbox, Proxy(sandbox) as proxy:
         sandbox.monitoring.add_traffic(MODEL, minutes=60, requests_per_minute=10, rejected_per_minute=90)
         sandbox.faults.every("gemini.generateContent", 1, Fault(kind="rate-limit"))
-        _say(proxy.environment())
+        environment = proxy.environment()
+        with Path(environment["REQUESTS_CA_BUNDLE"]).open("a") as authorities:
+            # As many as a real client has, and reads for each connection that it opens.
+            authorities.write(Path(certifi.where()).read_text())
+        _say({**environment, "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps({"conn_type": "llmbeam"})})
         for _ in sys.stdin:
             _say({name: each["calls"] for name, each in sandbox.stats()["methods"].items() if each["calls"]})
 

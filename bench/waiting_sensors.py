@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import certifi
 import psutil
 
 from bench.exhausted_cloud import ExhaustedCloud, exhausted_cloud
@@ -75,7 +75,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, exhausted_cloud(options.latency_seconds) as cloud:
         home = Path(directory)
-        with _airflow(home, _environment(cloud, home, options.probes)) as airflow:
+        with _airflow(home, {**cloud.environment, "LLMBEAM_BENCH_PROBES": str(options.probes)}) as airflow:
             _measure(airflow, cloud, home, options.sensors, options.seconds)
 
 
@@ -98,7 +98,7 @@ def _measure(airflow: LocalAirflow, cloud: ExhaustedCloud, home: Path, sensors: 
     late = sorted(
         after - before - POKE_INTERVAL_SECONDS
         for moments in _looks(home).values()
-        for before, after in zip(moments, moments[1:], strict=False)
+        for before, after in pairwise(moments)
         if after > since
     )
     _say(
@@ -107,26 +107,13 @@ def _measure(airflow: LocalAirflow, cloud: ExhaustedCloud, home: Path, sensors: 
     )
 
 
-def _environment(cloud: ExhaustedCloud, home: Path, probes: int) -> dict[str, str]:
-    # As many authorities as a real client has, and reads for each new connection.
-    authorities = home / "authorities.pem"
-    own = Path(cloud.environment["REQUESTS_CA_BUNDLE"]).read_text()
-    authorities.write_text(own + Path(certifi.where()).read_text())
-    return {
-        **cloud.environment,
-        "REQUESTS_CA_BUNDLE": str(authorities),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-        "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps({"conn_type": "llmbeam"}),
-        "LLMBEAM_BENCH_PROBES": str(probes),
-    }
-
-
 @contextmanager
 def _airflow(home: Path, environment: Mapping[str, str]) -> Iterator[LocalAirflow]:
     sys.path.append(str(ROOT / "scripts"))
     from local_airflow import local_airflow
 
-    with local_airflow(home, ROOT / "bench" / "dags", environment) as airflow:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with local_airflow(home, ROOT / "bench" / "dags", {**environment, "PYTHONPATH": path}) as airflow:
         yield airflow
 
 

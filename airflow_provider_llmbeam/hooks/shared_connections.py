@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from requests import Session
 from requests.adapters import HTTPAdapter
@@ -40,6 +40,10 @@ class _SharedAdapter(HTTPAdapter):
 
     def close(self) -> None:
         """Does nothing."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # google-auth 2.62 copies what fetches tokens, for a thread that looks up where an account may be used.
+        return self
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs, socket_options=_socket_options())  # type: ignore[no-untyped-call]
