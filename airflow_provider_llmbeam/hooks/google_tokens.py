@@ -14,7 +14,7 @@ def token_request() -> Any:
     """What credentials fetch a token with."""
     from google.auth.transport.requests import Request
 
-    return Request(with_shared_connections(Session()))  # type: ignore[no-untyped-call]
+    return Request(with_shared_connections(Session()))
 
 
 def access_token(credentials: Any) -> str:

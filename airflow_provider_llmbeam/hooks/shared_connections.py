@@ -15,8 +15,8 @@ SessionT = TypeVar("SessionT", bound=Session)
 
 #: Hosts whose connections are kept: Monitoring, Cloud Quotas, tokens, and a model's in each of its locations.
 _HOSTS = 32
-#: Connections kept to one host. More are made when more look at once, and closed after use.
-_CONNECTIONS = 32
+#: Connections kept to one host, as many as look at once (`triggers.look`). More are made, and closed after use.
+_CONNECTIONS = 64
 #: A connection is asked for a sign of life when it was idle so long: NAT gateways forget those without one, the
 #: quickest after 240 s (learn.microsoft.com/azure/nat-gateway/nat-gateway-resource), and then a request hangs.
 _IDLE_SECONDS = 45
@@ -46,10 +46,10 @@ class _SharedAdapter(HTTPAdapter):
         return self
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs, socket_options=_socket_options())  # type: ignore[no-untyped-call]
+        super().init_poolmanager(*args, **kwargs, socket_options=_socket_options())
 
     def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
-        return super().proxy_manager_for(proxy, **kwargs, socket_options=_socket_options())  # type: ignore[no-untyped-call]
+        return super().proxy_manager_for(proxy, **kwargs, socket_options=_socket_options())
 
 
 @cache

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from airflow_provider_llmbeam.hooks.patience import Patience
+from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.triggers import look
+from airflow_provider_llmbeam.triggers.patient import PatientTrigger
+
+
+class Never:
+    def look(self):
+        return Wait(0.0, "not yet")
+
+
+class NeverTrigger(PatientTrigger):
+    def serialize(self):
+        return ("tests.NeverTrigger", {"patience": self.patience})
+
+    def looker(self, log):
+        return Never()
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise InterruptedError
+
+    monkeypatch.setattr(look.asyncio, "sleep", sleep)
+    return slept
+
+
+async def first_wait(slept, **patience):
+    trigger = NeverTrigger(patience=Patience(**{"started_at": time.time(), "looks": 1, **patience}).to_dict())
+    with pytest.raises(InterruptedError):
+        async for _ in trigger.run():
+            return slept[0]
+    return slept[0]
+
+
+@pytest.mark.parametrize("seconds", [2.0, 60.0])
+def test_the_first_wait_is_the_poke_interval_with_a_tenth_of_chance(slept, seconds):
+    found = asyncio.run(first_wait(slept, timeout_seconds=3600, poke_interval_seconds=seconds))
+    assert seconds <= found <= 1.1 * seconds
+
+
+def test_the_first_wait_ends_with_patience(slept):
+    assert asyncio.run(first_wait(slept, timeout_seconds=4, poke_interval_seconds=60)) <= 4.4
+
+
+def test_a_trigger_that_is_taken_over_too_late_looks_at_once(slept):
+    late = {"started_at": time.time() - 100, "timeout_seconds": 50}
+    assert asyncio.run(first_wait(slept, **late)) == 0
