@@ -30,8 +30,7 @@ def slept(monkeypatch):
 
     async def sleep(seconds):
         slept.append(seconds)
-        if len(slept) == 2:
-            raise InterruptedError
+        raise InterruptedError
 
     monkeypatch.setattr(look.asyncio, "sleep", sleep)
     return slept
@@ -40,9 +39,8 @@ def slept(monkeypatch):
 async def first_wait(slept, **patience):
     trigger = NeverTrigger(patience=Patience(**{"started_at": time.time(), "looks": 1, **patience}).to_dict())
     with pytest.raises(InterruptedError):
-        async for _ in trigger.run():
-            return slept[0]
-    return slept[0]
+        await anext(trigger.run())
+    return slept.pop()
 
 
 @pytest.mark.parametrize("seconds", [2.0, 60.0])
