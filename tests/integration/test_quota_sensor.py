@@ -154,6 +154,8 @@ def test_a_sensor_goes_on_in_another_triggerer_with_the_patience_that_is_left(cl
     assert before_the_end - SLACK_SECONDS < waited < before_the_end
     assert deadline.end() == "success"
     assert deadline.states == {GATE: "skipped"}
+    gate = deadline.gate
+    assert _seconds(gate["end_date"]) - _seconds(gate["start_date"]) < DEADLINE_SECONDS + SLACK_SECONDS
     assert f"within {DEADLINE_SECONDS:g} s (`timeout`). {EXHAUSTED}" in deadline.log()
 
 
