@@ -23,6 +23,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "LLM Beam",
                 "python-modules": [
                     "airflow_provider_llmbeam.operators.endpoint",
+                    "airflow_provider_llmbeam.operators.estimate",
                     "airflow_provider_llmbeam.operators.inference_endpoint",
                     "airflow_provider_llmbeam.operators.run_inference",
                     "airflow_provider_llmbeam.operators.sweep",
@@ -32,7 +33,10 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [
             {
                 "integration-name": "LLM Beam",
-                "python-modules": ["airflow_provider_llmbeam.sensors.endpoint"],
+                "python-modules": [
+                    "airflow_provider_llmbeam.sensors.endpoint",
+                    "airflow_provider_llmbeam.sensors.quota",
+                ],
             }
         ],
         "hooks": [
@@ -43,6 +47,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_llmbeam.hooks.dataflow",
                     "airflow_provider_llmbeam.hooks.endpoint",
                     "airflow_provider_llmbeam.hooks.llmbeam",
+                    "airflow_provider_llmbeam.hooks.quota",
                 ],
             }
         ],
@@ -52,6 +57,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_provider_llmbeam.triggers.dataflow",
                     "airflow_provider_llmbeam.triggers.endpoint",
+                    "airflow_provider_llmbeam.triggers.quota",
                     "airflow_provider_llmbeam.triggers.ready",
                 ],
             }
@@ -60,6 +66,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_llmbeam.links.endpoint.EndpointLink",
             "airflow_provider_llmbeam.links.job.DataflowLink",
             "airflow_provider_llmbeam.links.job.OutputLink",
+            "airflow_provider_llmbeam.links.quota.QuotaLink",
         ],
         "connection-types": [
             {

@@ -65,7 +65,7 @@ def plan(prompts: Sequence[Prompt], batching: StaticBatching | None = None) -> l
     Returns:
         Requests that hold each prompt once, costly ones first: what is still under way at the end is cheap.
     """
-    tokens = [_tokens(prompt) for prompt in prompts]
+    tokens = [prompt_tokens(prompt) for prompt in prompts]
     if batching is None:
         return [PlannedRequest((index,), (tokens[index],)) for index in _longest_first(prompts, tokens)]
     longest_first = sorted(range(len(prompts)), key=lambda index: -tokens[index])
@@ -89,7 +89,8 @@ def padding_ratio(requests: Iterable[PlannedRequest]) -> float:
     return 1 - real / padded if padded else 0.0
 
 
-def _tokens(prompt: Prompt) -> int:
+def prompt_tokens(prompt: Prompt) -> int:
+    """Estimates the input tokens of a prompt, system text included and media not."""
     return estimate_tokens(prompt.text) + (estimate_tokens(prompt.system) if prompt.system else 0)
 
 

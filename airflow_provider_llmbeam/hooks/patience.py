@@ -114,7 +114,8 @@ class PatientEnd:
         if self.error_type is None:
             return None
         found = getattr(exceptions, self.error_type, JobSpecError)
-        return found(self.message) if issubclass(found, LLMBeamError) else JobSpecError(self.message)
+        is_ours = isinstance(found, type) and issubclass(found, LLMBeamError)
+        return found(self.message) if is_ours else JobSpecError(self.message)
 
 
 class PatientWatch:

@@ -226,8 +226,13 @@ def project_of(model: Model | None) -> str | None:
 
 
 def base_model(name: str) -> str:
-    """How quotas call a model: without its version, e.g. `text-embedding` for `text-embedding-005`."""
-    return re.sub(r"(@.*|-\d{3})$", "", name)
+    """How quotas call a model: without its version, and text-embedding-005 by the name of its ancestor.
+
+    Source: 429s of Vertex AI that public issues quote, such as "Quota exceeded for
+    aiplatform.googleapis.com/online_prediction_requests_per_base_model with base model: textembedding-gecko".
+    """
+    versionless = re.sub(r"(@.*|-\d{3})$", "", name)
+    return {"text-embedding": "textembedding-gecko"}.get(versionless, versionless)
 
 
 def unit_of(metric: str) -> Unit | None:

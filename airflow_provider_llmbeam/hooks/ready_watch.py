@@ -74,13 +74,14 @@ def judged(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wait | R
     Raises:
         EndpointRefusedError: Waiting does not mend the refusal.
     """
+    words = reply.words if reply.words.endswith((".", "!", "?")) else f"{reply.words}."
     if reply.is_final:
         raise EndpointRefusedError(
-            f"{name} refuses to answer, and waiting does not mend that: {reply.words} Compare `model` with what "
+            f"{name} refuses to answer, and waiting does not mend that: {words} Compare `model` with what "
             "is deployed, and see whether the key or the account of the connection may ask it."
         )
     if reply.outcome != "answered":
-        return Wait(reply.retry_after_seconds or 0.0, f"{name} does not answer yet: {reply.words}")
+        return Wait(reply.retry_after_seconds or 0.0, f"{name} does not answer yet: {words}")
     if reply.seconds > max_latency_seconds:
         return Wait(
             0.0,

@@ -76,6 +76,21 @@ class JobProcess:
         job: dict[str, str] = self._outcome_of("--submit", *beam_options)["job"]
         return job
 
+    def estimate(self, ask_rows: int) -> dict[str, Any]:
+        """Says what the job will take.
+
+        Args:
+            ask_rows: Prompts to ask the model; the job keeps their answers.
+
+        Returns:
+            The estimate.
+
+        Raises:
+            LLMBeamError: Of the class that the child reported.
+        """
+        estimate: dict[str, Any] = self._outcome_of("--estimate", f"--ask={ask_rows}")["estimate"]
+        return estimate
+
     def _outcome_of(self, *arguments: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")

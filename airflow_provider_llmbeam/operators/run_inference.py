@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
 from airflow_provider_llmbeam.hooks.wait import Wait, wait
-from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, dataflow_url, output_url
+from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, XComLink, dataflow_url, output_url
 from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.dataflow_task import DataflowTask
 from airflow_provider_llmbeam.operators.job_process import JobProcess
@@ -92,7 +92,7 @@ class RunInferenceOperator(BaseOperator):
         "impersonation_chain",
     )
     template_fields_renderers = dict.fromkeys(template_fields[:10], "json")
-    operator_extra_links = (DataflowLink(), OutputLink())
+    operator_extra_links: Sequence[XComLink] = (DataflowLink(), OutputLink())
     ui_color = "#e8f0fe"
 
     def __init__(
@@ -239,7 +239,7 @@ class RunInferenceOperator(BaseOperator):
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
         from airflow_provider_llmbeam.hooks.postgres import sink_environment
 
-        data = self._spec_data(self.job_name or job_name(context["ti"]))
+        data = self._spec_data(self.job_name or self._own_job_name(context["ti"]))
         secrets: dict[str, str] = {}
         if isinstance(self.model, Mapping):
             data["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
@@ -249,6 +249,9 @@ class RunInferenceOperator(BaseOperator):
             data["runner"] = {**runner, "project": self._dataflow_task(context).project(location)}
         spec = JobSpec.parse(data)
         return spec, secrets | sink_environment(spec.sink)
+
+    def _own_job_name(self, ti: Any) -> str:
+        return job_name(ti)
 
     def _spec_data(self, name: str) -> dict[str, Any]:
         prompt = self.prompt
@@ -272,9 +275,15 @@ class RunInferenceOperator(BaseOperator):
         return {field: value for field, value in parts.items() if value is not None}
 
 
-def job_name(ti: Any) -> str:
-    """Names a task's job: readable, and the same for every try of the same run."""
-    identity = "\0".join(map(str, (ti.dag_id, ti.task_id, ti.run_id, ti.map_index)))
+def job_name(ti: Any, task_id: str | None = None) -> str:
+    """Names a task's job: readable, and the same for every try of the same run.
+
+    Args:
+        ti: The task instance.
+        task_id: Of another task of the same run and map index.
+    """
+    task_id = ti.task_id if task_id is None else task_id
+    identity = "\0".join(map(str, (ti.dag_id, task_id, ti.run_id, ti.map_index)))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{ti.task_id}".lower()).strip("-")[:80]
+    readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{task_id}".lower()).strip("-")[:80]
     return f"{readable or 'job'}-{digest}"

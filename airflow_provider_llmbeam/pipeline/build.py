@@ -41,7 +41,7 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
     requests, reused = reuse(root, rendered["rows"], spec, duplicate_keys, oldest_at)
     inferred = (
         once_the_sink_is_checked(root, requests, spec)
-        | "RunInference" >> RunInference(_handler(spec, oldest_at))
+        | "RunInference" >> RunInference(handler_of(spec, oldest_at))
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(DEAD, main="answered")
     )
     answered = (inferred["answered"], *reused)
@@ -93,7 +93,8 @@ class FanOut(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(DEAD, DeadRow(row, result.inference, is_duplicate=number > 0))
 
 
-def _handler(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:
+def handler_of(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:
+    """The engine of a job, with its limits and its journal."""
     return LLMModelHandler(
         spec.model,
         generation=spec.generation,

@@ -12,6 +12,7 @@ from apache_beam.io.filesystems import FileSystems
 from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyDeadError
 from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.account import Tally, add_up
+from airflow_provider_llmbeam.pipeline.comparison import found_estimate
 from airflow_provider_llmbeam.pipeline.report import build_report
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import existing, move_in
@@ -63,6 +64,7 @@ class Publish(beam.DoFn):
             report_uri=f"{output_uri}report.json",
             started_at=self._started_at,
             finished_at=time.time(),
+            estimate=found_estimate(spec),
         )
         text = report.model_dump_json(indent=2)
         aside = f"{staging_uri}report.json"

@@ -44,11 +44,19 @@ class _CheckKey(CountingDoFn):
 
     def process(self, row: Row | DeadRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
         self.count("rows")
-        if not isinstance(row, DeadRow):
-            missing = [column for column in self._key if row.get(column) is None]
-            if not missing:
-                yield row
-                return
-            row = dead(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")
-        self.count("died")
-        yield beam.pvalue.TaggedOutput(DEAD, row)
+        row = with_key(row, self._key)
+        if isinstance(row, DeadRow):
+            self.count("died")
+            yield beam.pvalue.TaggedOutput(DEAD, row)
+        else:
+            yield row
+
+
+def with_key(row: Row | DeadRow, key: tuple[str, ...]) -> Row | DeadRow:
+    """Returns the row if it has a value in each key column."""
+    if isinstance(row, DeadRow):
+        return row
+    missing = [column for column in key if row.get(column) is None]
+    if not missing:
+        return row
+    return dead(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")

@@ -48,9 +48,11 @@ class PromptRenderer:
 
     Args:
         template: The job's templates.
+        is_embedded: Whether vectors are asked for: then an empty text is refused.
     """
 
-    def __init__(self, template: PromptTemplate) -> None:
+    def __init__(self, template: PromptTemplate, *, is_embedded: bool = False) -> None:
+        self._is_embedded = is_embedded
         environment = _RowEnvironment(
             undefined=_MissingColumn,
             autoescape=False,
@@ -68,11 +70,16 @@ class PromptRenderer:
         """Renders the templates for one row.
 
         Raises:
-            Exception: Whatever the template's own code raises; a missing column is a `jinja2.UndefinedError`.
+            Exception: Whatever the template's own code raises; a missing column is a `jinja2.UndefinedError`, and
+                an empty text to embed a `ValueError`.
         """
         scope = {"row": row, "variables": self._variables}
+        text = self._text.render(scope)
+        if self._is_embedded and not text.strip():
+            # APIs refuse a whole request for one empty text, and finding it takes many more.
+            raise ValueError("the text is empty, and nothing has no vector")
         return Prompt(
-            text=self._text.render(scope),
+            text=text,
             system=self._system.render(scope) if self._system else None,
             media=tuple((uri.render(scope), mime_type) for uri, mime_type in self._media),
         )
@@ -95,16 +102,13 @@ class Render(CountingDoFn):
     def setup(self) -> None:
         """Compiles the templates once per worker."""
         spec = self._spec
-        self._renderer = PromptRenderer(spec.prompt)
+        self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 
     def process(self, row: Row) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
         """Renders one row."""
         try:
             prompt = self._renderer.render(row)
-            if self._spec.embedding is not None and not prompt.text.strip():
-                # APIs refuse a whole request for one empty text, and finding it takes many more.
-                raise ValueError("the text is empty, and nothing has no vector")
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and it is this row's alone
             self.count("died")
             yield beam.pvalue.TaggedOutput(DEAD, dead(row, "template_error", f"{type(error).__name__}: {error}"))

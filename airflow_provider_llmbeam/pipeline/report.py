@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.account import Tally, percentile_seconds
+from airflow_provider_llmbeam.pipeline.comparison import Comparison, compare
 from airflow_provider_llmbeam.pipeline.elements import Origin
+from airflow_provider_llmbeam.pipeline.estimate import Estimate
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.price import price_of
 
@@ -76,6 +78,7 @@ class Report(_Part):
         cost_usd: Of this run's tokens, at `limits.price` or the list price; `None` where neither is known.
         truncated: Answers cut at `max_output_tokens`.
         sending_seconds: From the first request to the last answer.
+        estimate: That was made of the job, beside what it was; `None`: none was made.
     """
 
     version: int = 1
@@ -97,6 +100,7 @@ class Report(_Part):
     first_token_seconds: Latency | None
     padding_ratio: float
     length_buckets: list[BucketCounts]
+    estimate: Comparison | None
     answers_uris: list[str]
     dead_letter_uri: str
     report_uri: str
@@ -116,6 +120,7 @@ def build_report(
     report_uri: str,
     started_at: float,
     finished_at: float,
+    estimate: Estimate | None = None,
 ) -> Report:
     """Puts the sums into words."""
     seconds = tally.last_answered_at - tally.first_sent_at
@@ -123,6 +128,7 @@ def build_report(
     sums, quota = tally.sums, spec.limits.requests_per_minute
     requests_per_minute = sums["requests"] / minutes if minutes else None
     price = price_of(spec.model, spec.limits.price)
+    cost = None if price is None else round(price.cost_usd(sums["input_tokens"], sums["output_tokens"]), 6)
     boundaries = spec.batching.resolved_boundaries
     return Report(
         name=spec.name,
@@ -147,7 +153,7 @@ def build_report(
             output=sums["output_tokens"],
             per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
         ),
-        cost_usd=None if price is None else round(price.cost_usd(sums["input_tokens"], sums["output_tokens"]), 6),
+        cost_usd=cost,
         truncated=sums["truncated"],
         latency_seconds=_latency(tally.latencies),
         first_token_seconds=_latency(tally.first_tokens) if tally.first_tokens else None,
@@ -162,6 +168,15 @@ def build_report(
             for index in range(len(boundaries) + 1)
             if (rows := tally.buckets[index, "rows"])
         ],
+        estimate=None
+        if estimate is None
+        else compare(
+            estimate,
+            prompts=tally.answered["fresh"] + tally.answered["repaired"],
+            input_tokens=sums["input_tokens"],
+            output_tokens=sums["output_tokens"],
+            cost_usd=cost,
+        ),
         answers_uris=answers_uris,
         dead_letter_uri=dead_letter_uri,
         report_uri=report_uri,

@@ -11,7 +11,7 @@ from apache_beam.io import fileio
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from airflow_provider_llmbeam.engine.journal import read_entries
+from airflow_provider_llmbeam.engine.journal import Entry, read_entries
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Origin, RenderedRow, Request, Row
@@ -74,11 +74,24 @@ def oldest_useful_at(spec: JobSpec, now: float) -> float:
 
 
 def _read_segment(file: fileio.ReadableFile, oldest_at: float) -> Iterator[tuple[str, tuple[str, Completion]]]:
+    for entry in _entries(file.open(), oldest_at):
+        yield entry.fingerprint, (entry.job, entry.completion)
+
+
+def _entries(file: Any, oldest_at: float) -> Iterator[Entry]:
     # What Beam opens on Cloud Storage has no lines but byte by byte: 100,000 entries took 16 s.
-    with io.BufferedReader(file.open(), _READ_BYTES) as lines:
+    with io.BufferedReader(file, _READ_BYTES) as lines:
         for entry in read_entries(lines):
             if entry.completion.answered_at >= oldest_at:
-                yield entry.fingerprint, (entry.job, entry.completion)
+                yield entry
+
+
+def journal_entries(spec: JobSpec, oldest_at: float) -> Iterator[Entry]:
+    """Reads the journal of a job, without a graph; that of a first run is empty."""
+    for metadata in FileSystems.match([f"{spec.journal_uri}*.jsonl"])[0].metadata_list:
+        if metadata.last_updated_in_seconds >= oldest_at:
+            file = FileSystems.open(metadata.path, compression_type=CompressionTypes.UNCOMPRESSED)
+            yield from _entries(file, oldest_at)
 
 
 class AskOnce(CountingDoFn):

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from airflow_provider_llmbeam.sandbox.bill import VERTEX, Bill
 from airflow_provider_llmbeam.sandbox.model_traffic import Traffic, minute_of
-from airflow_provider_llmbeam.sandbox.published_quotas import GPU_QUOTAS, GpuQuota, base_model, rate_quotas
+from airflow_provider_llmbeam.sandbox.published_quotas import (
+    GPU_QUOTAS,
+    GpuQuota,
+    RateQuota,
+    base_model,
+    rate_quotas,
+)
 from airflow_provider_llmbeam.sandbox.published_quotas import VERTEX as VERTEX_SERVICE
 from airflow_provider_llmbeam.sandbox.quota import LocationQuotas
 from airflow_provider_llmbeam.sandbox.time_series import MINUTE_SECONDS, Point, Series
@@ -64,9 +70,7 @@ def rate_limits(
                 yield Gauge(
                     labels={"base_model": base_model(model), "limit_name": quota.id},
                     resource={"resource_container": project, "location": location},
-                    value=lambda at, quota=quota, location=location: quota.limit(  # type: ignore[misc]
-                        quotas.at(at, location)
-                    ),
+                    value=_limit(quotas, quota, location),
                 )
 
 
@@ -119,10 +123,17 @@ def of_accelerators(what: str, bill: Bill, limits: GpuLimits | None, project: st
             labels = {"quota_metric": quota.metric} | ({"limit_name": quota.id} if what == "limit" else {})
             resource = {"project_id": project, "service": quota.service, "location": location}
             if what == "limit":
-                limit = told[location]
-                yield Gauge(labels=labels, resource=resource, value=lambda at, limit=limit: limit)  # type: ignore[misc]
+                yield Gauge(labels=labels, resource=resource, value=_always(told[location]))
             else:
                 yield Gauge(labels=labels, resource=resource, value=_in_use(used.get(location, [])))
+
+
+def _limit(quotas: LocationQuotas, quota: RateQuota, location: str) -> Callable[[float], int | None]:
+    return lambda at: quota.limit(quotas.at(at, location))
+
+
+def _always(value: int) -> Callable[[float], int]:
+    return lambda at: value
 
 
 def _endpoint_value(

@@ -254,7 +254,7 @@ class Monitoring:
                 found.setdefault(one.model, set()).add(one.location)
         with self._lock:
             named = [model for model, is_published in self._published.items() if is_published]
-        everywhere = self._backend.quotas.locations or {"global"}
+        everywhere = self._backend.quotas.locations | {"global"}
         for model in named:
             found.setdefault(model, set()).update(everywhere)
         return found

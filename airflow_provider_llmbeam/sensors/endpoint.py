@@ -97,6 +97,7 @@ class EndpointReadySensor(LookSensor):
         assert end.event is not None
         if (url := endpoint_url(self.model)) is not None:
             context["ti"].xcom_push(key=EndpointLink().xcom_key, value=url)
+        context["ti"].xcom_push(key="model", value=self.model)
         return {
             "model": self.model,
             "latency_seconds": end.event["latency_seconds"],

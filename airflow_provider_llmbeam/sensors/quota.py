@@ -7,9 +7,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
 from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd
+from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
+from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.job_process import JobProcess
 from airflow_provider_llmbeam.operators.literal import literal_problems, plain
+from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.sensors.look import LookSensor
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
@@ -34,7 +40,9 @@ class QuotaHealthSensor(LookSensor):
         model: Which model the job asks, see `spec.GeminiModel`, `spec.OpenAIModel`, `spec.VertexEndpointModel`; or
         endpoint: Which endpoint is to be brought up, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
         demand: What the job asks, see `spec.Demand`; also `estimate.output["demand"]` of an
-            `EstimateInferenceOperator`. Left out, any room will do.
+            `EstimateInferenceOperator`. Or a whole job, see `spec.JobSpec`: its source is read first, and its
+            answers count as long as its `generation` lets them be, since no model is asked. Left out, any room
+            will do.
         window: In which the job is to finish, from its start on: a `timedelta`, or seconds.
         limits: Of the job, see `spec.Limits`. Rates in them count as the quota where none is published; the rest
             comes back in the XCom unchanged.
@@ -77,6 +85,7 @@ class QuotaHealthSensor(LookSensor):
         "impersonation_chain",
     )
     template_fields_renderers = dict.fromkeys(("model", "endpoint", "demand", "limits"), "json")
+    operator_extra_links = (QuotaLink(),)
     ui_color = "#e6f4ea"
     left_running = "No job was started and nothing of it was billed."
 
@@ -111,11 +120,36 @@ class QuotaHealthSensor(LookSensor):
         self.llmbeam_conn_id = llmbeam_conn_id
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
+        self._process: JobProcess | None = None
+        self._prompt: Any = None
+        if is_job(self.demand):  # whose prompt is rendered for each row, and never by Airflow
+            self._prompt = self.demand.get("prompt")
+            self.demand = {name: value for name, value in self.demand.items() if name != "prompt"}
         data = self._question()
         if isinstance(self.model, Mapping) and self.model.get("type") == "gemini":
             data["model"] = {"project": "of-the-connection", **self.model}  # which may name one
-        if problems := literal_problems(QuotaQuestion, data):
+        problems = []
+        if is_job(self.demand):
+            del data["demand"]
+            unrendered = ("prompt.template", "prompt.system", "prompt.media")
+            problems += literal_problems(JobSpec, self._job_data("parsed"), unrendered)
+        problems += literal_problems(QuotaQuestion, data)
+        if problems:
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
+
+    def execute(self, context: Context) -> Any:
+        """Waits until there is room."""
+        if (url := quota_url(self._question())) is not None:
+            context["ti"].xcom_push(key=QuotaLink().xcom_key, value=url)
+        if is_job(self.demand):
+            with errors_of_airflow():
+                self.demand = self._demand(context["ti"])
+        return super().execute(context)
+
+    def on_kill(self) -> None:
+        """Ends the process that reads the source."""
+        if self._process is not None:
+            self._process.stop()
 
     def trigger(self, patience: Patience) -> QuotaTrigger:
         """Makes what looks, here and in the triggerer."""
@@ -136,6 +170,21 @@ class QuotaHealthSensor(LookSensor):
                 context["ti"].xcom_push(key=key, value=end.event[key])
         return {**end.event, "looks": end.looks, "waited_seconds": end.waited_seconds}
 
+    def _demand(self, ti: Any) -> dict[str, Any]:
+        """What a whole job asks, in numbers."""
+        from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+
+        data = self._job_data(job_name(ti))
+        data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
+        spec = JobSpec.parse(data)
+        self._process = JobProcess(spec, environment, self.log)
+        with google_credentials(spec, self.gcp_conn_id):
+            demand: dict[str, Any] = self._process.estimate(0)["demand"]
+        return demand
+
+    def _job_data(self, name: str) -> dict[str, Any]:
+        return {"name": name, "model": self.model, **self.demand, "prompt": self._prompt}
+
     def _question(self) -> dict[str, Any]:
         parts = {
             "model": self.model,
@@ -149,3 +198,8 @@ class QuotaHealthSensor(LookSensor):
             "max_probe_usd": self.max_probe_usd,
         }
         return {field: value for field, value in parts.items() if value is not None}
+
+
+def is_job(demand: Any) -> bool:
+    """Whether a demand is a whole job rather than numbers."""
+    return isinstance(demand, Mapping) and "source" in demand

@@ -27,6 +27,11 @@ def max_workers(runner: DataflowRunner, limits: Limits) -> int:
     return max(begins_with, math.ceil(per_second * runner.expected_latency_seconds / limits.max_in_flight))
 
 
+def workers_of(spec: JobSpec) -> int:
+    """The most processes that send a job's requests: one on this machine, on Dataflow one per worker."""
+    return max_workers(spec.runner, spec.limits) if isinstance(spec.runner, DataflowRunner) else 1
+
+
 def first_workers(runner: DataflowRunner, limits: Limits) -> int | None:
     """How many workers the job begins with; `None` leaves it to Dataflow.
 

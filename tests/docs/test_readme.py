@@ -47,12 +47,30 @@ def test_the_task_on_a_gpu_is_one():
     assert dag.get_task("endpoint.judge").upstream_task_ids == {"endpoint.provision"}
 
 
+def test_the_gate_is_one():
+    from datetime import timedelta
+
+    from airflow.sdk import DAG
+
+    from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
+    from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+    from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
+
+    names = (EstimateInferenceOperator, QuotaHealthSensor, RunInferenceOperator, timedelta)
+    job = {"source": {"uri": "in.csv", "key": ["id"]}, "prompt": {"template": "Hi"}, "sink": {"uri": "out"}}
+    values = {"MODEL": {"type": "gemini", "project": "p"}, "LIMITS": {"requests_per_minute": 600}, "JOB": job}
+    with DAG("shown", schedule=None) as dag:
+        exec(code("python")[3], {**{each.__name__: each for each in names}, **values})
+    assert dag.get_task("gate").upstream_task_ids == {"estimate"}
+    assert dag.get_task("judge").upstream_task_ids == {"gate"}
+
+
 def test_the_pipeline_of_ones_own_runs():
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.testing.util import assert_that, equal_to
 
-    own = code("python")[3].replace('GeminiModel(name="gemini-2.5-flash")', "EchoModel(type='echo')")
+    own = code("python")[4].replace('GeminiModel(name="gemini-2.5-flash")', "EchoModel(type='echo')")
     own = own.replace("import GeminiModel,", "import EchoModel,")
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         scope = {"prompts": pipeline | beam.Create(["a", "b"])}

@@ -20,6 +20,7 @@ from google.cloud.bigquery import SchemaField
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.pipeline.pilot import make_estimate
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.sandbox.embeddings import vector
@@ -167,6 +168,19 @@ def test_a_query_is_answered_into_a_table(client):
     assert {key: row["answer"] for key, row in answers.items()} == {n: f"Say it: row {n}" for n in range(20)}
     assert [field.name for field in client.get_table(ANSWERS).schema] == ["id", *OUTPUT_COLUMNS]
     assert [table.table_id for table in client.list_tables("llm")] == ["answers", "rows"], "no staging is left"
+
+
+def test_an_estimate_and_its_job_share_one_export_and_the_sample(client, sandbox):
+    load(client, rows(50))
+    spec = asking(sandbox, source=FROM_QUERY)
+    found = make_estimate(spec, ask_rows=10)
+    assert (found.rows, found.requests, found.asked.requests) == (50, 40, 10)
+    assert [table.table_id for table in client.list_tables("llm")] == ["rows"], "nothing is in the sink"
+    manifest = run(spec)
+    assert (manifest["origins"]["fresh"], manifest["origins"]["resumed"]) == (40, 10)
+    assert manifest["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.05)
+    assert set(sandbox.requests.paid().values()) == {1}
+    assert len(jobs_of(client, "query")) == 1, "the job reads the export of its estimate"
 
 
 def exported(**source: Any) -> str:

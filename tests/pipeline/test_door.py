@@ -90,3 +90,18 @@ def test_a_source_that_breaks_half_way_fails_and_keeps_the_former_output(echo_jo
 def test_options_that_are_not_ours_go_to_beam(spec_path):
     ended = door("--spec", spec_path, "--direct_num_workers=2", "--direct_running_mode=multi_threading")
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_job_does_without_pandas_and_leaves_it_to_others(job, tmp_path):
+    job.write([{"id": 1, "text": "one"}])
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(job.spec | {"model": {"type": "echo"}}))
+    code = (
+        "import sys\n"
+        "from airflow_provider_llmbeam.pipeline.__main__ import main\n"
+        f"assert main(['--spec', {str(spec)!r}]) == 0\n"
+        "assert 'pandas' not in sys.modules\n"
+        "import pandas\n"
+        "assert pandas.DataFrame({'a': [1]}).shape == (1, 1)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -139,8 +139,7 @@ def test_an_error_that_does_not_pass_is_the_end():
 @pytest.mark.parametrize("name", ["LaterError", "annotations", "ClassVar"])
 def test_an_error_of_another_version_is_an_error_still(name):
     end = PatientEnd(outcome="refused", message="No.", looks=1, waited_seconds=0.0, error_type=name)
-    with pytest.raises((JobSpecError, TypeError)):
-        raise end.error
+    assert isinstance(end.error, JobSpecError)
 
 
 def test_patience_travels_as_json():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -355,3 +356,9 @@ def look(situation, clock):
     prober = Prober(model, access=ModelAccess(model), now=clock, sleep=lambda seconds: None)
     probe = prober.probe(situation.probes) if situation.probes else None
     return QuotaHook(model, limits=Limits.parse(situation.limits), now=clock).health(location, probe)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
+def test_the_page_has_the_situation(situation):
+    page = (Path(__file__).resolve().parents[3] / "docs" / "quota.md").read_text()
+    assert f"| {situation.name} | {situation.verdict} | " in page

@@ -60,7 +60,7 @@ def test_a_taken_port_ends_with_status_one(sandbox: Sandbox) -> None:
 
 
 def test_times_below_zero_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("endpoint", "endpoint-warm", "cold-start"):
+    for name in ("endpoint", "endpoint-warm", "cold-start", "monitoring-delay"):
         with pytest.raises(SystemExit):
             main([f"--{name}-seconds", "-1"])
         assert f"`{name.replace('-', '_')}_seconds` must be >= 0" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.sandbox.quota import (
     DAY_SECONDS,
     FixedWindow,
+    LocationQuotas,
     Quota,
     QuotaLedger,
 )
@@ -129,3 +130,34 @@ def test_a_burst_must_be_positive() -> None:
 def test_a_window_needs_requests_and_a_length(requests: int, seconds: float, name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` must be"):
         FixedWindow(requests=requests, seconds=seconds)
+
+
+def test_a_location_has_its_own_quota_and_its_own_ledger() -> None:
+    quotas = LocationQuotas(Quota(requests_per_minute=1), {"europe-west4": Quota(requests_per_minute=60)})
+    assert [quotas.ledger("europe-west4").admit(0.0, 1, "m") is None for _ in range(3)] == [True, True, False]
+    for location in ("us-central1", "global", ""):
+        assert [quotas.ledger(location).admit(0.0, 1, "m") is None for _ in range(2)] == [True, False]
+    assert quotas.locations == {"europe-west4"}
+
+
+def test_a_change_of_one_quota_leaves_the_meters_of_others_alone() -> None:
+    quotas = LocationQuotas(Quota(requests_per_minute=1), {"europe-west4": Quota(requests_per_minute=1)})
+
+    def admits() -> list[bool]:
+        return [quotas.ledger(location).admit(0.0, 1, "m") is None for location in ("europe-west4", "global", "")]
+
+    assert admits() == [True] * 3
+    quotas.change(0.0, Quota(requests_per_minute=30))
+    assert admits() == [False, True, True]
+    quotas.change(0.0, Quota(requests_per_minute=30), "global")
+    assert admits() == [False, True, False]
+
+
+def test_what_was_allowed_before_a_change_is_remembered() -> None:
+    quotas = LocationQuotas(Quota(requests_per_minute=1), {})
+    quotas.change(10.0, Quota(requests_per_minute=2))
+    quotas.change(20.0, Quota(requests_per_minute=3), "global")
+    found = [
+        [quotas.at(when, place).requests_per_minute for when in (5, 10, 25)] for place in ("global", "x", None)
+    ]
+    assert found == [[1, 2, 3], [1, 2, 2], [1, 2, 2]]

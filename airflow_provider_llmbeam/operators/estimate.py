@@ -1,0 +1,66 @@
+"""`EstimateInferenceOperator`: what a job will take, before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
+from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.job_process import JobProcess
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator, job_name
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class EstimateInferenceOperator(RunInferenceOperator):
+    """Says what a `RunInferenceOperator` with the same arguments will take: rows, tokens, cost, time.
+
+    It reads the source, or evenly spread portions of a large one, renders the prompts, and asks the model a few of
+    them, spread over all lengths. Their answers go into the journal of the job, which does not ask them again. It
+    runs in a process on the worker, whatever the `runner`. All that it writes beside them is `estimate.json`, and
+    the report of the job then says how good it was.
+
+    Args:
+        job_task_id: The task whose job is estimated, of the same Dag. Left out, with no `job_name` either, the
+            answers are of this task's own job, and nobody keeps them.
+        ask_rows: Prompts to ask; 0 asks none, and the output is then as long as `generation` lets it be.
+        kwargs: Those of `RunInferenceOperator`.
+
+    Templated:
+        As `RunInferenceOperator`, and `job_task_id`.
+
+    XCom:
+        The estimate, see `pipeline.estimate.Estimate`; under the key `demand` what `QuotaHealthSensor(demand=…)`
+        takes: `estimate.output["demand"]`.
+
+    Raises:
+        JobSpecError: When the Dag is parsed, for what is wrong and literal.
+        AirflowFailException: In `execute`, for what is wrong once rendered, or where there is nothing to read.
+        NothingAnsweredError: The model answered none of the prompts.
+    """
+
+    template_fields: Sequence[str] = (*RunInferenceOperator.template_fields, "job_task_id")
+    operator_extra_links = ()
+
+    def __init__(self, *, job_task_id: str | None = None, ask_rows: int = 32, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.job_task_id = job_task_id
+        self.ask_rows = ask_rows
+        if ask_rows < 0:
+            raise JobSpecError(f"Task {self.task_id!r}: `ask_rows` must be 0 or more; got {ask_rows!r}.")
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Makes the estimate."""
+        with errors_of_airflow():
+            spec, environment = self._job(context)
+            self._process = JobProcess(spec, environment, self.log)
+            with google_credentials(spec, self.gcp_conn_id):
+                found = self._process.estimate(self.ask_rows)
+        context["ti"].xcom_push(key="demand", value=found["demand"])
+        return found
+
+    def _own_job_name(self, ti: Any) -> str:
+        return job_name(ti, self.job_task_id)

@@ -1,0 +1,119 @@
+"""`EstimateInferenceOperator`, and the Dag that gates a job by it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.triggers import patient
+
+GATE = Path(__file__).resolve().parents[2] / "dags" / "quota_gate.py"
+GENERATE = "gemini.generateContent"
+ROWS = 60
+
+
+@pytest.fixture
+def job(tmp_path):
+    rows = [{"id": number, "text": f"row number {number}"} for number in range(ROWS)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "source": {"uri": f"{tmp_path}/rows.jsonl", "key": ["id"]},
+        "prompt": {"template": "Say it: {{ row.text }}"},
+        "model": {"type": "gemini"},
+        "limits": {"requests_per_minute": 6000},
+        "sink": {"uri": f"{tmp_path}/out"},
+    }
+
+
+def test_the_job_keeps_the_answers_of_its_estimate_and_says_how_good_it_was(run_dag, connection, sandbox, job):
+    with DAG("estimated", schedule=None) as dag:
+        estimate = EstimateInferenceOperator(task_id="estimate", job_task_id="judge", ask_rows=20, **job)
+        estimate >> RunInferenceOperator(task_id="judge", **job)
+    dag_run, states = run_dag(dag)
+    assert states == {"estimate": "success", "judge": "success"}
+    found = dag_run.get_task_instance("estimate").xcom_pull(task_ids="estimate")
+    demand = dag_run.get_task_instance("estimate").xcom_pull(task_ids="estimate", key="demand")
+    assert (found["rows"], found["requests"], demand["rows"]) == (ROWS, 40, 40)
+    assert found["cost_usd"] > 0
+    manifest = dag_run.get_task_instance("judge").xcom_pull(task_ids="judge")
+    assert (manifest["origins"]["fresh"], manifest["origins"]["resumed"]) == (40, 20)
+    assert manifest["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.05)
+    assert set(sandbox.requests.paid().values()) == {1}
+
+
+def test_nothing_to_read_fails_without_a_retry(run_dag, connection, sandbox, job):
+    with DAG("empty", schedule=None) as dag:
+        job["source"]["uri"] = "/no/*.jsonl"
+        EstimateInferenceOperator(task_id="estimate", retries=3, **job)
+    dag_run, states = run_dag(dag)
+    assert states == {"estimate": "failed"}
+    assert dag_run.get_task_instance("estimate").try_number == 1
+    assert len(sandbox.requests) == 0
+
+
+def test_what_is_wrong_and_literal_is_refused_when_the_dag_is_parsed(job):
+    with pytest.raises(JobSpecError, match=r"`ask_rows` must be 0 or more; got -1"):
+        EstimateInferenceOperator(task_id="estimate", ask_rows=-1, **job)
+    with pytest.raises(JobSpecError, match=r"Task 'estimate': `source\.key`"):
+        EstimateInferenceOperator(task_id="estimate", **job | {"source": {"uri": "a.csv"}})
+
+
+@pytest.fixture
+def gate(google, monkeypatch, tmp_path):
+    """The Dag `quota_gate` as it is, over reviews of this test."""
+    monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
+    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.1)
+    (tmp_path / "reviews").mkdir()
+    rows = [{"review_id": number, "text": f"review {number}"} for number in range(ROWS)]
+    (tmp_path / "reviews" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = importlib.util.spec_from_file_location("quota_gate", GATE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.dag
+
+
+def test_a_night_with_room_runs_at_the_rate_that_is_free(run_dag, gate, sandbox, tmp_path):
+    for location in ("global", "us-central1"):
+        used = 240 if location == "global" else 60
+        sandbox.monitoring.add_traffic("gemini-2.5-flash", location=location, minutes=30, requests_per_minute=used)
+    _, states = run_dag(gate)
+    assert states == {
+        "estimate": "success",
+        "night_gate": "success",
+        "day": "skipped",
+        "day_gate": "skipped",
+        "judge": "success",
+    }
+    spec = json.loads((tmp_path / "moods" / "gated" / "report.json").read_text())["spec"]
+    assert spec["limits"]["requests_per_minute"] == 0.95 * 540
+    assert spec["limits"]["budget_usd"] == 20
+    assert spec["model"]["location"] == "us-central1"
+    assert set(sandbox.requests.paid().values()) - {1} <= {16}, (
+        "only the probes, which are all alike, are asked again"
+    )
+
+
+def test_a_night_without_room_waits_for_the_day(run_dag, gate, sandbox, tmp_path):
+    gate.get_task("night_gate").timeout = 1.0
+    gate.get_task("night_gate").poke_interval = 1.0
+    gate.get_task("day").target_time = "2026-01-01T00:00:00+00:00"
+    rejected = Fault(kind="rate-limit")
+    sandbox.faults.when(GENERATE, "OK", rejected, 12)  # three requests, two locations, two looks
+    _, states = run_dag(gate)
+    assert states == {
+        "estimate": "success",
+        "night_gate": "skipped",
+        "day": "success",
+        "day_gate": "success",
+        "judge": "success",
+    }
+    report = json.loads((tmp_path / "moods" / "gated" / "report.json").read_text())
+    assert report["rows"]["answered"] == ROWS

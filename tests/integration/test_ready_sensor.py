@@ -1,0 +1,81 @@
+"""`EndpointReadySensor` in a real Dag run."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
+from airflow_provider_llmbeam.triggers import patient
+
+GENERATE = "gemini.generateContent"
+BUSY = Fault(kind="error", http_status=503)
+LATE = {"timeout": 1.5, "retries": 3}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, connection):
+    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.1)
+
+
+def dag_of(received=None, **sensor):
+    """A model spec that another task returns, the sensor, and a task that gets what the sensor found."""
+
+    @task
+    def model():
+        return {"type": "gemini", "name": "gemini-2.5-flash-lite"}
+
+    @task(trigger_rule="all_done")
+    def after(found):
+        if received is not None:
+            received.append(found)
+
+    with DAG("waiting", schedule=None) as dag:
+        after(EndpointReadySensor(task_id="ready", **{"model": model(), "poke_interval": 0.1, **sensor}).output)
+    return dag
+
+
+def test_a_task_waits_in_the_triggerer_until_the_model_answers(sandbox, run_dag):
+    sandbox.faults.queue(GENERATE, BUSY, BUSY, Fault(kind="rate-limit", retry_delay_seconds=None))
+    received = []
+    _, states = run_dag(dag_of(received, timeout=60))
+    assert states == {"model": "success", "ready": "success", "after": "success"}
+    (found,) = received
+    assert found["model"] == {"type": "gemini", "name": "gemini-2.5-flash-lite"}
+    assert found["asked"] == 4
+    assert found["waited_seconds"] >= 2
+    assert found["latency_seconds"] < 1
+    assert {record.model for record in sandbox.requests} == {"gemini-2.5-flash-lite"}
+    assert [record.http_status for record in sandbox.requests] == [503, 503, 429, 200]
+
+
+@pytest.mark.parametrize(("soft_fail", "state"), [(False, "failed"), (True, "skipped")])
+def test_a_model_that_does_not_answer_in_time_fails_or_skips_and_is_not_tried_again(
+    sandbox, run_dag, soft_fail, state
+):
+    sandbox.faults.queue(GENERATE, *[BUSY] * 3)
+    _, states = run_dag(dag_of(soft_fail=soft_fail, **LATE))
+    assert states["ready"] == state
+    assert len(sandbox.requests) == 3, "at once, after 1 s, and when the time was over"
+
+
+def test_a_refusal_while_deferred_fails_at_once_whatever_soft_fail_says(sandbox, run_dag):
+    sandbox.faults.queue(GENERATE, BUSY, Fault(kind="error", http_status=403, message="Not yours."))
+    _, states = run_dag(dag_of(timeout=60, soft_fail=True, retries=3))
+    assert states["ready"] == "failed"
+    assert len(sandbox.requests) == 2
+
+
+@pytest.mark.parametrize("soft_fail", [False, True])
+def test_a_worker_waits_itself_where_it_is_told_to(sandbox, run_dag, soft_fail):
+    sandbox.faults.queue(GENERATE, BUSY)
+    _, states = run_dag(dag_of(deferrable=False, soft_fail=soft_fail))
+    assert states["ready"] == "success"
+
+
+def test_a_task_is_put_back_where_it_is_told_to(sandbox, run_dag):
+    sandbox.faults.queue(GENERATE, BUSY)
+    _, states = run_dag(dag_of(deferrable=False, mode="reschedule", poke_interval=1))
+    assert states["ready"] == "success"
+    assert len(sandbox.requests) == 2

@@ -1,0 +1,275 @@
+"""What a job will take, foretold and then seen."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import sysconfig
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_llmbeam.exceptions import JobSpecError, NothingAnsweredError
+from airflow_provider_llmbeam.pipeline.__main__ import main
+from airflow_provider_llmbeam.pipeline.pilot import make_estimate
+from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox
+from airflow_provider_llmbeam.spec import JobSpec
+
+GENERATE = "gemini.generateContent"
+CATALOGUE = {
+    "system": "You catalogue Python packages. Judge only by the README you are given.",
+    "template": "README of {{ row.id }}:\n\n{{ row.text }}",
+    "output_schema": {
+        "type": "object",
+        "properties": {
+            "category": {"type": "string", "enum": ["cloud", "data", "web", "other"]},
+            "summary": {"type": "string", "maxLength": 200},
+        },
+        "required": ["category", "summary"],
+    },
+}
+
+
+def pieces(text):
+    """Counts as a model's tokenizer does, and not as the client guesses: by pieces of words, signs and figures."""
+    return len(re.findall(r"[A-Za-z]{1,5}|\d|[^\x00-\x7f]|[^\w\s]|\n+", text))
+
+
+def readmes():
+    """Long and short ones, of the packages installed here."""
+    found = {each.metadata["Name"]: each for each in distributions()}
+    return {
+        name: each.metadata.get_payload() or each.metadata.get("Description", "") for name, each in found.items()
+    }
+
+
+def docstrings():
+    """Of functions and classes of the standard library: short."""
+    found = {}
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("[a-j]*.py")):
+        for node in ast.walk(ast.parse(path.read_text(errors="replace"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
+                found[f"{path.stem}.{node.name}"] = text
+    return dict(list(found.items())[:600])
+
+
+def entry_points():
+    """Records, as JSON: figures and signs rather than words."""
+    found = {}
+    for each in distributions():
+        files = [{"path": str(file), "size": file.size} for file in (each.files or ())[:40]]
+        found[each.metadata["Name"]] = json.dumps({"version": each.version, "files": files})
+    return found
+
+
+SETS = {
+    "READMEs, catalogued": (readmes, CATALOGUE),
+    "docstrings, explained": (docstrings, {"template": "Explain this to a beginner:\n{{ row.text }}"}),
+    "records of files, summed up": (
+        entry_points,
+        {"system": "You get JSON.", "template": "Which of these files matter?\n{{ row.text }}"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def real_model():
+    with Sandbox(tokenizer=pieces) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_estimate_is_within_15_percent_of_the_truth_for_real_prompts(
+    make_job, tmp_path, real_model, name, capsys
+):
+    texts, prompt = SETS[name]
+    rows = [{"id": key, "text": text} for key, text in texts().items()]
+    job = make_job(tmp_path, real_model)
+    job.spec |= {"prompt": prompt}
+    job.write(rows)
+    real_model.reset()
+    estimate = make_estimate(JobSpec.parse(job.spec))
+    told = {"input": estimate.input_tokens, "output": estimate.output_tokens}
+    ended = job.run()
+    truth = {kind: ended.report["tokens"][kind] for kind in told}
+    ratios = {kind: truth[kind] / told[kind] for kind in told}
+    guess = sum(len(row["text"].encode()) // 4 for row in rows)
+    with capsys.disabled():
+        print(
+            f"\n{name}: {len(rows)} rows, asked {estimate.asked.requests}, own error ± {estimate.error_ratio:.1%}"
+        )
+        for kind, ratio in ratios.items():
+            print(f"  {kind:6} {told[kind]:9,} foretold, {truth[kind]:9,} billed, ratio {ratio:.3f}")
+        print(f"  bytes / 4 would have been {guess:,}")
+    assert ratios == {kind: pytest.approx(1, abs=0.15) for kind in told}
+    compared = ended.report["estimate"]
+    assert compared["input_tokens"]["ratio"] == pytest.approx(ratios["input"], abs=0.01)
+    assert compared["output_tokens"]["ratio"] == pytest.approx(ratios["output"], abs=0.01)
+    assert max(real_model.requests.paid().values()) == 1, "an answer of the estimate was paid for twice"
+
+
+def numbered(count, **more):
+    return [{"id": number, "text": f"row number {number}"} | more for number in range(count)]
+
+
+def test_rows_are_told_apart(job, sandbox):
+    rows = [*numbered(50), {"id": 50, "text": "row number 7"}, {"id": 51}, {"text": "no key"}, "[[["]
+    job.write(rows)
+    found = make_estimate(JobSpec.parse(job.spec), ask_rows=10)
+    assert (found.rows, found.requests, found.dead) == (54, 40, 3)
+    assert found.duplicates + found.resumed == 11
+    assert found.demand.rows == 40
+    assert sandbox.stats()["methods"][GENERATE]["calls"] == found.asked.requests == 10
+    assert not list(job.out.glob("answers*"))
+
+
+def test_another_estimate_asks_nothing_again(job, sandbox):
+    job.write(numbered(100))
+    spec = JobSpec.parse(job.spec)
+    first, second = make_estimate(spec, ask_rows=20), make_estimate(spec, ask_rows=20)
+    assert (first.asked.requests, second.asked.requests) == (20, 0)
+    assert (first.requests, second.requests) == (80, 80)
+    assert second.input_tokens == first.input_tokens
+    assert len(sandbox.requests) == 20
+
+
+def test_without_asking_the_answers_may_be_as_long_as_they_are_allowed_to(job, sandbox):
+    job.write(numbered(10))
+    found = make_estimate(JobSpec.parse(job.spec | {"generation": {"max_output_tokens": 100}}), ask_rows=0)
+    assert found.output_is_upper_bound
+    assert (found.output_tokens, found.error_ratio, found.latency_seconds) == (1000, None, None)
+    assert found.cost_usd_range[0] < found.cost_usd == found.cost_usd_range[1]
+    assert len(sandbox.requests) == 0
+
+
+def test_the_time_follows_from_the_tightest_limit(job, sandbox):
+    job.write(numbered(120))
+    times = {}
+    for limits in ({"requests_per_minute": 10}, {"tokens_per_minute": 60}, {"max_in_flight": 1}):
+        found = make_estimate(JobSpec.parse(job.spec | {"limits": limits | {"max_in_flight": 1}}), ask_rows=1)
+        times[found.limited_by] = found.duration_seconds
+    assert times["requests_per_minute"] == pytest.approx(119 * 6 + 2, abs=1)
+    assert times["tokens_per_minute"] > times["requests_per_minute"]
+    assert times["in_flight"] < 20
+
+
+def test_a_large_source_is_read_in_portions(job, sandbox):
+    job.write([{"id": number, "text": "word " * (number % 50)} for number in range(20_000)])
+    spec = JobSpec.parse(job.spec)
+    whole, part = make_estimate(spec, ask_rows=0), make_estimate(spec, ask_rows=0, max_bytes=200_000)
+    assert not whole.is_sampled
+    assert part.is_sampled
+    assert part.rows == pytest.approx(20_000, rel=0.05)
+    assert part.input_tokens / part.rows == pytest.approx(whole.input_tokens / whole.requests, rel=1)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet", "avro"])
+def test_portions_of_other_formats_stand_for_the_whole(job, tmp_path, file_format):
+    rows = [
+        {"id": number, "text": f'He said "{number}",\nand left. ' * (1 + number % 9)} for number in range(8_000)
+    ]
+    path = tmp_path / f"rows.{file_format}"
+    write(path, rows)
+    source = {"uri": str(path), "key": ["id"], "format": file_format}
+    spec = JobSpec.parse(job.spec | {"source": source})
+    whole, part = make_estimate(spec, ask_rows=0), make_estimate(spec, ask_rows=0, max_bytes=300_000)
+    assert (whole.rows, whole.is_sampled, part.is_sampled) == (8_000, False, True)
+    assert part.rows == pytest.approx(8_000, rel=0.1)
+    assert part.input_tokens == pytest.approx(whole.input_tokens, rel=0.1)
+
+
+def write(path, rows):
+    if path.suffix == ".csv":
+        import csv
+
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["id", "text"])
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=500)
+    else:
+        import fastavro
+
+        fields = [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]
+        with path.open("wb") as file:
+            schema = {"type": "record", "name": "row", "fields": fields}
+            fastavro.writer(file, schema, rows, sync_interval=2_000)
+
+
+def test_a_storm_of_rejections_costs_time_and_no_row(make_job, tmp_path):
+    with Sandbox(quota=Quota(requests_per_minute=600, burst_seconds=0.1)) as busy:
+        job = make_job(tmp_path, busy)
+        job.write(numbered(60))
+        found = make_estimate(JobSpec.parse(job.spec), ask_rows=20)
+    assert (found.asked.requests, found.asked.failed, found.resumed) == (20, 0, 20)
+
+
+def test_a_model_that_answers_nothing_gives_no_estimate(job, sandbox):
+    sandbox.faults.every(GENERATE, 1, Fault(kind="error", http_status=400, message="no such thing"))
+    job.write(numbered(5))
+    with pytest.raises(NothingAnsweredError, match=r"none of 5 prompts .*no such thing.* 0 tokens were billed"):
+        make_estimate(JobSpec.parse(job.spec))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [([], "has no row to ask about"), ([{"id": 1}], r"1 of 1 rows become no prompt, e\.g\.: .*no column 'text'")],
+)
+def test_nothing_to_ask_about_is_a_mistake(job, sandbox, rows, words):
+    job.write(rows)
+    with pytest.raises(JobSpecError, match=words):
+        make_estimate(JobSpec.parse(job.spec))
+    assert len(sandbox.requests) == 0
+
+
+def test_two_rows_with_one_key_are_refused_before_anything_is_sent(job, sandbox):
+    job.write([*numbered(3), {"id": 1, "text": "again"}])
+    with pytest.raises(JobSpecError, match="key"):
+        make_estimate(JobSpec.parse(job.spec))
+    assert len(sandbox.requests) == 0
+
+
+def test_a_forecast_beyond_the_budget_is_a_warning(job, sandbox, caplog):
+    job.write(numbered(50))
+    spec = JobSpec.parse(job.spec | {"limits": {"budget_usd": 0.00001}})
+    with caplog.at_level("WARNING", "llmbeam"):
+        found = make_estimate(spec, ask_rows=0)
+    assert found.exceeds_budget
+    assert "costs more than `limits.budget_usd`" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["{", '{"version": 1}', "[]"])
+def test_a_torn_estimate_is_no_reason_to_fail(job, sandbox, text):
+    job.write(numbered(3))
+    job.out.mkdir()
+    (job.out / "estimate.json").write_text(text)
+    assert job.run().report["estimate"] is None
+
+
+def test_the_estimate_of_another_job_is_not_compared(job, sandbox):
+    job.write(numbered(3))
+    make_estimate(JobSpec.parse(job.spec | {"name": "another"}), ask_rows=0)
+    assert job.run().report["estimate"] is None
+
+
+def test_the_door_says_it_to_people_and_to_programs(job, sandbox, tmp_path, capfd):
+    job.write(numbered(40))
+    spec, result = tmp_path / "spec.json", tmp_path / "result.json"
+    spec.write_text(json.dumps(job.spec | {"limits": {"requests_per_minute": 600}}))
+    options = [f"--spec={spec}", f"--result={result}", "--estimate", "--ask=5"]
+    door = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *options]
+    lines = subprocess.run(door, check=True, capture_output=True, text=True).stderr
+    assert "Rows      40 = 35 requests + 0 duplicate + 5 answered already + 0 for the dead letter" in lines
+    assert "as `limits.requests_per_minute` allows no more" in lines
+    assert json.loads(result.read_text())["estimate"]["requests"] == 35
+    with pytest.raises(SystemExit):
+        main(["--spec", str(spec), "--estimate", "--ask", "-1"])
+    assert "expected a number of prompts, 0 or more; got '-1'" in capfd.readouterr().err

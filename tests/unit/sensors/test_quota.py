@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from datetime import timedelta
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.sandbox import Fault, Proxy, Quota, Sandbox
+from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
+from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
+from airflow_provider_llmbeam.triggers import patient
+from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
+
+NAME = "gemini-2.5-flash"
+MODEL = {"type": "gemini", "name": NAME, "project": "llmbeam-sandbox"}
+GENERATE = "gemini.generateContent"
+MODES = {
+    "deferrable": {},
+    "poke": {"deferrable": False},
+    "reschedule": {"deferrable": False, "mode": "reschedule"},
+}
+
+
+class Task:
+    """A try of a task, as far as a sensor looks at it."""
+
+    def __init__(self):
+        self.pushed = {}
+
+    def get_first_reschedule_date(self, context):
+        return None
+
+    def xcom_push(self, key, value):
+        self.pushed[key] = value
+
+
+def sensor(**given):
+    return QuotaHealthSensor(**{"task_id": "gate", "model": MODEL, "poke_interval": 0.05, **given})
+
+
+def executed(made, task=None):
+    return made.execute({"ti": task or Task()})
+
+
+def full(sandbox, location="global"):
+    sandbox.monitoring.add_traffic(
+        NAME, location=location, minutes=30, requests_per_minute=10, rejected_per_minute=90
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_pool_with_room_needs_no_wait_in_any_mode(google, sandbox, mode):
+    task = Task()
+    found = executed(sensor(limits={"budget_usd": 5}, **MODES[mode]), task)
+    assert (found["verdict"], found["location"], found["looks"]) == ("healthy", "global", 1)
+    link = task.pushed.pop("llmbeam_quota_link")
+    assert link.endswith("/iam-admin/quotas?project=llmbeam-sandbox&service=aiplatform.googleapis.com")
+    assert task.pushed == {
+        "limits": {"budget_usd": 5},
+        "model": MODEL | {"location": "global"},
+        "location": "global",
+    }
+    assert sandbox.stats()["methods"][GENERATE]["calls"] == 8
+    assert 0 < found["probe_usd"] < 0.001
+    json.dumps(found)
+
+
+def test_without_room_it_waits_in_the_triggerer(google, sandbox):
+    full(sandbox)
+    with pytest.raises(TaskDeferred) as deferred:
+        executed(sensor(probe_requests=0, poke_interval=60))
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, QuotaTrigger)
+    assert trigger.question == {
+        "model": MODEL,
+        "min_fit_ratio": 1.0,
+        "probe_requests": 0,
+        "max_probe_usd": 0.01,
+    }
+
+
+def test_the_trigger_looks_on_until_there_is_room(google, sandbox, monkeypatch):
+    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.0)
+    sandbox.faults.queue(GENERATE, *[Fault(kind="rate-limit")] * 6)
+    made = sensor(limits={"requests_per_minute": 600})
+    with pytest.raises(TaskDeferred) as deferred:
+        executed(made)
+    path, arguments = deferred.value.trigger.serialize()
+    name, _, attribute = path.rpartition(".")
+    trigger = getattr(importlib.import_module(name), attribute)(**json.loads(json.dumps(arguments)))
+    assert trigger.serialize() == (path, arguments)
+
+    async def events():
+        return [event.payload async for event in trigger.run()]
+
+    (event,) = asyncio.run(events())
+    task = Task()
+    found = made.execute_complete({"ti": task}, json.loads(json.dumps(event)))
+    assert (found["looks"], found["verdict"]) == (3, "healthy")
+    assert task.pushed["limits"] == {"requests_per_minute": 600.0}
+
+
+@pytest.mark.parametrize(("soft_fail", "wanted"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+def test_no_room_in_time_fails_or_skips_and_says_why(google, sandbox, soft_fail, wanted):
+    full(sandbox)
+    made = sensor(probe_requests=0, timeout=0, soft_fail=soft_fail, deferrable=False)
+    with pytest.raises(
+        wanted, match=r"is exhausted: Of 1,000 requests .* 90\.0% were rejected.*No job was started"
+    ):
+        executed(made)
+
+
+def test_unknown_is_no_room(google, sandbox):
+    with pytest.raises(AirflowSensorTimeout, match=r"is unknown: Cloud Monitoring shows no request"):
+        executed(sensor(probe_requests=0, timeout=0, deferrable=False))
+
+
+def test_a_job_that_does_not_fit_into_its_window_waits_or_starts_in_part(google, sandbox):
+    given = {
+        "demand": Demand(rows=36_000, input_tokens_per_row=900, output_tokens_per_row=100),
+        "window": timedelta(minutes=30),
+        "limits": {"requests_per_minute": 600},
+    }
+    with pytest.raises(AirflowSensorTimeout, match=r"would take 60 min .*its window holds 50% of it"):
+        executed(sensor(**given, timeout=0, deferrable=False))
+    found = executed(sensor(**given, min_fit_ratio=0.5))
+    assert (found["fit_ratio"], found["expected_seconds"]) == (0.5, 3600.0)
+
+
+def test_the_healthiest_of_several_locations_is_taken(google, sandbox):
+    full(sandbox, "us-central1")
+    for location in ("europe-west1", "europe-west4"):
+        sandbox.monitoring.add_traffic(NAME, location=location, minutes=30, requests_per_minute=95)
+    sandbox.monitoring.add_traffic(
+        NAME, location="europe-west1", minutes=30, requests_per_minute=0, rejected_per_minute=5
+    )
+    task = Task()
+    made = sensor(locations=("us-central1", "europe-west1", "europe-west4"), probe_requests=0)
+    found = executed(made, task)
+    assert task.pushed["model"]["location"] == found["location"] == "europe-west4"
+    assert {other["location"]: other["verdict"] for other in found["others"]} == {
+        "us-central1": "exhausted",
+        "europe-west1": "degraded",
+    }
+
+
+def test_a_location_without_the_model_leaves_the_others(google, sandbox):
+    sandbox.faults.queue(GENERATE, Fault(kind="error", http_status=404, message="no such model here"))
+    found = executed(sensor(locations=("us-east5", "global")))
+    assert (found["location"], found["others"]) == ("global", [])
+
+
+@pytest.mark.parametrize("soft_fail", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_refusal_that_waiting_does_not_mend_fails_at_once(sandbox, monkeypatch, mode, soft_fail):
+    monkeypatch.setenv("GOOGLE_API_KEY", "invalid")
+    model = {"type": "gemini", "base_url": sandbox.gemini_url}
+    with pytest.raises(AirflowFailException, match=r"HTTP 400: API key not valid.* Nothing of the job was sent"):
+        executed(sensor(model=model, soft_fail=soft_fail, **MODES[mode]))
+
+
+def test_trying_costs_no_more_than_it_may(google, sandbox, monkeypatch):
+    # 10 tokens in and 1 out at 0.30 and 2.50 dollars a million: 0.0000055 each.
+    found = executed(sensor(max_probe_usd=0.000018))
+    assert sandbox.stats()["methods"][GENERATE]["calls"] == 3
+    assert found["probe_usd"] <= 0.000018
+    with pytest.raises(AirflowSensorTimeout, match="No request was sent to try"):
+        executed(sensor(max_probe_usd=0, timeout=0, deferrable=False))
+
+
+def test_reschedule_mode_leaves_the_slot(google, sandbox):
+    full(sandbox)
+    with pytest.raises(AirflowRescheduleException):
+        executed(sensor(**MODES["reschedule"], probe_requests=0, poke_interval=60))
+
+
+def test_an_endpoint_goes_where_its_accelerators_are(monkeypatch):
+    with Sandbox(gpu_quota={"europe-west4": {"NVIDIA_L4": 4}}) as sandbox, Proxy(sandbox) as proxy:
+        for name, value in proxy.environment().items():
+            monkeypatch.setenv(name, value)
+        endpoint = VertexEndpoint(
+            type="vertex",
+            model="google/gemma3@gemma-3-4b-it",
+            accept_eula=True,
+            machine_type="g2-standard-24",
+            locations=("us-central1", "europe-west4"),
+        )
+        task = Task()
+        found = executed(sensor(model=None, endpoint=endpoint), task)
+    assert found["location"] == "europe-west4"
+    assert task.pushed["endpoint"]["locations"] == ["europe-west4", "us-central1"]
+    assert "limits" in task.pushed
+    assert VertexEndpoint.parse(task.pushed["endpoint"]).machine_type == "g2-standard-24"
+
+
+def test_a_known_quota_that_is_used_by_others_comes_back_as_the_rest_of_it(monkeypatch):
+    with Sandbox(quota=Quota(requests_per_minute=600)) as sandbox, Proxy(sandbox) as proxy:
+        for name, value in proxy.environment().items():
+            monkeypatch.setenv(name, value)
+        sandbox.monitoring.add_traffic(
+            NAME, minutes=30, requests_per_minute=240, input_tokens=90, output_tokens=10
+        )
+        limits = {"requests_per_minute": 600, "tokens_per_minute": 30_000}
+        found = executed(sensor(limits=limits))
+    assert found["limits"] == {"requests_per_minute": 342.0, "tokens_per_minute": 5_700.0}
+    assert found["health"]["usage"] == {"requests": 240.0, "tokens": 24_000.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"model": None}, "needs either `model`, to be asked, or `endpoint`"),
+        ({"model": {"type": "claude"}}, "`model.type`: must be one of"),
+        ({"demand": {"rows": -1, "input_tokens_per_row": 1}}, "`demand.rows`"),
+        ({"window": 0}, "`window_seconds`"),
+        ({"min_fit_ratio": 0}, "`min_fit_ratio`"),
+        ({"probe_requests": 51}, "`probe_requests`"),
+        ({"limits": {"rpm": 5}}, "`limits.rpm`: there is no such field"),
+        ({"model": {"type": "echo"}, "locations": ["a"]}, "has `locations`, and only a Gemini model"),
+        (
+            {"demand": {"rows": 1, "input_tokens_per_row": 1}, "min_fit_ratio": 0.5},
+            "has `min_fit_ratio`, which needs `window`",
+        ),
+    ],
+)
+def test_what_is_wrong_and_literal_is_refused_when_the_dag_is_parsed(given, words):
+    with pytest.raises(JobSpecError, match=words):
+        sensor(**given)
+
+
+def test_a_whole_job_says_its_demand_by_itself(google, sandbox, tmp_path):
+    (tmp_path / "in.csv").write_text("id,text\n" + "".join(f"{number},word\n" for number in range(1_000)))
+    job = {
+        "source": {"uri": f"{tmp_path}/in.csv", "key": ["id"]},
+        "prompt": {"template": "{{ row.id }} {{ row.text }}"},
+        "generation": {"max_output_tokens": 10},
+        "sink": {"uri": f"{tmp_path}/out"},
+    }
+    made = sensor(demand=job, window=3600, limits={"requests_per_minute": 100})
+    assert "prompt" not in made.demand, "Airflow must not render the template of the rows"
+    found = executed(made, Named())
+    assert (found["expected_seconds"], found["fit_ratio"]) == (600.0, 1.0)
+    assert made.demand["output_tokens_per_row"] == 10
+    assert sandbox.stats()["methods"][GENERATE]["calls"] == 8  # those sent to try
+    with pytest.raises(JobSpecError, match=r"`prompt\.template`"):
+        sensor(demand=job | {"prompt": {"template": "{{ row.id"}})
+
+
+class Named(Task):
+    dag_id, task_id, run_id, map_index = "dag", "gate", "run", -1
+
+
+def test_the_job_takes_the_limits_of_the_sensor():
+    with DAG("d", schedule=None):
+        gate = sensor(demand="{{ ti.xcom_pull('estimate', key='demand') }}", model=GeminiModel(project="p"))
+        judge = RunInferenceOperator(
+            task_id="judge",
+            source={"uri": "a.csv", "key": ["id"]},
+            prompt={"template": "{{ row.text }}"},
+            model=gate.output["model"],
+            limits=gate.output["limits"],
+            sink={"uri": "out"},
+        )
+    assert judge.upstream_task_ids == {"gate"}
+    assert all(hasattr(gate, field) for field in gate.template_fields)
