@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.hooks.patience import Patience, PatientWatch
+from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.hooks.progress_log import Log
 from airflow_provider_llmbeam.hooks.wait import End, Watch
 from airflow_provider_llmbeam.triggers.look import LookTrigger
@@ -29,7 +30,7 @@ class PatientTrigger(LookTrigger[PatientWatch]):
         self.patience = dict(patience)
         known, now = Patience.from_dict(self.patience), time.time()
         first = known.wait_seconds(known.looks, now)
-        super().__init__(first, _JITTER_RATIO * first)
+        super().__init__(max(FIRST_LOOK_SECONDS, first), _JITTER_RATIO * first)
 
     @abstractmethod
     def looker(self, log: Log) -> Watch[End]:

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
 DAGS = Path(__file__).parent / "dags"
 GATE = "gate"
 PATIENCE_SECONDS = 120
-DEADLINE_SECONDS = 50.0
+DEADLINE_SECONDS = 75.0
 #: Of the last look and the start of the task that skips itself, where two cores have much to do.
 SLACK_SECONDS = 20.0
 ROWS = 4

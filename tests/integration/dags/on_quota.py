@@ -52,4 +52,4 @@ with DAG("survivor", schedule=None):
     gate("gemini-2.5-flash-lite", timeout=3600)
 
 with DAG("deadline", schedule=None):
-    gate("gemini-2.5-pro", timeout=50, soft_fail=True)
+    gate("gemini-2.5-pro", timeout=75, soft_fail=True)

@@ -30,6 +30,7 @@ from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.sensors.look import GRACE_SECONDS
 from airflow_provider_llmbeam.spec import GeminiModel
 from airflow_provider_llmbeam.spec.model import parse_model
+from airflow_provider_llmbeam.triggers import patient
 from airflow_provider_llmbeam.triggers.ready import EndpointReadyTrigger
 
 GENERATE = "gemini.generateContent"
@@ -104,7 +105,8 @@ def test_an_execution_timeout_holds_while_deferred(sandbox, sensor):
     assert deferred.value.timeout == timedelta(seconds=60)
 
 
-def test_the_trigger_looks_on_and_the_task_goes_on_with_what_it_saw(sandbox, sensor):
+def test_the_trigger_looks_on_and_the_task_goes_on_with_what_it_saw(sandbox, sensor, monkeypatch):
+    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.0)
     sandbox.faults.queue(GENERATE, BUSY, BUSY)
     made = sensor()
     with pytest.raises(TaskDeferred) as deferred:

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
+from airflow_provider_llmbeam.triggers import patient
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
 NAME = "gemini-2.5-flash"
@@ -85,7 +86,8 @@ def test_without_room_it_waits_in_the_triggerer(google, sandbox):
     }
 
 
-def test_the_trigger_looks_on_until_there_is_room(google, sandbox):
+def test_the_trigger_looks_on_until_there_is_room(google, sandbox, monkeypatch):
+    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.0)
     sandbox.faults.queue(GENERATE, *[Fault(kind="rate-limit")] * 6)
     made = sensor(limits={"requests_per_minute": 600})
     with pytest.raises(TaskDeferred) as deferred:
