@@ -17,4 +17,7 @@ summary         spread over the repeats, ratios to ours, targets reached or miss
 table, plot     the same results for the terminal and as a picture
 machine         where the figures come from: processor, versions, commit
 simulation      the governor alone against a simulated server, an hour in seconds
+
+Programs of their own: `real_server` asks a server that is not ours, and `waiting_sensors` measures what sensors
+that wait cost a triggerer, with `exhausted_cloud` and `dags/`.
 """

@@ -161,10 +161,13 @@ class LocalAirflow:
         return self._call("GET", path, params={"deserialize": "true"})["value"]
 
     def log_lines(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> list[str]:
-        """Returns the messages of a task's log so far."""
+        """Returns the messages of a task's log so far; that of a skip has its reason."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
         content = self._call("GET", path, params={"full_content": "true"})["content"]
-        return [item["event"] if isinstance(item, dict) else str(item) for item in content]
+        return [
+            " ".join(filter(None, (item["event"], item.get("reason")))) if isinstance(item, dict) else str(item)
+            for item in content
+        ]
 
     def import_errors(self) -> list[dict[str, Any]]:
         """Returns what kept Dag files from being parsed."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, GoogleHook, retry
 from airflow_provider_llmbeam.hooks.google_errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.hooks.google_tokens import token_request
+from airflow_provider_llmbeam.hooks.shared_connections import with_shared_connections
 
 #: Of all tries of one request: a sensor looks again soon.
 TRY_SECONDS = 15.0
@@ -55,5 +57,7 @@ class GoogleRest:
             from google.auth.transport.requests import AuthorizedSession
 
             with usable_connection(self._hook.gcp_conn_id):
-                self._session = AuthorizedSession(self._hook.get_credentials())  # type: ignore[no-untyped-call]
+                credentials = self._hook.get_credentials()
+            made = AuthorizedSession(credentials, auth_request=token_request())  # type: ignore[no-untyped-call]
+            self._session = with_shared_connections(made)
         return self._session

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from requests import Session
+
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
+from airflow_provider_llmbeam.hooks.shared_connections import with_shared_connections
+
+
+def token_request() -> Any:
+    """What credentials fetch a token with."""
+    from google.auth.transport.requests import Request
+
+    return Request(with_shared_connections(Session()))
 
 
 def access_token(credentials: Any) -> str:
     """A token for Google's own services, fresh."""
-    from google.auth.transport.requests import Request
-
     if not credentials.valid:
-        credentials.refresh(Request())
+        credentials.refresh(token_request())
     return str(credentials.token)
 
 
@@ -26,8 +34,6 @@ def id_token(credentials: Any, audience: str) -> str:
     Raises:
         AccessDeniedError: The credentials are a person's, for which there are no such tokens.
     """
-    from google.auth.transport.requests import Request
-
     source = _id_token_credentials(credentials, audience)
     if source is None:
         raise AccessDeniedError(
@@ -35,13 +41,12 @@ def id_token(credentials: Any, audience: str) -> str:
             f"{type(credentials).__name__}. Give the Airflow connection a service account, or name one in "
             "`impersonation_chain`."
         )
-    source.refresh(Request())
+    source.refresh(token_request())
     return str(source.token)
 
 
 def _id_token_credentials(credentials: Any, audience: str) -> Any:
     from google.auth import compute_engine, impersonated_credentials
-    from google.auth.transport.requests import Request
     from google.oauth2 import service_account
 
     if isinstance(credentials, impersonated_credentials.Credentials):
@@ -57,6 +62,6 @@ def _id_token_credentials(credentials: Any, audience: str) -> Any:
         )
     if isinstance(credentials, compute_engine.Credentials):
         return compute_engine.IDTokenCredentials(  # type: ignore[no-untyped-call]
-            Request(), audience, use_metadata_identity_endpoint=True
+            token_request(), audience, use_metadata_identity_endpoint=True
         )
     return None

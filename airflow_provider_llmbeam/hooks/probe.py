@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import requests
+from requests import Session
 from urllib3.exceptions import HTTPError
 
 from airflow_provider_llmbeam.hooks.probe_reply import Outcome, ProbeReply, no_reply, read_reply
@@ -19,6 +20,7 @@ from airflow_provider_llmbeam.hooks.probe_request import (
     ProbeRequest,
     probe_request,
 )
+from airflow_provider_llmbeam.hooks.shared_connections import with_shared_connections
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.price import Price, price_of
 
@@ -191,20 +193,23 @@ class Prober:
         started, replies = self._now(), list[ProbeReply]()
         many = affordable(self._model, requests, max_usd, self._price)
         headers = self._access() if many and self._request is not None else {}
-        while len(replies) < many and not is_enough(replies):
-            if replies:
-                self._sleep(self._pause_seconds)
-            replies.append(self._ask(headers))
+        # One connection for all requests. Over plain HTTP none is left for the next probe: a small server closes
+        # it after some seconds, perhaps just when that begins.
+        with with_shared_connections(Session()) as session:
+            while len(replies) < many and not is_enough(replies):
+                if replies:
+                    self._sleep(self._pause_seconds)
+                replies.append(self._ask(session, headers))
         charged = sum(reply.outcome != "rejected" for reply in replies)
         cost = probe_cost_usd(self._model, charged, self._price)
         return Probe(replies=tuple(replies), cost_usd=cost, at=started)
 
-    def _ask(self, headers: Mapping[str, str]) -> ProbeReply:
+    def _ask(self, session: Session, headers: Mapping[str, str]) -> ProbeReply:
         if self._request is None:
             return ProbeReply(outcome="answered", seconds=0.0)
         started = time.monotonic()
         try:
-            http_status, told, text = _sent(self._request, headers, self._reply_seconds)
+            http_status, told, text = _sent(session, self._request, headers, self._reply_seconds)
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             # requests lets some of urllib3's errors through, and of a damaged address a ValueError.
             return no_reply(error, time.monotonic() - started)
@@ -233,10 +238,10 @@ def _of_the_headers(request: requests.PreparedRequest) -> requests.PreparedReque
 
 
 def _sent(
-    request: ProbeRequest, headers: Mapping[str, str], reply_seconds: float
+    session: Session, request: ProbeRequest, headers: Mapping[str, str], reply_seconds: float
 ) -> tuple[int, Mapping[str, str], str]:
     deadline = time.monotonic() + reply_seconds
-    with requests.post(
+    with session.post(
         request.url,
         json=request.body,
         headers=dict(headers),

@@ -6,6 +6,9 @@ import asyncio
 import random
 from abc import abstractmethod
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import cache
 from typing import Generic, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -14,6 +17,17 @@ from airflow_provider_llmbeam.hooks.progress_log import Log
 from airflow_provider_llmbeam.hooks.wait import End, Wait, Watch
 
 WatchT = TypeVar("WatchT", bound=Watch[End])
+
+#: Looks at once in one triggerer. A look waits for replies most of its time, up to 10 s where 8 requests are sent
+#: to try: 200 sensors that look once a minute need 33. The threads of `asyncio.to_thread` are 6 on two cores,
+#: and other triggers wait for them.
+_LOOKS_AT_ONCE = 64
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Those in which the triggers of this process look."""
+    return ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="llmbeam-look")
 
 
 class LookTrigger(BaseTrigger, Generic[WatchT]):
@@ -50,8 +64,8 @@ class LookTrigger(BaseTrigger, Generic[WatchT]):
         while True:
             await asyncio.sleep(seconds)
             # In a thread, with the blocking client that a worker uses too: one implementation, and reading the
-            # Airflow connection blocks anyhow. The thread inherits the context, so its lines reach the task's log.
-            seen = await asyncio.to_thread(watch.look)
+            # Airflow connection blocks anyhow. The thread gets the context, so its lines reach the task's log.
+            seen = await asyncio.get_running_loop().run_in_executor(_threads(), copy_context().run, watch.look)
             if not isinstance(seen, Wait):
                 yield TriggerEvent(seen.to_event())  # type: ignore[no-untyped-call]
                 return

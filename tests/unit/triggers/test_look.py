@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
+from threading import Barrier
 
 from airflow_provider_llmbeam.hooks.wait import Wait
 from airflow_provider_llmbeam.triggers import look as module
@@ -61,3 +63,28 @@ def test_what_looks_is_made_also_where_the_trigger_did_not_run_yet(monkeypatch):
     assert trigger.watched.left == 3
     ran(trigger, monkeypatch)
     assert trigger.watched.left == 0
+
+
+def test_twenty_looks_that_wait_for_a_reply_do_not_wait_for_each_other():
+    all_at_once, name = Barrier(20, timeout=10), ContextVar("name")
+    told = []
+
+    class Slow:
+        def look(self):
+            all_at_once.wait()
+            told.append(name.get())
+            return Over()
+
+    class SlowTrigger(CountdownTrigger):
+        def watch(self, log):
+            return Slow()
+
+    async def run(number):
+        name.set(number)
+        return [event.payload async for event in SlowTrigger(0.0).run()]
+
+    async def main():
+        return await asyncio.gather(*map(run, range(20)))
+
+    assert asyncio.run(main()) == [[{"over": True}]] * 20
+    assert sorted(told) == [*range(20)], "each look in the context of its task, where its lines go"

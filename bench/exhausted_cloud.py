@@ -1,0 +1,117 @@
+"""A cloud whose shared pool has no room, in a process of its own: `python -m bench.exhausted_cloud`.
+
+It is the sandbox behind its proxy, with an hour in which nine of ten requests for a model were rejected, and every
+request for it since. It prints one line of JSON, the environment under which Google's clients take it for the
+cloud, and then answers each line that it reads, which may be "requests": how often each method was called. It ends
+with its standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import certifi
+
+MODEL = "gemini-2.5-flash"
+
+
+class ExhaustedCloud:
+    """A running one.
+
+    Attributes:
+        environment: For clients.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.environment: dict[str, str] = self._read()
+
+    def requests(self) -> dict[str, int]:
+        """Counts the calls of each method so far."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("requests\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
+            raise RuntimeError("The cloud ended unexpectedly; see its message above.")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@contextmanager
+def exhausted_cloud(latency_seconds: float = 0.0) -> Iterator[ExhaustedCloud]:
+    """Runs one while the body runs.
+
+    Args:
+        latency_seconds: From a request to its reply, beside what the sandbox takes.
+    """
+    command = [sys.executable, "-m", "bench.exhausted_cloud", f"--latency-seconds={latency_seconds}"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield ExhaustedCloud(process)
+    finally:
+        process.communicate(timeout=30)
+
+
+def main() -> None:
+    """Serves until standard input ends."""
+    # Here and not above: whoever is measured does not load the sandbox.
+    from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
+    from airflow_provider_llmbeam.sandbox import proxy as proxy_module
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--latency-seconds", type=float, default=0.0, metavar="X", help="of each reply (default: 0)"
+    )
+    latency_seconds = parser.parse_args().latency_seconds
+    if latency_seconds:
+        # The sandbox has a latency of models alone; this is the network's, half of it each way.
+        copy = proxy_module._copy
+
+        async def late(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            await copy(_Late(source, latency_seconds / 2), target)  # type: ignore[arg-type]
+
+        proxy_module._copy = late
+    with Sandbox() as sandbox, Proxy(sandbox) as proxy:
+        sandbox.monitoring.add_traffic(MODEL, minutes=60, requests_per_minute=10, rejected_per_minute=90)
+        sandbox.faults.every("gemini.generateContent", 1, Fault(kind="rate-limit"))
+        environment = proxy.environment()
+        with Path(environment["REQUESTS_CA_BUNDLE"]).open("a") as authorities:
+            # As many as a real client has, and reads for each connection that it opens.
+            authorities.write(Path(certifi.where()).read_text())
+        _say({**environment, "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps({"conn_type": "llmbeam"})})
+        for _ in sys.stdin:
+            _say({name: each["calls"] for name, each in sandbox.stats()["methods"].items() if each["calls"]})
+
+
+class _Late:
+    """What a reader reads, later."""
+
+    def __init__(self, reader: asyncio.StreamReader, seconds: float) -> None:
+        self._reader = reader
+        self._seconds = seconds
+
+    async def read(self, n: int) -> bytes:
+        data = await self._reader.read(n)
+        await asyncio.sleep(self._seconds)
+        return data
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(f"{json.dumps(answer)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
