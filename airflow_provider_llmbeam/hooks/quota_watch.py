@@ -113,12 +113,13 @@ class QuotaWatch:
             JobSpecError: Every location refuses every request, for a reason that waiting does not mend.
             LLMBeamError: There are no credentials, or no project.
         """
-        if self._asked is None:
-            self._asked = self._connect()
-        answer = self._answer(self._asked)
+        asked, self._asked = self._asked or self._connect(), None
+        answer = self._answer(asked)
+        if answer.health.verdict != "unknown":
+            self._asked = asked  # else the connections are read again: a key may have been changed meanwhile
         if not answer.may_start:
             return Wait(0.0, answer.sentence)
-        return QuotaEnd(self._result(self._asked.question, answer))
+        return QuotaEnd(self._result(asked.question, answer))
 
     def _answer(self, asked: Asked) -> QuotaAnswer:
         """Reads the evidence of all locations."""
