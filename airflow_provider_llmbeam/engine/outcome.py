@@ -28,6 +28,10 @@ FailureKind = Literal[
 ]
 
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+#: Of rows that never became a prompt.
+BEFORE_ANY_REQUEST: frozenset[FailureKind] = frozenset(
+    {"unreadable_row", "missing_key", "duplicate_key", "template_error"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ from statistics import fmean
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.exceptions import JobSpecError, NothingAnsweredError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, NothingAnsweredError
 from airflow_provider_llmbeam.pipeline.build import handler_of
 from airflow_provider_llmbeam.pipeline.elements import Request
-from airflow_provider_llmbeam.pipeline.estimate import Asked, Estimate, write_estimate
+from airflow_provider_llmbeam.pipeline.estimate import Asked, Estimate, estimate_uri, write_estimate
 from airflow_provider_llmbeam.pipeline.forecast import (
     Forecast,
     Observed,
@@ -58,23 +58,27 @@ def make_estimate(spec: JobSpec, ask_rows: int = ASK_ROWS, max_bytes: int = MAX_
         why = f" {found.dead:,} of {found.rows:,} rows become no prompt, e.g.: {found.words}" if found.rows else ""
         raise JobSpecError(f"Job {spec.name!r} has no row to ask about.{why} Nothing was sent or billed.")
     oldest_at = oldest_useful_at(spec, time.time())
-    known = {
-        entry.fingerprint: entry.completion
-        for entry in journal_entries(spec, oldest_at)
-        if entry.fingerprint in found.tokens
-    }
+    known, recorded = {}, 0
+    for entry in journal_entries(spec, oldest_at):
+        recorded += 1
+        if entry.fingerprint in found.tokens:
+            known[entry.fingerprint] = entry.completion
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
     picked = spread_over(by_length, ask_rows) or [each for each in by_length if each in known]
     outcomes = _ask(spec, oldest_at, {each: found.candidates[each] for each in picked if each not in known})
     answered = {each: outcome for each, outcome in outcomes.items() if isinstance(outcome, Completion)}
-    sample = [(each, known.get(each) or answered.get(each)) for each in picked]
-    seen = [(found.tokens[each], completion) for each, completion in sample if completion is not None]
+    sample = {each: known.get(each) or outcomes[each] for each in picked}
+    # A prompt that the model refuses is one of the prompts: the job will meet as many.
+    seen = [(found.tokens[each], outcome) for each, outcome in sample.items()]
     price = price_of(spec.model, spec.limits.price)
     asked = _asked(list(outcomes.values()), price)
-    if picked and not seen:
+    if picked and not any(isinstance(outcome, Completion) for outcome in sample.values()):
         _refuse(spec, outcomes, asked)
-    estimate = _reckoned(spec, found, known.keys() | answered.keys(), seen, asked, price)
-    write_estimate(spec, estimate)
+    # The journal has no more answers than it has, however small the part of the source that was read.
+    known_scale = min(found.scale, recorded / len(known)) if known else found.scale
+    weights = dict.fromkeys(known, known_scale) | dict.fromkeys(answered, 1.0)
+    estimate = _reckoned(spec, found, weights, seen, asked, price)
+    _save(spec, estimate)
     for line in estimate.lines():
         _log.info("%s", line)
     if estimate.exceeds_budget:
@@ -92,8 +96,30 @@ def _ask(spec: JobSpec, oldest_at: float, prompts: Mapping[str, Prompt]) -> dict
         return {}
     requests = [Request(fingerprint, (), prompt) for fingerprint, prompt in prompts.items()]
     handler = handler_of(spec, oldest_at)
-    results = handler.run_inference(requests, handler.load_model())
+    try:
+        results = handler.run_inference(requests, handler.load_model())
+    except LLMBeamError:
+        raise
+    except Exception as error:
+        raise JobFailedError(
+            f"The {len(requests)} prompts of job {spec.name!r} could not all be asked, or not be recorded: "
+            f"{type(error).__name__}: {error} What was sent may be billed. The answers so far are in "
+            f"{spec.journal_uri!r}; another estimate, or the job, asks only for the rest."
+        ) from error
     return {result.example.fingerprint: result.inference for result in results}
+
+
+def _save(spec: JobSpec, estimate: Estimate) -> None:
+    try:
+        write_estimate(spec, estimate)
+    except Exception as error:
+        asked = estimate.asked
+        raise JobFailedError(
+            f"The estimate of job {spec.name!r} could not be written to {estimate_uri(spec)!r}: "
+            f"{type(error).__name__}: {error} {asked.requests} prompts were asked for it, and "
+            f"{asked.input_tokens + asked.output_tokens:,} tokens were billed. The answers are in "
+            f"{spec.journal_uri!r}; another estimate, or the job, asks only for the rest."
+        ) from error
 
 
 def _refuse(spec: JobSpec, outcomes: Mapping[str, Outcome], asked: Asked) -> None:
@@ -119,22 +145,28 @@ def _asked(outcomes: Sequence[Outcome], price: Price | None) -> Asked:
 def _reckoned(
     spec: JobSpec,
     found: Survey,
-    answered: set[str],
-    seen: Sequence[tuple[int, Completion]],
+    answered: Mapping[str, float],
+    seen: Sequence[tuple[int, Outcome]],
     asked: Asked,
     price: Price | None,
 ) -> Estimate:
-    """From the rows that were read to all, and from the prompts that were asked to those that will be."""
-    left = {fingerprint: tokens for fingerprint, tokens in found.tokens.items() if fingerprint not in answered}
-    requests, tokens = found.scale * len(left), found.scale * sum(left.values())
+    """From the rows that were read to all, and from the prompts that were asked to those that will be.
+
+    `answered` is how many answered prompts of the source each of those stands for that were read.
+    """
+    left = [fingerprint for fingerprint in found.tokens if fingerprint not in answered]
+    requests = max(0.0, found.scale * len(found.tokens) - sum(answered.values()))
+    tokens = found.scale * sum(found.tokens.values())
+    tokens = max(0.0, tokens - sum(found.tokens[each] * weight for each, weight in answered.items()))
     bill = _forecast(spec, seen, requests, tokens, found.spread_ratio)
     read, said = round(bill.input_tokens), round(bill.output_tokens)
-    latency = fmean(completion.latency_seconds for _, completion in seen) if seen else None
+    latencies = [outcome.latency_seconds for _, outcome in seen if isinstance(outcome, Completion)]
+    latency = fmean(latencies) if latencies else None
     seconds, limited_by = sending_seconds(requests, read + said, spec.limits, workers_of(spec), latency)
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
     cost = None if price is None else price.cost_usd(read, said)
-    rows, sent, dead = (round(found.scale * count) for count in (found.rows, len(left), found.dead))
+    rows, sent, dead = (round(found.scale * count) for count in (found.rows, requests / found.scale, found.dead))
     duplicates = round(found.scale * sum(found.repeats.get(each, 1) - 1 for each in left))
     return Estimate(
         name=spec.name,
@@ -167,12 +199,11 @@ def _reckoned(
 
 
 def _forecast(
-    spec: JobSpec, seen: Sequence[tuple[int, Completion]], requests: float, tokens: float, spread_ratio: float
+    spec: JobSpec, seen: Sequence[tuple[int, Outcome]], requests: float, tokens: float, spread_ratio: float
 ) -> Forecast:
     if seen:
         observed = [
-            Observed(estimated, completion.input_tokens, completion.output_tokens)
-            for estimated, completion in seen
+            Observed(estimated, outcome.input_tokens, outcome.output_tokens) for estimated, outcome in seen
         ]
         return forecast(observed, requests, tokens, spread_ratio)
     longest = 0 if spec.embedding is not None else spec.generation.max_output_tokens

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
+from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.account import Tally, percentile_seconds
 from airflow_provider_llmbeam.pipeline.comparison import Comparison, compare
@@ -172,7 +173,9 @@ def build_report(
         if estimate is None
         else compare(
             estimate,
-            prompts=tally.answered["fresh"] + tally.answered["repaired"],
+            prompts=tally.answered["fresh"]
+            + tally.answered["repaired"]
+            + sum(rows for kind, rows in tally.dead.items() if kind not in BEFORE_ANY_REQUEST),
             input_tokens=sums["input_tokens"],
             output_tokens=sums["output_tokens"],
             cost_usd=cost,

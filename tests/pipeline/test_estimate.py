@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.exceptions import JobSpecError, NothingAnsweredError
-from airflow_provider_llmbeam.pipeline.__main__ import main
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, NothingAnsweredError
+from airflow_provider_llmbeam.pipeline.__main__ import estimate, main
 from airflow_provider_llmbeam.pipeline.pilot import make_estimate
 from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
@@ -164,7 +164,47 @@ def test_a_large_source_is_read_in_portions(job, sandbox):
     assert not whole.is_sampled
     assert part.is_sampled
     assert part.rows == pytest.approx(20_000, rel=0.05)
-    assert part.input_tokens / part.rows == pytest.approx(whole.input_tokens / whole.requests, rel=1)
+    # Equal prompts are found within what was read: of these rows all but fifty are equal.
+    assert part.requests >= whole.requests == 50
+
+
+def test_an_answer_stands_for_no_other_however_large_the_source(job, sandbox):
+    job.write([{"id": number, "text": f"row {number} " + "word " * (number % 50)} for number in range(20_000)])
+    spec = JobSpec.parse(job.spec)
+    for _ in range(2):  # the second finds the answers of the first
+        found = make_estimate(spec, max_bytes=200_000)
+        assert (found.is_sampled, found.resumed) == (True, 32)
+        assert found.requests == found.rows - 32
+    assert len(sandbox.requests) == 32
+
+
+def test_prompts_that_the_model_refuses_are_a_part_of_the_forecast(job, sandbox):
+    refused = Fault(kind="error", http_status=400, message="no")
+    sandbox.faults.every(GENERATE, 3, refused)
+    job.write([{"id": number, "text": f"row {number} " + "word " * 20} for number in range(200)])
+    told = make_estimate(JobSpec.parse(job.spec))
+    report = job.run().report
+    assert told.asked.failed == 10
+    assert report["tokens"]["input"] == pytest.approx(told.input_tokens, rel=0.15)
+    assert report["estimate"]["requests"]["actual"] == told.requests
+    assert report["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.15)
+
+
+def test_an_estimate_that_cannot_be_written_says_what_it_has_cost(job, sandbox):
+    job.write(numbered(20))
+    (job.out / "estimate.json" / "in the way").mkdir(parents=True)
+    with pytest.raises(JobFailedError, match=r"could not be written .* 5 prompts .* were billed"):
+        estimate(JobSpec.parse(job.spec), 5)
+    assert len(sandbox.requests) == 5
+
+
+def test_a_sample_that_cannot_be_recorded_says_that_it_may_be_billed(job, sandbox):
+    job.write(numbered(20))
+    journal = Path(JobSpec.parse(job.spec).journal_uri)
+    journal.parent.mkdir(parents=True)
+    journal.write_text("in the way")
+    with pytest.raises(JobFailedError, match="What was sent may be billed"):
+        estimate(JobSpec.parse(job.spec), 5)
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet", "avro"])
