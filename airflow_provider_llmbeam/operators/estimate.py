@@ -54,6 +54,12 @@ class EstimateInferenceOperator(RunInferenceOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Makes the estimate."""
+        if self.impersonation_chain:
+            self.log.warning(
+                "The estimate reads and asks as the account of `gcp_conn_id` %r: `impersonation_chain` counts on "
+                "Dataflow alone.",
+                self.gcp_conn_id,
+            )
         with errors_of_airflow():
             spec, environment = self._job(context)
             self._process = JobProcess(spec, environment, self.log)
