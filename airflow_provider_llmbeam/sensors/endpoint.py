@@ -38,8 +38,8 @@ class EndpointReadySensor(LookSensor):
         `model`, `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        `model` as it was given, `latency_seconds` of the answer, how often it was `asked`, and `waited_seconds`
-        since the first time.
+        `model` as it was given, also under a key of its own (`sensor.output["model"]`); `latency_seconds` of the
+        answer, how often it was `asked`, and `waited_seconds` since the first time.
 
     Raises:
         JobSpecError: When the Dag is parsed, for what is wrong and literal.
@@ -60,19 +60,12 @@ class EndpointReadySensor(LookSensor):
         model: Any,
         max_latency_seconds: float = 30.0,
         embeds: bool = False,
-        llmbeam_conn_id: str = "llmbeam_default",
-        gcp_conn_id: str = "google_cloud_default",
-        impersonation_chain: str | Sequence[str] | None = None,
-        deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(deferrable=deferrable, **kwargs)
+        super().__init__(**kwargs)
         self.model = plain(model)
         self.max_latency_seconds = max_latency_seconds
         self.embeds = embeds
-        self.llmbeam_conn_id = llmbeam_conn_id
-        self.gcp_conn_id = gcp_conn_id
-        self.impersonation_chain = impersonation_chain
         if not max_latency_seconds > 0:
             raise JobSpecError(
                 f"Task {self.task_id!r}: `max_latency_seconds` must be > 0; got {max_latency_seconds!r}."
@@ -87,9 +80,7 @@ class EndpointReadySensor(LookSensor):
             patience=patience.to_dict(),
             max_latency_seconds=self.max_latency_seconds,
             embeds=self.embeds,
-            llmbeam_conn_id=self.llmbeam_conn_id,
-            gcp_conn_id=self.gcp_conn_id,
-            impersonation_chain=self.impersonation_chain,
+            **self.connections,
         )
 
     def conclude(self, end: PatientEnd, context: Context) -> dict[str, Any]:

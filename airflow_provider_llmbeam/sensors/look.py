@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -16,6 +17,7 @@ from airflow.providers.common.compat.sdk import (
     PokeReturnValue,
 )
 
+from airflow_provider_llmbeam.hooks.connections import Connections
 from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd, PatientWatch
 from airflow_provider_llmbeam.hooks.wait import Wait
 from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
@@ -43,17 +45,40 @@ class LookSensor(BaseSensorOperator):
     at once in any case, and is not tried again; only `never_fail` makes it a skip.
 
     Args:
+        llmbeam_conn_id: Connection with API key, base URL, project and location.
+        gcp_conn_id: Connection whose credentials ask where it is Google Cloud.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
         deferrable: Whether the task leaves its worker slot while it waits; `mode` then says nothing.
     """
 
     #: A sentence for the messages of failure: what goes on, and is perhaps billed, whatever becomes of this task.
     left_running: ClassVar[str] = ""
 
-    def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        llmbeam_conn_id: str = "llmbeam_default",
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        deferrable: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.llmbeam_conn_id = llmbeam_conn_id
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
         self._watched: PatientWatch | None = None
         self._refusal = ""
+
+    @property
+    def connections(self) -> Connections:
+        """Those that whoever looks reads."""
+        return Connections(
+            llmbeam_conn_id=self.llmbeam_conn_id,
+            gcp_conn_id=self.gcp_conn_id,
+            impersonation_chain=self.impersonation_chain,
+        )
 
     @abstractmethod
     def trigger(self, patience: Patience) -> PatientTrigger:

@@ -101,13 +101,9 @@ class QuotaHealthSensor(LookSensor):
         min_fit_ratio: float = 1.0,
         probe_requests: int = 8,
         max_probe_usd: float = 0.01,
-        llmbeam_conn_id: str = "llmbeam_default",
-        gcp_conn_id: str = "google_cloud_default",
-        impersonation_chain: str | Sequence[str] | None = None,
-        deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(deferrable=deferrable, **kwargs)
+        super().__init__(**kwargs)
         self.model = plain(model)
         self.endpoint = plain(endpoint)
         self.demand = plain(demand)
@@ -117,9 +113,6 @@ class QuotaHealthSensor(LookSensor):
         self.min_fit_ratio = min_fit_ratio
         self.probe_requests = probe_requests
         self.max_probe_usd = max_probe_usd
-        self.llmbeam_conn_id = llmbeam_conn_id
-        self.gcp_conn_id = gcp_conn_id
-        self.impersonation_chain = impersonation_chain
         self._process: JobProcess | None = None
         self._prompt: Any = None
         if is_job(self.demand):  # whose prompt is rendered for each row, and never by Airflow
@@ -156,9 +149,7 @@ class QuotaHealthSensor(LookSensor):
         return QuotaTrigger(
             question=self._question(),
             patience=patience.to_dict(),
-            llmbeam_conn_id=self.llmbeam_conn_id,
-            gcp_conn_id=self.gcp_conn_id,
-            impersonation_chain=self.impersonation_chain,
+            **self.connections,
         )
 
     def conclude(self, end: PatientEnd, context: Context) -> dict[str, Any]:
