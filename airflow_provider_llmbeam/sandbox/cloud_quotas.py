@@ -23,23 +23,14 @@ from airflow_provider_llmbeam.sandbox.published_quotas import (
 )
 from airflow_provider_llmbeam.sandbox.replies import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.resource_filter import paged
-from airflow_provider_llmbeam.sandbox.rest import RestCall, RestError, Route, Service
-from airflow_provider_llmbeam.sandbox.secret_manager import StatusWording
+from airflow_provider_llmbeam.sandbox.rest import STATUSES, RestCall, RestError, Route, Service, StatusWording
 from airflow_provider_llmbeam.sandbox.vertex_checks import project_number
 
 UNLIMITED = "-1"
 LOCATIONS = frozenset({"global"}).union(*(gpu.vertex_locations for gpu in GPUS))
 """Where models can be asked for what concerns quotas."""
 WORDING = StatusWording(
-    reasons={
-        400: "INVALID_ARGUMENT",
-        401: "UNAUTHENTICATED",
-        403: "PERMISSION_DENIED",
-        404: "NOT_FOUND",
-        429: "RESOURCE_EXHAUSTED",
-        500: "INTERNAL",
-        503: "UNAVAILABLE",
-    },
+    reasons=STATUSES,
     messages={
         403: "Permission 'cloudquotas.quotas.get' denied on resource (or it may not exist).",
         500: "Internal error encountered.",

@@ -41,8 +41,7 @@ from airflow_provider_llmbeam.sandbox.model_traffic import (
 )
 from airflow_provider_llmbeam.sandbox.published_quotas import has_published_quota
 from airflow_provider_llmbeam.sandbox.replies import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.rest import RestCall, RestError, Route, Service
-from airflow_provider_llmbeam.sandbox.secret_manager import StatusWording
+from airflow_provider_llmbeam.sandbox.rest import STATUSES, RestCall, RestError, Route, Service, StatusWording
 from airflow_provider_llmbeam.sandbox.time_series import MINUTE_SECONDS, Table, aggregated
 from airflow_provider_llmbeam.sandbox.time_series_query import NO_COMBINATION, Query, page_of, read_query
 from airflow_provider_llmbeam.sandbox.vertex_checks import project_number
@@ -53,16 +52,7 @@ DEFAULT_DELAY_SECONDS = 180.0
 ALLOCATION_SECONDS = 6 * 3600.0
 """How often the quota of accelerators is sampled, on the hours 0, 6, 12 and 18 UTC."""
 WORDING = StatusWording(
-    reasons={
-        400: "INVALID_ARGUMENT",
-        401: "UNAUTHENTICATED",
-        403: "PERMISSION_DENIED",
-        404: "NOT_FOUND",
-        429: "RESOURCE_EXHAUSTED",
-        500: "INTERNAL",
-        503: "UNAVAILABLE",
-        504: "DEADLINE_EXCEEDED",
-    },
+    reasons=STATUSES,
     messages={
         403: "Permission monitoring.timeSeries.list denied (or the resource may not exist).",
         500: "Internal error encountered.",

@@ -65,6 +65,31 @@ class Wording:
         return json_reply(body, http_status=error.http_status)
 
 
+STATUSES: Mapping[int, str] = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+"""HTTP status to `google.rpc.Code`, as the newer APIs call it."""
+
+
+class StatusWording(Wording):
+    """Errors in the shape of Google's newer APIs: `{"error": {code, message, status}}`."""
+
+    def reply(self, error: RestError) -> Reply:
+        """Return an error as JSON."""
+        status = error.reason or self.reasons.get(error.http_status, "UNKNOWN")
+        message = error.message or self.messages.get(error.http_status, f"HTTP {error.http_status}.")
+        body = {"error": {"code": error.http_status, "message": message, "status": status}}
+        return json_reply(body, http_status=error.http_status)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestCall:
     """One request to one method.

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.sandbox.clock import Clock
 from airflow_provider_llmbeam.sandbox.faults import Method
 from airflow_provider_llmbeam.sandbox.objects import timestamp
 from airflow_provider_llmbeam.sandbox.replies import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.rest import RestCall, RestError, Route, Service, Wording
+from airflow_provider_llmbeam.sandbox.rest import STATUSES, RestCall, RestError, Route, Service, StatusWording
 
 MAX_PAYLOAD_BYTES = 65_536
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}")
@@ -25,28 +25,8 @@ _SECRETS = r"/v1/projects/(?P<project>[^/]+)/secrets"
 _SECRET = rf"{_SECRETS}/(?P<secret>[^/:]+)"
 
 
-class StatusWording(Wording):
-    """Errors in the shape of Google's newer APIs: `{"error": {code, message, status}}`."""
-
-    def reply(self, error: RestError) -> Reply:
-        """Return an error as JSON."""
-        status = error.reason or self.reasons.get(error.http_status, "UNKNOWN")
-        message = error.message or self.messages.get(error.http_status, f"HTTP {error.http_status}.")
-        body = {"error": {"code": error.http_status, "message": message, "status": status}}
-        return json_reply(body, http_status=error.http_status)
-
-
 WORDING = StatusWording(
-    reasons={
-        400: "INVALID_ARGUMENT",
-        401: "UNAUTHENTICATED",
-        403: "PERMISSION_DENIED",
-        404: "NOT_FOUND",
-        409: "ALREADY_EXISTS",
-        429: "RESOURCE_EXHAUSTED",
-        500: "INTERNAL",
-        503: "UNAVAILABLE",
-    },
+    reasons=STATUSES,
     messages={
         403: "Permission 'secretmanager.versions.access' denied for resource (or it may not exist).",
         500: "Internal error encountered.",
