@@ -56,10 +56,8 @@ class QuotaAnswer:
 
     def _finish(self) -> str:
         seconds, ratio = self.fit.seconds, self.fit.ratio
-        if seconds is None:
+        if seconds is None or not math.isfinite(seconds):
             return ""
-        if not math.isfinite(seconds):
-            return "At that rate the job would never finish."
         words = f"The job would take {_hours(seconds)} at the rate that is free"
         return (
             f"{words}, and its window holds {ratio:.0%} of it." if ratio is not None and ratio < 1 else f"{words}."
