@@ -25,12 +25,14 @@ class QuotaLimit:
         value: The limit; `UNLIMITED` for none.
         dimensions: Where it holds, e.g. `{"region": "us-central1", "base_model": "gemma-3"}`; empty: everywhere.
         locations: That it applies to.
+        interval: It counts per `minute` or `day`; empty for what is held, such as accelerators.
     """
 
     metric: str
     value: float
     dimensions: Mapping[str, str]
     locations: tuple[str, ...] = ()
+    interval: str = ""
 
     def holds(self, location: str, base_model: str | None = None) -> bool:
         """Whether it is a limit of a location, and of a model if one is given."""
@@ -69,16 +71,18 @@ def read_limits(hook: GoogleHook, service: str, rest: GoogleRest | None = None) 
     while True:
         reply = asking.get(url, params, request)
         for info in reply.get("quotaInfos", ()):
-            found += [_limit(info["metric"], each) for each in info.get("dimensionsInfos", ())]
+            found += [_limit(info, each) for each in info.get("dimensionsInfos", ())]
         if not (token := reply.get("nextPageToken")):
             return found
         params["pageToken"] = token
 
 
-def _limit(metric: str, data: Mapping[str, Any]) -> QuotaLimit:
+def _limit(info: Mapping[str, Any], data: Mapping[str, Any]) -> QuotaLimit:
     return QuotaLimit(
-        metric=metric,
-        value=float(data.get("details", {}).get("value", UNLIMITED)),
+        metric=info["metric"],
+        # JSON of Google's APIs leaves a number out that is 0.
+        value=float(data.get("details", {}).get("value", 0)),
         dimensions=data.get("dimensions", {}),
         locations=tuple(data.get("applicableLocations", ())),
+        interval=info.get("refreshInterval", ""),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError
+from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, JobSpecError
 from airflow_provider_llmbeam.hooks.accelerator_need import accelerator_need
 from airflow_provider_llmbeam.hooks.cloud_quotas import UNLIMITED, QuotaLimit, read_limits
 from airflow_provider_llmbeam.hooks.google import GoogleHook
@@ -41,6 +41,12 @@ LIMITS_SECONDS = 600.0
 _SHARED_POOL = re.compile(r"gemini-(?!1\.|.*embedding)")
 #: Before the name of a metric, by location; regional ones have none.
 _PREFIXES = {"global": "global_", "eu": "eu_multi_region_", "us": "us_multi_region_"}
+
+
+_USED = re.compile(
+    r"(global_|eu_multi_region_|us_multi_region_)?(generate_content|online_prediction|embed_content)_"
+    r"(requests_per_(minute_per_project_per_)?base_model|(?P<kind>input_|output_)?(?P<tokens>tokens)_per_minute_per_base_model)"
+)
 
 
 class QuotaHook(GoogleHook):
@@ -84,11 +90,15 @@ class QuotaHook(GoogleHook):
         """Judges one location.
 
         What cannot be read, for want of permission or of an answer, is missing evidence and no error; the sentence
-        says so.
+        says so. Only the quota for accelerators has nothing else beside it.
 
         Args:
             location: Google Cloud's; empty where there is none.
             probe: Requests that were sent to try.
+
+        Raises:
+            CloudError: The quota for accelerators may not be read.
+            JobSpecError: Nobody knows which accelerators an endpoint takes, or whose project it is.
         """
         return judge(self.evidence(location, probe), self._now())
 
@@ -157,7 +167,8 @@ class QuotaHook(GoogleHook):
         for each in self._limits_of(VERTEX):
             name = each.metric.rpartition("/")[2]
             is_of_here = name.startswith(prefix) if prefix else not name.startswith(tuple(_PREFIXES.values()))
-            if unit_of(name) is None or not is_of_here or not each.holds(location, base):
+            is_used = unit_of(name) is not None and each.interval in ("", "minute")
+            if not is_used or not is_of_here or not each.holds(location, base):
                 continue
             if name not in found or each.narrowness > found[name].narrowness:
                 found[name] = each
@@ -180,7 +191,11 @@ class QuotaHook(GoogleHook):
         notes: list[str] = []
         need = accelerator_need(endpoint)
         found = Evidence(situation="accelerators", what=f"{need.kind} in {location!r}", location=location)
-        limits = _readable(notes, lambda: self._limits_of(need.service)) or []
+        try:
+            limits = self._limits_of(need.service)
+        except CloudUnavailableError as error:
+            limits = []
+            notes.append(str(error))
         here = [each for each in limits if each.metric == need.metric and each.holds(location)]
         limit = max(here, key=lambda each: each.narrowness).value if here else None
         metrics = self._metrics(location)
@@ -236,10 +251,12 @@ def base_model(name: str) -> str:
 
 
 def unit_of(metric: str) -> Unit | None:
-    """What a quota counts per minute; `None`: something else."""
-    if "tokens_per_minute" in metric:
-        return "tokens"
-    return "requests" if "_requests_per_" in metric and "per_day" not in metric else None
+    """What a quota counts that a job of ours uses; `None`: something else, such as flex requests."""
+    match = _USED.fullmatch(metric.rpartition("/")[2])
+    if match is None:
+        return None
+    tokens: dict[str | None, Unit] = {"input_": "input_tokens", "output_": "output_tokens", "": "tokens"}
+    return "requests" if match["tokens"] is None else tokens[match["kind"] or ""]
 
 
 def _usual_metrics(location: str) -> tuple[str, ...]:

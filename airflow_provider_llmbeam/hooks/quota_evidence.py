@@ -7,7 +7,8 @@ from typing import Literal
 
 from airflow_provider_llmbeam.hooks.probe import Probe
 
-Unit = Literal["requests", "tokens"]
+#: `tokens` are input and output together.
+Unit = Literal["requests", "tokens", "input_tokens", "output_tokens"]
 
 #: What stands behind a model, and so what is evidence.
 Situation = Literal["shared_pool", "published_quota", "unpublished_quota", "own_endpoint", "accelerators"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_llmbeam.hooks.probe import Probe
@@ -67,8 +68,7 @@ class Finding:
     Attributes:
         verdict: By it alone.
         words: One sentence.
-        requests_per_minute: That may be sent; `None`: it does not say.
-        tokens_per_minute: Likewise.
+        rates: That may be sent per minute, by unit; empty: it does not say.
         rejected_ratio: Share of 429s; `None`: it does not say.
         sample_size: Requests that it rests on.
         age_seconds: Of the evidence; `None`: there is none.
@@ -77,8 +77,7 @@ class Finding:
 
     verdict: Verdict
     words: str
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
+    rates: Mapping[Unit, float] = field(default_factory=dict)
     rejected_ratio: float | None = None
     sample_size: int = 0
     age_seconds: float | None = None
@@ -112,7 +111,7 @@ def traffic_finding(traffic: Traffic | None, situation: Situation, now: float) -
     return Finding(
         verdict=verdict,
         words=words,
-        requests_per_minute=None if has_room else traffic.peak_requests_per_minute * (1 - rejected),
+        rates={} if has_room else {"requests": traffic.peak_requests_per_minute},
         rejected_ratio=rejected,
         sample_size=sample,
         age_seconds=age,
@@ -123,9 +122,10 @@ def allowance_finding(allowance: Allowance, now: float) -> Finding:
     """What one limit per minute leaves."""
     unit, limit = allowance.unit, allowance.limit
     stated = "`limits`" if allowance.name == STATED else f"Quota {allowance.name!r}"
-    allows = f"{stated} allows {limit:,.0f} {unit} per minute"
+    name = unit.replace("_", " ")
+    allows = f"{stated} allows {limit:,.0f} {name} per minute"
     if limit <= 0:
-        words = f"{stated} allows no {unit} at all: ask Google for more, as waiting changes nothing."
+        words = f"{stated} allows no {name} at all: ask Google for more, as waiting changes nothing."
         return _bounded("exhausted", words, Bound(unit, 0.0), 0.0, None)
     age = None if allowance.until is None else now - allowance.until
     if allowance.used is None or (age is not None and age > STALE_SECONDS):
@@ -165,8 +165,7 @@ def _bounded(verdict: Verdict, words: str, bound: Bound, per_minute: float, age_
     return Finding(
         verdict=verdict,
         words=words,
-        requests_per_minute=per_minute if bound.unit == "requests" else None,
-        tokens_per_minute=per_minute if bound.unit == "tokens" else None,
+        rates={bound.unit: per_minute},
         age_seconds=age_seconds,
         bound=bound,
     )
@@ -209,8 +208,15 @@ def serving_finding(serving: Serving | None, now: float) -> Finding:
     )
 
 
-def accelerator_finding(accelerators: Accelerators, now: float) -> Finding:
-    """Whether the quota of a location has room for an endpoint."""
+def accelerator_finding(accelerators: Accelerators, now: float, *, is_unread: bool) -> Finding:
+    """Whether the quota of a location has room for an endpoint.
+
+    Args:
+        accelerators: The quota.
+        now: Seconds of the Unix epoch.
+        is_unread: Whether what is missing could not be read. Where it could, a project that never had one in the
+            location has no series for it.
+    """
     limit, used, wanted = accelerators.limit, accelerators.used, accelerators.wanted
     age = None if accelerators.until is None else now - accelerators.until
     if limit is None:
@@ -221,8 +227,11 @@ def accelerator_finding(accelerators: Accelerators, now: float) -> Finding:
     if wanted > limit:
         words = f"{allows}, and {wanted} are asked for: ask Google for more, as waiting changes nothing."
         return Finding(verdict="exhausted", words=words, age_seconds=age)
-    if used is None:
+    if used is None and is_unread:
         return Finding(verdict="unknown", words=f"{allows}; how many are used is not known.", age_seconds=age)
+    if used is None:
+        words = f"{allows}, none of them is shown as used; {wanted} asked for."
+        return Finding(verdict="degraded", words=words, age_seconds=age)
     words = f"{allows}, of which {used:.0f} {'is' if used == 1 else 'are'} used; {wanted} asked for."
     if limit - used < wanted:
         return Finding(verdict="exhausted", words=words, age_seconds=age)
@@ -234,7 +243,7 @@ def accelerator_finding(accelerators: Accelerators, now: float) -> Finding:
 def probe_finding(probe: Probe | None, usual_first_token_seconds: float | None, now: float) -> Finding:
     """What a few requests of our own say."""
     if probe is None or not probe.sent:
-        return Finding(verdict="unknown", words="No request was sent to try.")
+        return Finding(verdict="unknown", words="No request was sent to try: `max_probe_usd` is used up.")
     sent, age = probe.sent, now - probe.at
     last = next((reply.words for reply in reversed(probe.replies) if reply.words), "")
     if any(reply.is_daily for reply in probe.replies):
@@ -258,7 +267,7 @@ def probe_finding(probe: Probe | None, usual_first_token_seconds: float | None, 
     return Finding(
         verdict=verdict,
         words=words,
-        requests_per_minute=_proven_rate(probe) if probe.rejected else None,
+        rates={"requests": _proven_rate(probe)} if probe.rejected else {},
         rejected_ratio=ratio,
         sample_size=sent,
         age_seconds=age,

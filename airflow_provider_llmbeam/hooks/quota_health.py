@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -30,8 +30,7 @@ class QuotaHealth:
             nothing was seen that would tell; never taken for healthy.
         sentence: For people: the verdict and what it rests on.
         location: Google Cloud's; empty where there is none.
-        requests_per_minute: That may be sent; `None`: nobody knows a bound.
-        tokens_per_minute: Likewise, input and output together.
+        rates: That may be sent per minute, by unit; without those of which nobody knows a bound.
         limits: Per minute, by unit; empty where there is none, as under dynamic shared quota.
         usage: Per minute in the busiest minute lately, by unit; without what is not known.
         headroom: Limit less usage, per minute, by unit.
@@ -43,11 +42,10 @@ class QuotaHealth:
     verdict: Verdict
     sentence: str
     location: str = ""
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    limits: dict[str, float]
-    usage: dict[str, float]
-    headroom: dict[str, float]
+    rates: dict[Unit, float]
+    limits: dict[Unit, float]
+    usage: dict[Unit, float]
+    headroom: dict[Unit, float]
     rejected_ratio: float | None = None
     sample_size: int = 0
     age_seconds: float | None = None
@@ -88,8 +86,7 @@ def judge(evidence: Evidence, now: float) -> QuotaHealth:
         verdict=verdict,
         sentence=_sentence(evidence, verdict, findings),
         location=evidence.location,
-        requests_per_minute=_least(each.requests_per_minute for each in findings),
-        tokens_per_minute=_least(each.tokens_per_minute for each in findings),
+        rates=_least(each.rates for each in findings),
         limits={unit: each.limit for unit, each in tightest.items()},
         usage={unit: each.used for unit, each in tightest.items() if each.used is not None},
         headroom={unit: each.free for unit, each in tightest.items() if each.used is not None},
@@ -102,23 +99,28 @@ def judge(evidence: Evidence, now: float) -> QuotaHealth:
 def _metric_findings(evidence: Evidence, now: float) -> list[Finding]:
     match evidence.situation:
         case "accelerators":
-            return [accelerator_finding(evidence.accelerators, now)] if evidence.accelerators else []
+            is_unread = bool(evidence.unreadable)
+            found = evidence.accelerators
+            return [accelerator_finding(found, now, is_unread=is_unread)] if found else []
         case "own_endpoint":
             return [] if evidence.is_unread(evidence.serving) else [serving_finding(evidence.serving, now)]
         case "unpublished_quota":
             return [allowance_finding(each, now) for each in evidence.allowances]
-    found = [allowance_finding(each, now) for each in evidence.allowances]
+    known = [allowance_finding(each, now) for each in evidence.allowances]
     if evidence.dedicated is not None:
-        found.append(dedicated_finding(evidence.dedicated, now))
+        known.append(dedicated_finding(evidence.dedicated, now))
     if not evidence.is_unread(evidence.traffic):
-        found.insert(0, traffic_finding(evidence.traffic, evidence.situation, now))
-    return found
+        known.insert(0, traffic_finding(evidence.traffic, evidence.situation, now))
+    return known
 
 
 def _softened(metric: Finding, probe: Finding) -> Finding:
     """A pool that was exhausted some minutes ago, seen beside requests that were answered just now."""
     is_past = metric.verdict == "exhausted" and metric.rejected_ratio is not None
-    return replace(metric, verdict="degraded") if is_past and probe.verdict == "healthy" else metric
+    if not is_past or probe.verdict != "healthy":
+        return metric
+    # Of a pool that let nothing through then, nobody knows what it has now.
+    return replace(metric, verdict="degraded", rates={unit: rate for unit, rate in metric.rates.items() if rate})
 
 
 def _sentence(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) -> str:
@@ -133,5 +135,9 @@ def _tightest(findings: Iterable[Finding]) -> dict[Unit, Bound]:
     return {bound.unit: bound for bound in sorted(bounds, key=lambda bound: -bound.free)}
 
 
-def _least(rates: Iterable[float | None]) -> float | None:
-    return min((rate for rate in rates if rate is not None), default=None)
+def _least(rates: Iterable[Mapping[Unit, float]]) -> dict[Unit, float]:
+    least: dict[Unit, float] = {}
+    for each in rates:
+        for unit, rate in each.items():
+            least[unit] = min(rate, least.get(unit, rate))
+    return least

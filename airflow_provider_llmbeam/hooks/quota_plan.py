@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_llmbeam.hooks.quota_evidence import Unit
 from airflow_provider_llmbeam.hooks.quota_findings import Verdict
 from airflow_provider_llmbeam.hooks.quota_health import QuotaHealth
 from airflow_provider_llmbeam.spec.demand import Demand
+from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 
 _ORDER: tuple[Verdict, ...] = ("healthy", "degraded", "unknown", "exhausted")
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a job and a window match.
+    """How a job and its window match.
 
     Attributes:
         seconds: That the job would take; `None` where no rate, or no demand, is known.
@@ -27,61 +29,85 @@ class Fit:
     ratio: float | None = None
 
 
-def fit(health: QuotaHealth, demand: Demand | None, window_seconds: float | None) -> Fit:
-    """Works out how long a job takes at the rate that is free.
-
-    Args:
-        health: Of the place where it would run.
-        demand: What it asks; `None`: not known.
-        window_seconds: In which it is to finish; `None`: in any.
-    """
-    rates = (health.requests_per_minute, health.tokens_per_minute)
-    if demand is None or rates == (None, None):
-        return Fit()
-    amounts = (float(demand.rows), demand.tokens)
-    seconds = max(
-        60 * amount / rate if rate else math.inf if amount else 0.0
-        for amount, rate in zip(amounts, rates, strict=True)
-        if rate is not None
+def rates(question: QuotaQuestion, health: QuotaHealth) -> dict[Unit, float]:
+    """What the job may send per minute: what is free, and no more than its own limits and its share of them."""
+    limits = question.limits
+    found: dict[Unit, float] = dict(health.rates)
+    own: tuple[tuple[Unit, float | None], ...] = (
+        ("requests", limits.requests_per_minute),
+        ("tokens", limits.tokens_per_minute),
     )
-    if window_seconds is None:
+    for unit, limit in own:
+        if limit is not None:
+            found[unit] = min(limits.share_ratio * limit, found.get(unit, math.inf))
+    return found
+
+
+def fit(question: QuotaQuestion, health: QuotaHealth) -> Fit:
+    """Works out how long the job takes at the rates that it may have."""
+    known, demand = rates(question, health), question.demand
+    if demand is None or not known:
+        return Fit()
+    amounts = _amounts(demand)
+    seconds = max(
+        60 * amounts[unit] / rate if rate else math.inf if amounts[unit] else 0.0 for unit, rate in known.items()
+    )
+    if question.window_seconds is None:
         return Fit(seconds, None if math.isfinite(seconds) else 0.0)
-    return Fit(seconds, 1.0 if seconds <= window_seconds else window_seconds / seconds)
+    return Fit(seconds, 1.0 if seconds <= question.window_seconds else question.window_seconds / seconds)
 
 
-def may_start(health: QuotaHealth, found: Fit, min_fit_ratio: float) -> bool:
-    """Whether a job should start: there is room, and it is not known to be too little."""
+def may_start(question: QuotaQuestion, health: QuotaHealth) -> bool:
+    """Whether the job should start: there is room, and it is not known to be too little; or it asks nothing."""
+    if question.demand is not None and not question.demand.rows:
+        return True
     if health.verdict in ("exhausted", "unknown"):
         return False
-    return found.ratio is None or found.ratio >= min_fit_ratio
+    ratio = fit(question, health).ratio
+    return ratio is None or ratio >= question.min_fit_ratio
 
 
-def best(healths: Iterable[QuotaHealth], demand: Demand | None, window_seconds: float | None) -> QuotaHealth:
-    """Picks the location to run in: the best verdict, then the one that finishes first, then the first named."""
+def best(question: QuotaQuestion, healths: Iterable[QuotaHealth]) -> QuotaHealth:
+    """Picks the location to run in: where it may start, the best verdict, the soonest end, the first named."""
 
-    def order(health: QuotaHealth) -> tuple[int, float, float]:
-        found = fit(health, demand, window_seconds)
-        rate = health.requests_per_minute or health.tokens_per_minute or math.inf
-        return _ORDER.index(health.verdict), found.seconds or 0.0, -rate
+    def order(health: QuotaHealth) -> tuple[bool, int, float, float]:
+        seconds = fit(question, health).seconds
+        rate = min(rates(question, health).values(), default=math.inf)
+        verdict = _ORDER.index(health.verdict)
+        return not may_start(question, health), verdict, 0.0 if seconds is None else seconds, -rate
 
     return min(healths, key=order)
 
 
-def recommended_limits(limits: Mapping[str, Any], health: QuotaHealth) -> dict[str, Any]:
-    """What `RunInferenceOperator(limits=…)` should take: what is free now, and all else as it was.
+def recommended_limits(question: QuotaQuestion, health: QuotaHealth) -> dict[str, Any]:
+    """What `RunInferenceOperator(limits=…)` should take: the rates that the job may have, and all else as it was.
 
-    Args:
-        limits: Of the job, see `spec.Limits`. Its own rates and `share_ratio` bound what is recommended.
-        health: Of the place where it runs.
+    `share_ratio` is left out: it is in the rates already.
     """
-    share = float(limits.get("share_ratio") or 1.0)
-    found = {name: value for name, value in limits.items() if name != "share_ratio"}
-    for name, free in (
-        ("requests_per_minute", health.requests_per_minute),
-        ("tokens_per_minute", health.tokens_per_minute),
-    ):
-        own = share * float(limits[name]) if limits.get(name) else None
-        rates = [rate for rate in (free, own) if rate is not None]
-        if rates:
-            found[name] = max(1.0, math.floor(10 * min(rates)) / 10)
+    found = question.limits.model_dump(mode="json", exclude_unset=True, exclude={"share_ratio"})
+    known = rates(question, health)
+    tokens = [_both(question.demand, unit, rate) for unit, rate in known.items() if unit != "requests"]
+    if "requests" in known:
+        found["requests_per_minute"] = _rounded(known["requests"])
+    if tokens:
+        found["tokens_per_minute"] = _rounded(min(tokens))
     return found
+
+
+def _amounts(demand: Demand) -> dict[Unit, float]:
+    return {
+        "requests": demand.rows,
+        "tokens": demand.tokens,
+        "input_tokens": demand.rows * demand.input_tokens_per_row,
+        "output_tokens": demand.rows * demand.output_tokens_per_row,
+    }
+
+
+def _both(demand: Demand | None, unit: Unit, rate: float) -> float:
+    """A rate of input or of output tokens as one of both together, which is what a job paces by."""
+    part = _amounts(demand)[unit] if demand is not None else 0.0
+    return rate * demand.tokens / part if demand is not None and part else rate
+
+
+def _rounded(rate: float) -> float:
+    return max(0.1, math.floor(10 * rate) / 10)

@@ -29,6 +29,9 @@ class Judge(Protocol):
         """Judges one location."""
 
 
+#: For one reply. A look at two locations, of 8 requests each, then ends before `sensors.look.GRACE_SECONDS` do.
+REPLY_SECONDS = 15.0
+
 #: Sends so many requests in a location, for so much money at most.
 Try = Callable[[str, int, float], Probe]
 
@@ -126,22 +129,21 @@ class QuotaWatch:
         healths = [each for each in found.values() if isinstance(each, QuotaHealth)]
         if not healths:
             raise JobSpecError(f"{' '.join(map(str, found.values()))} Nothing of the job was sent or billed.")
-        chosen = best(healths, question.demand, question.window_seconds)
+        chosen = best(question, healths)
         for each in found.values():
             if each is not chosen:
                 self._log.log(logging.INFO, "%s", each.sentence if isinstance(each, QuotaHealth) else each)
-        match = fit(chosen, question.demand, question.window_seconds)
         return QuotaAnswer(
-            may_start=may_start(chosen, match, question.min_fit_ratio),
+            may_start=may_start(question, chosen),
             health=chosen,
-            fit=match,
+            fit=fit(question, chosen),
             others=tuple(health for health in healths if health is not chosen),
         )
 
     def _health(self, asked: Asked, place: str) -> QuotaHealth | str:
         """Judges a location; or says why its model refuses every request, which waiting does not mend."""
         question = asked.question
-        if question.model is None or not question.probe_requests:
+        if question.model is None or not question.probe_requests or not question.max_probe_usd:
             return asked.judge.health(place)
         probe = asked.attempt(place, question.probe_requests, question.max_probe_usd - self._probe_usd)
         self._probe_usd += probe.cost_usd or 0.0
@@ -153,7 +155,7 @@ class QuotaWatch:
 
     def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
         health = answer.health
-        limits = recommended_limits(question.limits.model_dump(mode="json", exclude_unset=True), health)
+        limits = recommended_limits(question, health)
         return {
             **question.target_at(health.location),
             "limits": limits,
@@ -209,8 +211,13 @@ def quota_watch(
             access = ModelAccess(
                 model, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
             )
-            # Embedding models of Google and OpenAI all say so in their names.
-            return Prober(model, access=access, embeds="embedding" in model.name, price=asked.limits.price)
+            return Prober(
+                model,
+                access=access,
+                embeds=asked.asks_for_vectors,
+                price=asked.limits.price,
+                reply_seconds=REPLY_SECONDS,
+            )
 
         return Asked(asked, hook, lambda place, requests, max_usd: prober(place).probe(requests, max_usd))
 

@@ -164,4 +164,5 @@ def _info(
 def _dimensions(names: Mapping[str, str], limit: int | None, locations: list[str]) -> dict[str, Any]:
     told: dict[str, Any] = {"dimensions": dict(names)} if names else {}
     value = UNLIMITED if limit is None else str(limit)
-    return told | {"details": {"value": value}, "applicableLocations": locations}
+    details = {"value": value} if limit != 0 else {}  # as JSON of Google's APIs leaves a 0 out
+    return told | {"details": details, "applicableLocations": locations}

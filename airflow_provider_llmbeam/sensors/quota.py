@@ -43,15 +43,19 @@ class QuotaHealthSensor(LookSensor):
             `EstimateInferenceOperator`. Or a whole job, see `spec.JobSpec`: its source is read first, and its
             answers count as long as its `generation` lets them be, since no model is asked. Left out, any room
             will do.
+        job_task_id: Of a whole job as `demand`: the task that runs it, whose answers so far then count as given.
         window: In which the job is to finish, from its start on: a `timedelta`, or seconds.
-        limits: Of the job, see `spec.Limits`. Rates in them count as the quota where none is published; the rest
-            comes back in the XCom unchanged.
+        limits: Of the job, see `spec.Limits`. Rates in them count as the quota where none is published, and bound
+            what is recommended, as `share_ratio` does; the rest comes back in the XCom unchanged.
         locations: To choose from, of a Gemini model on Vertex AI or an endpoint; left out, its own.
         min_fit_ratio: Part of the job that its window must hold. Less than 1 starts a job that does not finish:
             its answers are kept, and its next run goes on.
         probe_requests: Small requests sent to try, per look and location; 0 sends none. Each costs about ten
             tokens.
-        max_probe_usd: What they may cost together; in `mode="reschedule"`, where nothing is remembered, per look.
+        max_probe_usd: What they may cost together, while one process waits; per look in `mode="reschedule"`, where
+            nothing is remembered. A model without a list price or `limits.price` is not bounded by it; 0 sends
+            none.
+        embeds: Whether the job asks for vectors; left out, if the model's name says `embedding`.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
         gcp_conn_id: Connection whose credentials read metrics and quotas (`roles/monitoring.viewer`,
             `roles/cloudquotas.viewer`), and ask models of Google Cloud.
@@ -100,19 +104,23 @@ class QuotaHealthSensor(LookSensor):
         locations: Any = (),
         min_fit_ratio: float = 1.0,
         probe_requests: int = 8,
-        max_probe_usd: float = 0.01,
+        max_probe_usd: float = 0.05,
+        embeds: bool | None = None,
+        job_task_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.model = plain(model)
         self.endpoint = plain(endpoint)
         self.demand = plain(demand)
-        self.window = window.total_seconds() if isinstance(window, timedelta) else window
+        self.window = window
         self.limits = plain(limits)
         self.locations = locations
         self.min_fit_ratio = min_fit_ratio
         self.probe_requests = probe_requests
         self.max_probe_usd = max_probe_usd
+        self.embeds = embeds
+        self.job_task_id = job_task_id
         self._process: JobProcess | None = None
         self._prompt: Any = None
         if is_job(self.demand):  # whose prompt is rendered for each row, and never by Airflow
@@ -123,6 +131,11 @@ class QuotaHealthSensor(LookSensor):
             data["model"] = {"project": "of-the-connection", **self.model}  # which may name one
         problems = []
         if is_job(self.demand):
+            if self.reschedule and not self.deferrable:
+                raise JobSpecError(
+                    f"Task {self.task_id!r}: `mode` 'reschedule' would read the whole source of `demand` at each "
+                    "look. Leave `deferrable` on, or give numbers: those of an EstimateInferenceOperator."
+                )
             del data["demand"]
             unrendered = ("prompt.template", "prompt.system", "prompt.media")
             problems += literal_problems(JobSpec, self._job_data("parsed"), unrendered)
@@ -165,7 +178,7 @@ class QuotaHealthSensor(LookSensor):
         """What a whole job asks, in numbers."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 
-        data = self._job_data(job_name(ti))
+        data = self._job_data(job_name(ti, self.job_task_id))
         data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
         spec = JobSpec.parse(data)
         self._process = JobProcess(spec, environment, self.log)
@@ -174,19 +187,21 @@ class QuotaHealthSensor(LookSensor):
         return demand
 
     def _job_data(self, name: str) -> dict[str, Any]:
-        return {"name": name, "model": self.model, **self.demand, "prompt": self._prompt}
+        prompt = {} if self._prompt is None else {"prompt": self._prompt}
+        return {"name": name, "model": self.model, **self.demand, **prompt}
 
     def _question(self) -> dict[str, Any]:
         parts = {
             "model": self.model,
             "endpoint": self.endpoint,
             "demand": self.demand,
-            "window_seconds": self.window,
+            "window_seconds": self.window.total_seconds() if isinstance(self.window, timedelta) else self.window,
             "limits": self.limits,
             "locations": self.locations or None,
             "min_fit_ratio": self.min_fit_ratio,
             "probe_requests": self.probe_requests,
             "max_probe_usd": self.max_probe_usd,
+            "embeds": self.embeds,
         }
         return {field: value for field, value in parts.items() if value is not None}
 

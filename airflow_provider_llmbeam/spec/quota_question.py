@@ -26,7 +26,9 @@ class QuotaQuestion(SpecModel):
         min_fit_ratio: Part of the demand that the window must hold. Less than 1 starts a job that another run goes
             on with: its answers are kept.
         probe_requests: Small requests sent to try, per look and location; 0 sends none.
-        max_probe_usd: What all of them may cost.
+        max_probe_usd: What all of them may cost, where the model has a list price or `limits.price`; 0 sends none.
+        embeds: Whether the job asks for vectors. `None`: if the model's name says `embedding`, as those of Google
+            and OpenAI do.
     """
 
     model: Model | None = None
@@ -37,7 +39,8 @@ class QuotaQuestion(SpecModel):
     locations: tuple[str, ...] = ()
     min_fit_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
     probe_requests: Annotated[int, Field(ge=0, le=50)] = 8
-    max_probe_usd: Annotated[float, Field(ge=0)] = 0.01
+    max_probe_usd: Annotated[float, Field(ge=0)] = 0.05
+    embeds: bool | None = None
 
     @model_validator(mode="after")
     def _about_one_thing(self) -> Self:
@@ -56,6 +59,13 @@ class QuotaQuestion(SpecModel):
                 "to come have a choice of them"
             )
         return self
+
+    @property
+    def asks_for_vectors(self) -> bool:
+        """Whether requests that are sent to try ask for a vector; an endpoint of Vertex AI is asked for texts."""
+        if self.model is None or isinstance(self.model, VertexEndpointModel):
+            return False
+        return "embedding" in self.model.name if self.embeds is None else self.embeds
 
     @property
     def places(self) -> tuple[str, ...]:

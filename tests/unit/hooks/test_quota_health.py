@@ -35,14 +35,19 @@ def shared(**known):
 
 def test_nothing_known_is_unknown_and_never_healthy():
     found = shared()
-    assert (found.verdict, found.requests_per_minute, found.age_seconds) == ("unknown", None, None)
+    assert (found.verdict, found.rates, found.age_seconds) == ("unknown", {}, None)
     assert "says nothing" in found.sentence
 
 
 def test_a_few_answered_requests_outweigh_what_a_shared_pool_did_minutes_ago():
     assert shared(traffic=traffic(rejected=900)).verdict == "exhausted"
     found = shared(traffic=traffic(rejected=900, peak_requests_per_minute=50.0), probe=probe(answered=8))
-    assert (found.verdict, found.requests_per_minute) == ("degraded", pytest.approx(5.0))
+    assert (found.verdict, found.rates) == ("degraded", {"requests": 50.0})
+
+
+def test_a_pool_that_let_nothing_through_says_nothing_of_now():
+    found = shared(traffic=traffic(rejected=1000), probe=probe(answered=8))
+    assert (found.verdict, found.rates) == ("degraded", {})
 
 
 def test_a_few_answered_requests_do_not_outweigh_a_limit_that_is_used_up():
@@ -51,7 +56,7 @@ def test_a_few_answered_requests_do_not_outweigh_a_limit_that_is_used_up():
         situation="published_quota", what="m", allowances=(full,), probe=probe(answered=8), traffic=traffic()
     )
     found = judge(evidence, NOW)
-    assert (found.verdict, found.requests_per_minute) == ("exhausted", 0.0)
+    assert (found.verdict, found.rates) == ("exhausted", {"requests": 0.0})
     assert found.headroom == {"requests": 0.0}
 
 
@@ -62,7 +67,7 @@ def test_a_rejected_request_of_our_own_outweighs_healthy_metrics():
 def test_the_rate_that_is_free_leaves_the_neighbours_what_they_use():
     of = Allowance(name="limits", unit="requests", limit=600, used=240, until=NOW - 200)
     found = shared(traffic=traffic(peak_requests_per_minute=240.0), allowances=(of,), probe=probe(answered=8))
-    assert found.requests_per_minute == pytest.approx(MARGIN * 360)
+    assert found.rates["requests"] == pytest.approx(MARGIN * 360)
     assert (found.limits, found.usage, found.headroom) == ({"requests": 600}, {"requests": 240}, {"requests": 360})
 
 
@@ -70,7 +75,7 @@ def test_the_tightest_of_several_limits_counts():
     wide = Allowance(name="a", unit="requests", limit=600, used=0, until=NOW - 200)
     narrow = Allowance(name="b", unit="requests", limit=1000, used=900, until=NOW - 200)
     found = judge(Evidence(situation="published_quota", what="m", allowances=(wide, narrow)), NOW)
-    assert found.requests_per_minute == pytest.approx(95)
+    assert found.rates["requests"] == pytest.approx(95)
     assert found.limits == {"requests": 1000}
 
 
@@ -107,8 +112,8 @@ def test_more_rejections_never_make_a_pool_healthier(data):
 def test_no_rate_is_recommended_beyond_what_is_free(limit, used, exceeded):
     of = Allowance(name="a", unit="requests", limit=limit, used=used, exceeded=exceeded, until=NOW)
     found = judge(Evidence(situation="published_quota", what="m", allowances=(of,)), NOW)
-    assert 0 <= found.requests_per_minute <= max(0.0, limit - used)
-    assert (found.requests_per_minute == 0) == (found.verdict == "exhausted") or limit - used < 1
+    assert 0 <= found.rates["requests"] <= max(0.0, limit - used)
+    assert (found.rates["requests"] == 0) == (found.verdict == "exhausted") or limit - used < 1
 
 
 @pytest.mark.parametrize(

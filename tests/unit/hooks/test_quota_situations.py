@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.exceptions import AccessDeniedError
 from airflow_provider_llmbeam.hooks.model_access import ModelAccess
 from airflow_provider_llmbeam.hooks.probe import Prober
-from airflow_provider_llmbeam.hooks.quota import QuotaHook
+from airflow_provider_llmbeam.hooks.quota import QuotaHook, unit_of
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ManualClock, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model import parse_model
@@ -92,7 +93,7 @@ SITUATIONS = [
         "degraded",
         ("5.0% were rejected",),
         traffic(requests_per_minute=95, rejected_per_minute=5),
-        rate=95 * 0.95,
+        rate=95,
     ),
     Situation(
         "pool: nine in ten rejected",
@@ -290,6 +291,14 @@ SITUATIONS = [
         sandbox={"gpu_quota": {"us-central1": {"NVIDIA_L4": 4}}},
     ),
     Situation(
+        "accelerators: use is not shown",
+        GPU,
+        "degraded",
+        ("none of them is shown as used",),
+        hidden("allocation/usage"),
+        sandbox={"gpu_quota": {"us-central1": {"NVIDIA_L4": 4}}},
+    ),
+    Situation(
         "accelerators: limit too small",
         GPU,
         "exhausted",
@@ -334,8 +343,7 @@ def test_the_verdict_and_the_sentence_follow_from_what_the_cloud_shows(situation
         for words in situation.words:
             assert words in found.sentence
         if situation.rate is not None:
-            rate = found.requests_per_minute if found.requests_per_minute is not None else found.tokens_per_minute
-            assert rate == pytest.approx(situation.rate)
+            assert [*found.rates.values()] == [pytest.approx(situation.rate)]
 
 
 def test_a_limit_that_is_raised_while_waiting_is_seen(clock, monkeypatch):
@@ -352,7 +360,32 @@ def test_a_limit_that_is_raised_while_waiting_is_seen(clock, monkeypatch):
             "gemini-embedding-001", location="us-central1", minutes=10, requests_per_minute=240
         )
         found = hook.health("us-central1")
-        assert (found.verdict, found.requests_per_minute) == ("healthy", pytest.approx(0.95 * 720))
+        assert (found.verdict, found.rates) == ("healthy", {"requests": pytest.approx(0.95 * 720)})
+
+
+def test_a_quota_of_accelerators_that_may_not_be_read_is_no_evidence_to_wait_for(clock, monkeypatch):
+    with Sandbox(clock=clock) as sandbox, Proxy(sandbox) as proxy:
+        for name, value in proxy.environment().items():
+            monkeypatch.setenv(name, value)
+        sandbox.faults.every("cloudquotas.quotaInfos.list", 1, DENIED)
+        with pytest.raises(AccessDeniedError, match=r"roles/cloudquotas\.viewer"):
+            QuotaHook(endpoint=VertexEndpoint.parse(GPU), project=PROJECT, now=clock).health("us-central1")
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        ("generate_content_requests_per_minute_per_project_per_base_model", "requests"),
+        ("generate_content_input_tokens_per_minute_per_base_model", "input_tokens"),
+        ("global_online_prediction_output_tokens_per_minute_per_base_model", "output_tokens"),
+        ("aiplatform.googleapis.com/online_prediction_requests_per_base_model", "requests"),
+        ("flex_requests_per_minute_per_project_per_base_model", None),
+        ("long_running_online_prediction_requests_per_base_model", None),
+        ("online_prediction_requests_per_day_per_base_model", None),
+    ],
+)
+def test_a_quota_that_a_job_does_not_use_is_none(metric, unit):
+    assert unit_of(metric) == unit
 
 
 def look(situation, clock):

@@ -24,7 +24,7 @@ def limit_in(info, location, **names):
     for one in info["dimensionsInfos"]:
         is_meant = all(names.get(name) == value for name, value in one.get("dimensions", {}).items())
         if is_meant and location in one["applicableLocations"]:
-            return one["details"]["value"]
+            return one["details"].get("value", "0")
     return None
 
 

@@ -15,12 +15,14 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
+from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from airflow_provider_llmbeam.triggers import patient
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
 NAME = "gemini-2.5-flash"
 MODEL = {"type": "gemini", "name": NAME, "project": "llmbeam-sandbox"}
 GENERATE = "gemini.generateContent"
+SERVED = {"type": "vertex_endpoint", "name": "g/embeddinggemma", "endpoint": "projects/p/locations/l/endpoints/1"}
 MODES = {
     "deferrable": {},
     "poke": {"deferrable": False},
@@ -82,7 +84,7 @@ def test_without_room_it_waits_in_the_triggerer(google, sandbox):
         "model": MODEL,
         "min_fit_ratio": 1.0,
         "probe_requests": 0,
-        "max_probe_usd": 0.01,
+        "max_probe_usd": 0.05,
     }
 
 
@@ -171,7 +173,9 @@ def test_trying_costs_no_more_than_it_may(google, sandbox, monkeypatch):
     found = executed(sensor(max_probe_usd=0.000018))
     assert sandbox.stats()["methods"][GENERATE]["calls"] == 3
     assert found["probe_usd"] <= 0.000018
-    with pytest.raises(AirflowSensorTimeout, match="No request was sent to try"):
+    with pytest.raises(AirflowSensorTimeout, match="No request was sent to try: `max_probe_usd` is used up"):
+        executed(sensor(max_probe_usd=1e-9, timeout=0, deferrable=False))
+    with pytest.raises(AirflowSensorTimeout, match="is unknown: Cloud Monitoring shows no request"):
         executed(sensor(max_probe_usd=0, timeout=0, deferrable=False))
 
 
@@ -249,12 +253,42 @@ def test_a_whole_job_says_its_demand_by_itself(google, sandbox, tmp_path):
     assert (found["expected_seconds"], found["fit_ratio"]) == (600.0, 1.0)
     assert made.demand["output_tokens_per_row"] == 10
     assert sandbox.stats()["methods"][GENERATE]["calls"] == 8  # those sent to try
+    with pytest.raises(JobSpecError, match="would read the whole source of `demand` at each look"):
+        sensor(demand=job, **MODES["reschedule"])
     with pytest.raises(JobSpecError, match=r"`prompt\.template`"):
         sensor(demand=job | {"prompt": {"template": "{{ row.id"}})
 
 
 class Named(Task):
     dag_id, task_id, run_id, map_index = "dag", "gate", "run", -1
+
+
+@pytest.mark.parametrize(
+    ("model", "embeds", "asks_for_vectors"),
+    [
+        ({"type": "openai", "name": "BAAI/bge-m3"}, True, True),
+        ({"type": "openai", "name": "BAAI/bge-m3"}, None, False),
+        ({"type": "gemini", "name": "gemini-embedding-001"}, None, True),
+        (SERVED, None, False),
+    ],
+)
+def test_what_is_sent_to_try_asks_for_what_the_job_asks_for(model, embeds, asks_for_vectors):
+    asked = QuotaQuestion.parse({"model": model, "embeds": embeds})
+    assert asked.asks_for_vectors is asks_for_vectors
+
+
+def test_what_comes_from_an_xcom_is_as_good_as_what_is_literal():
+    made = sensor(window="{{ ti.xcom_pull('w') }}", demand="{{ ti.xcom_pull('job') }}")
+    made.window, made.demand = timedelta(hours=1), {"prompt": {"template": "{{ row.text }}"}, "source": {}}
+    assert made._question()["window_seconds"] == 3600.0
+    assert made._job_data("name")["prompt"] == {"template": "{{ row.text }}"}
+
+
+def test_a_job_that_asks_nothing_waits_for_nothing(google, sandbox):
+    full(sandbox)
+    demand = {"rows": 0, "input_tokens_per_row": 0}
+    found = executed(sensor(demand=demand, probe_requests=0))
+    assert found["verdict"] == "exhausted"
 
 
 def test_the_job_takes_the_limits_of_the_sensor():
