@@ -177,7 +177,7 @@ def test_a_job_takes_model_and_limits_of_the_sensor_that_let_it_start(cloud, run
     found = cloud.airflow.xcom("gated", run.run_id, GATE)
     assert found["verdict"] == "degraded"
     assert found["limits"]["max_in_flight"] == 2
-    assert 1000 < found["limits"]["requests_per_minute"] < 1720
+    assert 1000 < found["limits"]["requests_per_minute"] <= 1720  # the busiest minute: 1,710 and the last 10
     rendered = cloud.airflow.task("gated", run.run_id, "ask")["rendered_fields"]
     assert rendered["limits"] == found["limits"]
     assert rendered["model"] == found["model"] | {"location": "global"}
