@@ -30,7 +30,7 @@ from airflow_provider_llmbeam.spec.identity import JOB_LABEL, identity
 DAGS = Path(__file__).parent / "dags"
 PAGE = Path(__file__).parents[2] / "docs" / "dataflow-cases.md"
 TASK = "ask"
-PATIENCE_SECONDS = 240
+PATIENCE_SECONDS = 400
 #: Per second a job answers four rows: two at a time, half a second each.
 LATENCY = Latency(mean_seconds=0.5)
 #: Answers that a cancelled job may take with it: one batch of four in each of a worker's four threads. An object
