@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
 from airflow_provider_llmbeam.hooks.model_access import open_model
@@ -30,11 +30,6 @@ class Ready:
     def to_event(self) -> dict[str, Any]:
         """As plain JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_event(cls, event: Mapping[str, Any]) -> Self:
-        """Reads what `to_event` wrote."""
-        return cls(**event)
 
 
 class ReadyWatch:

@@ -10,21 +10,8 @@ from typing import Any
 
 from airflow_provider_llmbeam.sandbox.objects import ObjectStore
 from airflow_provider_llmbeam.sandbox.replies import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.rest import RestError, Wording
+from airflow_provider_llmbeam.sandbox.rest import STATUSES, RestError, Wording
 
-# Source: google/rpc/code.proto.
-_STATUS = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    409: "ALREADY_EXISTS",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
 _REGION = re.compile(r"[a-z]+-[a-z]+\d{1,2}")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,1022}[a-z0-9])?")
 # Families and shapes. Source: docs.cloud.google.com/compute/docs/machine-resource.
@@ -44,13 +31,13 @@ class DataflowWording(Wording):
         body = {
             "code": error.http_status,
             "message": error.message or self.messages.get(error.http_status, f"HTTP {error.http_status}."),
-            "status": error.reason or _STATUS.get(error.http_status, "UNKNOWN"),
+            "status": error.reason or STATUSES.get(error.http_status, "UNKNOWN"),
         }
         return json_reply({"error": body}, http_status=error.http_status)
 
 
 WORDING = DataflowWording(
-    reasons=_STATUS,
+    reasons=STATUSES,
     messages={
         401: "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or "
         "other valid authentication credential.",

@@ -73,10 +73,11 @@ STATUSES: Mapping[int, str] = {
     409: "ALREADY_EXISTS",
     429: "RESOURCE_EXHAUSTED",
     500: "INTERNAL",
+    501: "UNIMPLEMENTED",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-"""HTTP status to `google.rpc.Code`, as the newer APIs call it."""
+"""HTTP status to `google.rpc.Code`, as the newer APIs call it. Source: google/rpc/code.proto."""
 
 
 class StatusWording(Wording):

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.sandbox.gpus import GPUS, Gpu, gpu_named, machine_fault
 from airflow_provider_llmbeam.sandbox.replies import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.rest import RestError, Wording
+from airflow_provider_llmbeam.sandbox.rest import STATUSES, RestError, Wording
 
 SHARED_SUFFIX = "-aiplatform.googleapis.com"
 DEDICATED_SUFFIX = ".prediction.vertexai.goog"
@@ -18,19 +18,6 @@ _TYPE = "type.googleapis.com/google.rpc."
 _ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,9}")
 _REGION = re.compile(r"[a-z]+-[a-z]+\d{1,2}")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
-# Source: google/rpc/code.proto.
-_STATUS = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    409: "ALREADY_EXISTS",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
 
 
 class DetailedError(RestError):
@@ -57,7 +44,7 @@ class VertexWording(Wording):
 
 
 WORDING = VertexWording(
-    reasons=_STATUS,
+    reasons=STATUSES,
     messages={
         401: "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or "
         "other valid authentication credential.",
