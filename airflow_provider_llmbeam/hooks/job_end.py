@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.hooks.dataflow_job import JobAddress
+from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.hooks.poller import End, Outcome
 
 #: Last line of a worker's traceback, where the error is one of ours. Beam adds where it came from.

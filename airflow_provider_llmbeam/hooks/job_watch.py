@@ -10,7 +10,7 @@ from typing import Protocol
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import CloudError
-from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob, JobAddress
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.hooks.job_end import JobEnd, job_end
 from airflow_provider_llmbeam.hooks.poller import (
     CANCELLING_SECONDS,

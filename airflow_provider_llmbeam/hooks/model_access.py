@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, VertexEndpointModel, parse_model
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.hooks.google import GoogleHook
+    from airflow_provider_llmbeam.google_cloud.base import GoogleHook
 
 
 class ModelAccess:
@@ -72,9 +72,9 @@ class ModelAccess:
 
     def _token(self, audience: str | None) -> str:
         # Here and not above: Google's clients are loaded where they are needed.
-        from airflow_provider_llmbeam.hooks.google import GoogleHook
-        from airflow_provider_llmbeam.hooks.google_errors import usable_connection
-        from airflow_provider_llmbeam.hooks.google_tokens import access_token, id_token
+        from airflow_provider_llmbeam.google_cloud.base import GoogleHook
+        from airflow_provider_llmbeam.google_cloud.errors import usable_connection
+        from airflow_provider_llmbeam.google_cloud.tokens import access_token, id_token
 
         if self._hook is None:
             self._hook = GoogleHook(gcp_conn_id=self._gcp_conn_id, impersonation_chain=self._impersonation_chain)

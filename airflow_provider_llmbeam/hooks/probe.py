@@ -13,6 +13,7 @@ import requests
 from requests import Session
 from urllib3.exceptions import HTTPError
 
+from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
 from airflow_provider_llmbeam.hooks.probe_reply import Outcome, ProbeReply, no_reply, read_reply
 from airflow_provider_llmbeam.hooks.probe_request import (
     INPUT_TOKENS,
@@ -20,7 +21,6 @@ from airflow_provider_llmbeam.hooks.probe_request import (
     ProbeRequest,
     probe_request,
 )
-from airflow_provider_llmbeam.hooks.shared_connections import with_shared_connections
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.price import Price, price_of
 

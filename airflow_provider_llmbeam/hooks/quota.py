@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, JobSpecError
+from airflow_provider_llmbeam.google_cloud.base import GoogleHook
+from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
 from airflow_provider_llmbeam.hooks.accelerator_need import accelerator_need
 from airflow_provider_llmbeam.hooks.cloud_quotas import UNLIMITED, QuotaLimit, read_limits
-from airflow_provider_llmbeam.hooks.google import GoogleHook
-from airflow_provider_llmbeam.hooks.google_rest import GoogleRest
 from airflow_provider_llmbeam.hooks.monitoring import MonitoringReader
 from airflow_provider_llmbeam.hooks.probe import Probe
 from airflow_provider_llmbeam.hooks.quota_evidence import (

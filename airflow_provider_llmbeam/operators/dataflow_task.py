@@ -49,7 +49,7 @@ class DataflowTask:
         Raises:
             JobSpecError: Neither names one.
         """
-        from airflow_provider_llmbeam.hooks.google_errors import before_submission
+        from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
         with before_submission():
             return self._hook(location, None).project
@@ -61,7 +61,7 @@ class DataflowTask:
             JobSpecError: Dataflow does not take it; nothing was billed.
             LLMBeamError: It is not known whether there is a job; a retry finds it.
         """
-        from airflow_provider_llmbeam.hooks.google_errors import before_submission
+        from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
         hook = self._hook(runner.location, runner.project)
         jobs = TaskJobs(hook, self._store, self._log)

@@ -276,7 +276,7 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
     """
     if spec.project is not None:
         return spec
-    from airflow_provider_llmbeam.hooks.google_errors import before_submission
+    from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
     with before_submission():
         site = site_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
+from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
 from airflow_provider_llmbeam.hooks.wait import Wait, wait
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, XComLink, dataflow_url, output_url

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
-from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob, JobAddress
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.spec.identity import dataflow_name, identity, spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec

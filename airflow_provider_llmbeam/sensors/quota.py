@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
+from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd
 from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
 from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudError
-from airflow_provider_llmbeam.hooks.dataflow_job import JobAddress
+from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.hooks.job_watch import Dataflow, JobWatch
 from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS, JobPoller
 from airflow_provider_llmbeam.hooks.progress_log import Log, cost_of_tokens

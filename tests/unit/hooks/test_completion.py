@@ -9,8 +9,8 @@ from google.auth import credentials as auth
 from google.oauth2.credentials import Credentials
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
+from airflow_provider_llmbeam.google_cloud.tokens import access_token, id_token
 from airflow_provider_llmbeam.hooks.completion import ask, question
-from airflow_provider_llmbeam.hooks.google_tokens import access_token, id_token
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.exceptions import (
     JobUnreachableError,
     TooManyDeadError,
 )
-from airflow_provider_llmbeam.hooks.dataflow_job import JobAddress
+from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.hooks.job_end import JobEnd, failure, job_end
 from airflow_provider_llmbeam.hooks.poller import End
 

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
-from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob, JobAddress
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.hooks.job_watch import JobWatch
 from airflow_provider_llmbeam.hooks.poller import JobPoller
 from airflow_provider_llmbeam.hooks.progress_log import cost_of_tokens

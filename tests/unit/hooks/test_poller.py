@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, CloudUnavailableError
-from airflow_provider_llmbeam.hooks.dataflow_job import PHASES, DataflowJob
+from airflow_provider_llmbeam.google_cloud.dataflow_job import PHASES, DataflowJob
 from airflow_provider_llmbeam.hooks.poller import (
     MAX_CANCELLING_SECONDS,
     MAX_DENIED,

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
-from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
 from airflow_provider_llmbeam.triggers import dataflow as module
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger

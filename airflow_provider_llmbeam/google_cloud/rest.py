@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, GoogleHook, retry
-from airflow_provider_llmbeam.hooks.google_errors import CloudRequest, translated, usable_connection
-from airflow_provider_llmbeam.hooks.google_tokens import token_request
-from airflow_provider_llmbeam.hooks.shared_connections import with_shared_connections
+from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
+from airflow_provider_llmbeam.google_cloud.tokens import token_request
 
 #: Of all tries of one request: a sensor looks again soon.
 TRY_SECONDS = 15.0

@@ -7,7 +7,7 @@ from typing import Any
 from requests import Session
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
-from airflow_provider_llmbeam.hooks.shared_connections import with_shared_connections
+from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
 
 
 def token_request() -> Any:

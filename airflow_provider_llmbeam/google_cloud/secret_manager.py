@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, JobSpecError
-from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, GoogleHook, retry
-from airflow_provider_llmbeam.hooks.google_errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
 
 
 def read_secret(hook: GoogleHook, version: str) -> str:

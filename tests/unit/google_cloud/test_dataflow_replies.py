@@ -7,7 +7,7 @@ import pytest
 from google.cloud.dataflow_v1beta3 import Job, JobMessage, JobMetrics, JobState
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.hooks.dataflow_replies import counts_of, job_of, texts_of
+from airflow_provider_llmbeam.google_cloud.dataflow_replies import counts_of, job_of, texts_of
 
 
 def metric(name, value, *, step="s1", tentative=False, namespace="llmbeam"):

@@ -6,10 +6,10 @@ import pytest
 from requests import Session
 from requests.exceptions import SSLError
 
-from airflow_provider_llmbeam.hooks.google import GoogleHook
-from airflow_provider_llmbeam.hooks.google_errors import CloudRequest
-from airflow_provider_llmbeam.hooks.google_rest import GoogleRest
-from airflow_provider_llmbeam.hooks.shared_connections import with_shared_connections
+from airflow_provider_llmbeam.google_cloud.base import GoogleHook
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest
+from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
+from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
 
 URL = "https://monitoring.googleapis.com/v3/projects/llmbeam-sandbox/timeSeries"
 

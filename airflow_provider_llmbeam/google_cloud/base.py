@@ -10,7 +10,7 @@ from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
 from airflow.sdk import Connection
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
-from airflow_provider_llmbeam.hooks.google_errors import is_transient, usable_connection
+from airflow_provider_llmbeam.google_cloud.errors import is_transient, usable_connection
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry

@@ -19,8 +19,8 @@ def google_credentials(spec: JobSpec, gcp_conn_id: str) -> Iterator[None]:
     if not uses_google(spec):
         yield
         return
-    from airflow_provider_llmbeam.hooks.google import GoogleHook
-    from airflow_provider_llmbeam.hooks.google_errors import before_submission, usable_connection
+    from airflow_provider_llmbeam.google_cloud.base import GoogleHook
+    from airflow_provider_llmbeam.google_cloud.errors import before_submission, usable_connection
 
     with before_submission(), usable_connection(gcp_conn_id):
         key_file = GoogleHook(gcp_conn_id=gcp_conn_id).provide_gcp_credential_file_as_context()

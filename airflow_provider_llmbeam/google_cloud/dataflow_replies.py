@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.counts import NAMESPACE, Counts
-from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 
 if TYPE_CHECKING:
     from google.cloud.dataflow_v1beta3 import Job, JobMessage, MetricUpdate
