@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.hooks.provisioning import (
     Provisioner,
     Remove,
 )
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
 
 #: For a look of another thread to end.

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.hooks.poller import (
     OverBudget,
 )
 from airflow_provider_llmbeam.hooks.progress_log import Cost, Log, ProgressLog
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
 
 #: Before the first look at a job that replaced another.
 FOLLOWING_SECONDS = 1.0

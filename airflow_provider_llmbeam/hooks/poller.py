@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError, CloudNotFoundError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import PHASES, DataflowJob
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
 
 #: No look sooner after a deferral: Airflow 3.3 with LocalExecutor loses tasks that resume within about 5 s.
 FIRST_LOOK_SECONDS = 10.0

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError
 from airflow_provider_llmbeam.hooks.endpoint_fault import Fault
 from airflow_provider_llmbeam.hooks.endpoint_part import Seen, still_billing
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
 
 #: Failed looks in a row, and their time, before waiting ends: whichever is later.
 MAX_FAILURES = 10

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.hooks.progress_log import Log
 from airflow_provider_llmbeam.hooks.quota import QuotaHook
 from airflow_provider_llmbeam.hooks.quota_health import QuotaHealth
 from airflow_provider_llmbeam.hooks.quota_plan import Fit, best, fit, may_start, recommended_limits
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 
 

@@ -13,11 +13,11 @@ from airflow_provider_llmbeam.hooks.endpoint_removal import remove
 from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch, ProvisionEnd
 from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
 from airflow_provider_llmbeam.hooks.site import site_factory
-from airflow_provider_llmbeam.hooks.wait import Wait, wait
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
 from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.operators.run_inference import job_name
+from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint_identity import (

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_llmbeam.hooks.connections import Connections
-from airflow_provider_llmbeam.hooks.patience import Patience, PatientWatch
 from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.hooks.progress_log import Log
-from airflow_provider_llmbeam.hooks.wait import End, Watch
+from airflow_provider_llmbeam.polling.poller import End, Watch
+from airflow_provider_llmbeam.polling.schedule import Patience, PatientWatch
 from airflow_provider_llmbeam.triggers.look import LookTrigger
 
 #: Of the first wait: sensors that were deferred at once do not look at once.

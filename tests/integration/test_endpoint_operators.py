@@ -12,7 +12,6 @@ from airflow.sdk import DAG, task, task_group
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks import endpoint_removal
-from airflow_provider_llmbeam.hooks.wait import wait
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
     ReserveEndpointOperator,
@@ -21,6 +20,7 @@ from airflow_provider_llmbeam.operators.endpoint import (
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
+from airflow_provider_llmbeam.polling.poller import wait
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.sweep import main

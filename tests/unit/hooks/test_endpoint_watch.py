@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
 from airflow_provider_llmbeam.hooks.endpoint_watch import ProvisionEnd
 from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
 from airflow_provider_llmbeam.hooks.site import site_factory
-from airflow_provider_llmbeam.hooks.wait import Wait, wait
+from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_labels

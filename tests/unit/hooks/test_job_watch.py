@@ -8,7 +8,7 @@ from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobA
 from airflow_provider_llmbeam.hooks.job_watch import JobWatch
 from airflow_provider_llmbeam.hooks.poller import JobPoller
 from airflow_provider_llmbeam.hooks.progress_log import cost_of_tokens
-from airflow_provider_llmbeam.hooks.wait import Wait, wait
+from airflow_provider_llmbeam.polling.poller import Wait, wait
 
 PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 1.0}
 

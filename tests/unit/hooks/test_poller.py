@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.hooks.poller import (
     OverBudget,
     PollMemory,
 )
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
 
 ENDS = {
     "JOB_STATE_DONE": "succeeded",

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.hooks.probe import MAX_UNANSWERED, Probe, Prober, 
 from airflow_provider_llmbeam.hooks.probe_reply import ProbeReply, read_reply
 from airflow_provider_llmbeam.hooks.probe_request import probe_request
 from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
-from airflow_provider_llmbeam.hooks.wait import wait
+from airflow_provider_llmbeam.polling.poller import wait
 from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, Quota, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_labels

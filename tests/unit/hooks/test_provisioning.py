@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.hooks.provisioning import (
     ProvisionMemory,
     Remove,
 )
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
 
 KEY = {"llmbeam-key": "k", "llmbeam-try": "2"}
 NAME = "projects/p/locations/us-central1/endpoints/llmbeam-k"

@@ -4,7 +4,7 @@ import asyncio
 from contextvars import ContextVar
 from threading import Barrier
 
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.triggers import look as module
 from airflow_provider_llmbeam.triggers.look import LookTrigger
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from airflow_provider_llmbeam.hooks.patience import Patience
 from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.schedule import Patience
 from airflow_provider_llmbeam.triggers import look
 from airflow_provider_llmbeam.triggers.patient import PatientTrigger
 

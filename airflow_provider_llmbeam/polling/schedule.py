@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.progress_log import Log
-from airflow_provider_llmbeam.hooks.wait import End, Wait, Watch
+from airflow_provider_llmbeam.polling.poller import End, Wait, Watch
 
 #: Between two looks, whatever was asked for: a look may cost something.
 MIN_SECONDS = 1.0

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError, JobSpecError
-from airflow_provider_llmbeam.hooks.patience import (
+from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.schedule import (
     MIN_SECONDS,
     Patience,
     PatientEnd,
     PatientWatch,
     wait_seconds,
 )
-from airflow_provider_llmbeam.hooks.wait import Wait
 
 log = logging.getLogger(__name__)
 START = 1_000.0
