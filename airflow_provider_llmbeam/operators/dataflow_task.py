@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.hooks.flex_template import environment
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
-from airflow_provider_llmbeam.operators.job_process import JobProcess
 from airflow_provider_llmbeam.operators.task_job import TaskJob, TaskJobs
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.source import FilesSource
+from airflow_provider_llmbeam.tasks.process import JobProcess
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 if TYPE_CHECKING:

@@ -14,8 +14,6 @@ from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch, Provisi
 from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
 from airflow_provider_llmbeam.hooks.site import site_factory
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
@@ -29,6 +27,8 @@ from airflow_provider_llmbeam.spec.endpoint_identity import (
 )
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
 try:

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
 from airflow_provider_llmbeam.hooks.site import ENDPOINT_TYPES, site_factory
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

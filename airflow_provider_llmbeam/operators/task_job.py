@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
     from airflow_provider_llmbeam.hooks.storage import StorageHook
-    from airflow_provider_llmbeam.operators.job_process import Log
+    from airflow_provider_llmbeam.tasks.process import Log
 
 #: Under which a task's state store (Airflow 3.3) keeps the job; it outlives retries and clears.
 STORE_KEY = "llmbeam_job"

@@ -18,9 +18,9 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_llmbeam.hooks.connections import Connections
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import Patience, PatientEnd, PatientWatch
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.triggers.patient import PatientTrigger
 
 try:

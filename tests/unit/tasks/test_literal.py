@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.operators.literal import is_pending, literal_problems, plain
 from airflow_provider_llmbeam.spec import EchoModel, FilesSource, GeminiModel, JobSpec, Limits
+from airflow_provider_llmbeam.tasks.literal import is_pending, literal_problems, plain
 
 
 class Reference:
