@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError
 from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, still_billing
 from airflow_provider_llmbeam.hooks.endpoint_site import EndpointSite
-from airflow_provider_llmbeam.hooks.progress_log import Log
 
 #: Between two rounds.
 ROUND_SECONDS = 5.0

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from airflow_provider_llmbeam import exceptions
+from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.exceptions import CloudError, EndpointFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.endpoint_fault import Fault
 from airflow_provider_llmbeam.hooks.endpoint_part import Seen
 from airflow_provider_llmbeam.hooks.endpoint_removal import removal_round, remove
 from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan, EndpointSite, SiteFactory
-from airflow_provider_llmbeam.hooks.progress_log import Log
 from airflow_provider_llmbeam.hooks.provisioning import (
     Adopt,
     Ask,

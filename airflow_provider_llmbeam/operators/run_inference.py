@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.dataflow.launcher import DataflowTask
+from airflow_provider_llmbeam.dataflow.outcome import JobEnd
+from airflow_provider_llmbeam.dataflow.registry import TaskJob
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
-from airflow_provider_llmbeam.hooks.job_end import JobEnd
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, XComLink, dataflow_url, output_url
-from airflow_provider_llmbeam.operators.dataflow_task import DataflowTask
-from airflow_provider_llmbeam.operators.task_job import TaskJob
 from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner

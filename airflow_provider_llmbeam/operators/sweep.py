@@ -15,8 +15,8 @@ from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_llmbeam.dataflow.progress_log import Log
     from airflow_provider_llmbeam.hooks.endpoint_sweep import SweepManifest
-    from airflow_provider_llmbeam.hooks.progress_log import Log
 
 #: A job of an LLM that runs for longer has been forgotten.
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 from airflow_provider_llmbeam import exceptions
+from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.hooks.progress_log import Log
 from airflow_provider_llmbeam.polling.poller import End, Wait, Watch
 
 #: Between two looks, whatever was asked for: a look may cost something.

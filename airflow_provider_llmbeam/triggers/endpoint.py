@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_llmbeam.dataflow.progress_log import Log
+from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
 from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch
-from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
-from airflow_provider_llmbeam.hooks.progress_log import Log
 from airflow_provider_llmbeam.hooks.provisioning import Provisioner, ProvisionMemory
 from airflow_provider_llmbeam.hooks.site import site_factory
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_llmbeam.hooks.progress_log import Log
+from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.polling.poller import End, Wait, Watch
 
 WatchT = TypeVar("WatchT", bound=Watch[End])

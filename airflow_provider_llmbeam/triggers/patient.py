@@ -7,9 +7,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_llmbeam.dataflow.progress_log import Log
+from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.hooks.connections import Connections
-from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
-from airflow_provider_llmbeam.hooks.progress_log import Log
 from airflow_provider_llmbeam.polling.poller import End, Watch
 from airflow_provider_llmbeam.polling.schedule import Patience, PatientWatch
 from airflow_provider_llmbeam.triggers.look import LookTrigger

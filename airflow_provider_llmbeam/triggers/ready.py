@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.hooks.progress_log import Log
+from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.triggers.patient import PatientTrigger
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
+from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import Patience
 from airflow_provider_llmbeam.triggers import look

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.dataflow.registry import CLOCK_SECONDS, END_SECONDS, STORE_KEY, TaskJob, TaskJobs
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.operators.task_job import CLOCK_SECONDS, END_SECONDS, STORE_KEY, TaskJob, TaskJobs
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import dataflow_name, identity, labels
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from airflow_provider_llmbeam.dataflow.flex_template import environment
+from airflow_provider_llmbeam.dataflow.outcome import JobEnd
+from airflow_provider_llmbeam.dataflow.registry import TaskJob, TaskJobs
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.hooks.flex_template import environment
-from airflow_provider_llmbeam.hooks.job_end import JobEnd
-from airflow_provider_llmbeam.operators.task_job import TaskJob, TaskJobs
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.price import price_of

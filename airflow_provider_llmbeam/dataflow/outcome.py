@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from airflow_provider_llmbeam import exceptions
+from airflow_provider_llmbeam.dataflow.state_machine import End, Outcome
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
-from airflow_provider_llmbeam.hooks.poller import End, Outcome
 
 #: Last line of a worker's traceback, where the error is one of ours. Beam adds where it came from.
 _OUR_ERROR = re.compile(

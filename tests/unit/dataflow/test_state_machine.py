@@ -7,9 +7,7 @@ from google.cloud.dataflow_v1beta3 import JobState
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, CloudUnavailableError
-from airflow_provider_llmbeam.google_cloud.dataflow_job import PHASES, DataflowJob
-from airflow_provider_llmbeam.hooks.poller import (
+from airflow_provider_llmbeam.dataflow.state_machine import (
     MAX_CANCELLING_SECONDS,
     MAX_DENIED,
     MAX_FAILING_SECONDS,
@@ -22,6 +20,8 @@ from airflow_provider_llmbeam.hooks.poller import (
     OverBudget,
     PollMemory,
 )
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, CloudUnavailableError
+from airflow_provider_llmbeam.google_cloud.dataflow_job import PHASES, DataflowJob
 from airflow_provider_llmbeam.polling.poller import Wait
 
 ENDS = {

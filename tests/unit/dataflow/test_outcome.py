@@ -5,6 +5,8 @@ import json
 import pytest
 
 from airflow_provider_llmbeam import exceptions
+from airflow_provider_llmbeam.dataflow.outcome import JobEnd, failure, job_end
+from airflow_provider_llmbeam.dataflow.state_machine import End
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
     JobCancelledError,
@@ -14,8 +16,6 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyDeadError,
 )
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
-from airflow_provider_llmbeam.hooks.job_end import JobEnd, failure, job_end
-from airflow_provider_llmbeam.hooks.poller import End
 
 ADDRESS = JobAddress("acme-prod", "europe-west1", "2026-11-20_01")
 JOURNAL = "gs://rows/state/nightly/journal/"

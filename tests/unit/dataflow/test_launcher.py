@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.operators.dataflow_task import DataflowTask
+from airflow_provider_llmbeam.dataflow.launcher import DataflowTask
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.exceptions import CloudError
-from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
-from airflow_provider_llmbeam.hooks.job_end import JobEnd, job_end
-from airflow_provider_llmbeam.hooks.poller import (
+from airflow_provider_llmbeam.dataflow.outcome import JobEnd, job_end
+from airflow_provider_llmbeam.dataflow.progress_log import Cost, Log, ProgressLog
+from airflow_provider_llmbeam.dataflow.state_machine import (
     CANCELLING_SECONDS,
     Decision,
     End,
@@ -20,7 +19,8 @@ from airflow_provider_llmbeam.hooks.poller import (
     JobPoller,
     OverBudget,
 )
-from airflow_provider_llmbeam.hooks.progress_log import Cost, Log, ProgressLog
+from airflow_provider_llmbeam.exceptions import CloudError
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.polling.poller import Wait
 
 #: Before the first look at a job that replaced another.

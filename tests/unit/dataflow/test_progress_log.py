@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.hooks.progress_log import ProgressLog, cost_of_tokens
+from airflow_provider_llmbeam.dataflow.progress_log import ProgressLog, cost_of_tokens
 
 PRICE = {"input_usd_per_million_tokens": 0.3, "output_usd_per_million_tokens": 2.5}
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.dataflow.monitor import JobWatch
+from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
+from airflow_provider_llmbeam.dataflow.state_machine import JobPoller
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
-from airflow_provider_llmbeam.hooks.job_watch import JobWatch
-from airflow_provider_llmbeam.hooks.poller import JobPoller
-from airflow_provider_llmbeam.hooks.progress_log import cost_of_tokens
 from airflow_provider_llmbeam.polling.poller import Wait, wait
 
 PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 1.0}
