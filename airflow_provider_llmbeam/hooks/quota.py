@@ -15,7 +15,6 @@ from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
 from airflow_provider_llmbeam.hooks.accelerator_need import accelerator_need
 from airflow_provider_llmbeam.hooks.cloud_quotas import UNLIMITED, QuotaLimit, read_limits
 from airflow_provider_llmbeam.hooks.monitoring import MonitoringReader
-from airflow_provider_llmbeam.hooks.probe import Probe
 from airflow_provider_llmbeam.hooks.quota_evidence import (
     STATED,
     Accelerators,
@@ -27,6 +26,7 @@ from airflow_provider_llmbeam.hooks.quota_evidence import (
 )
 from airflow_provider_llmbeam.hooks.quota_health import QuotaHealth, judge
 from airflow_provider_llmbeam.hooks.quota_metrics import QuotaMetrics
+from airflow_provider_llmbeam.probe.prober import Probe
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, VertexEndpointModel

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from airflow_provider_llmbeam.hooks.probe import Probe
 from airflow_provider_llmbeam.hooks.quota_evidence import (
     STATED,
     Accelerators,
@@ -18,6 +17,7 @@ from airflow_provider_llmbeam.hooks.quota_evidence import (
     Traffic,
     Unit,
 )
+from airflow_provider_llmbeam.probe.prober import Probe
 
 Verdict = Literal["healthy", "degraded", "exhausted", "unknown"]
 #: The worst last. `unknown` is not among them: it says nothing, and what is known counts.

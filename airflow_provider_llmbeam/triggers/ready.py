@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.triggers.patient import PatientTrigger
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.hooks.ready_watch import ReadyWatch
+    from airflow_provider_llmbeam.probe.readiness import ReadyWatch
 
 
 class EndpointReadyTrigger(PatientTrigger):
@@ -43,7 +43,7 @@ class EndpointReadyTrigger(PatientTrigger):
     def looker(self, log: Log) -> ReadyWatch:
         """Makes what asks; it has no lines of its own."""
         # Here and not above: a Dag file that defers must not load what asks.
-        from airflow_provider_llmbeam.hooks.ready_watch import ready_watch
+        from airflow_provider_llmbeam.probe.readiness import ready_watch
 
         return ready_watch(
             self.model, max_latency_seconds=self.max_latency_seconds, embeds=self.embeds, **self.connections

@@ -21,10 +21,10 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
-from airflow_provider_llmbeam.hooks.probe_reply import ProbeReply
-from airflow_provider_llmbeam.hooks.ready_watch import Ready, judged, named
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import PatientEnd
+from airflow_provider_llmbeam.probe.readiness import Ready, judged, named
+from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Sandbox
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.sensors.look import GRACE_SECONDS

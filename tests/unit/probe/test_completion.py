@@ -10,7 +10,7 @@ from google.oauth2.credentials import Credentials
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
 from airflow_provider_llmbeam.google_cloud.tokens import access_token, id_token
-from airflow_provider_llmbeam.hooks.completion import ask, question
+from airflow_provider_llmbeam.probe.completion import ask, question
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from requests import Session
 from urllib3.exceptions import HTTPError
 
 from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
-from airflow_provider_llmbeam.hooks.probe_reply import Outcome, ProbeReply, no_reply, read_reply
-from airflow_provider_llmbeam.hooks.probe_request import (
+from airflow_provider_llmbeam.probe.reply import Outcome, ProbeReply, no_reply, read_reply
+from airflow_provider_llmbeam.probe.request import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
     ProbeRequest,

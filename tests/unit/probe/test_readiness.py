@@ -6,8 +6,8 @@ import pytest
 from google.cloud import aiplatform_v1 as v1
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
-from airflow_provider_llmbeam.hooks.ready_watch import Ready, ready_watch
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.probe.readiness import Ready, ready_watch
 from airflow_provider_llmbeam.sandbox import ManualClock, Sandbox
 
 LOCATION = "europe-west4"

@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
-from airflow_provider_llmbeam.hooks.model_access import ModelAccess, open_model
-from airflow_provider_llmbeam.hooks.probe import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd
-from airflow_provider_llmbeam.hooks.probe_reply import ProbeReply, read_reply
-from airflow_provider_llmbeam.hooks.probe_request import probe_request
 from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
 from airflow_provider_llmbeam.polling.poller import wait
+from airflow_provider_llmbeam.probe.model_access import ModelAccess, open_model
+from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd
+from airflow_provider_llmbeam.probe.reply import ProbeReply, read_reply
+from airflow_provider_llmbeam.probe.request import probe_request
 from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, Quota, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_labels

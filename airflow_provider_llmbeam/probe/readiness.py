@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
-from airflow_provider_llmbeam.hooks.model_access import open_model
-from airflow_provider_llmbeam.hooks.probe import Prober
-from airflow_provider_llmbeam.hooks.probe_reply import ProbeReply
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.probe.model_access import open_model
+from airflow_provider_llmbeam.probe.prober import Prober
+from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, VertexEndpointModel
 
 #: A slow answer is waited for this long, so that it can be said how slow it was.
