@@ -47,7 +47,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_llmbeam.hooks.dataflow",
                     "airflow_provider_llmbeam.hooks.endpoint",
                     "airflow_provider_llmbeam.hooks.llmbeam",
-                    "airflow_provider_llmbeam.hooks.quota",
+                    "airflow_provider_llmbeam.quota.hook",
                 ],
             }
         ],

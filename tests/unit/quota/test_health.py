@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.hooks.quota_evidence import Allowance, Evidence, Traffic
-from airflow_provider_llmbeam.hooks.quota_findings import MARGIN, MIN_SAMPLE, STALE_SECONDS
-from airflow_provider_llmbeam.hooks.quota_health import QuotaHealth, judge
 from airflow_provider_llmbeam.probe.prober import Probe, ProbeReply
+from airflow_provider_llmbeam.quota.evidence import Allowance, Evidence, Traffic
+from airflow_provider_llmbeam.quota.findings import MARGIN, MIN_SAMPLE, STALE_SECONDS
+from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
 
 NOW = 1_700_000_000.0
 

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
-from airflow_provider_llmbeam.hooks.quota import QuotaHook
-from airflow_provider_llmbeam.hooks.quota_health import QuotaHealth
-from airflow_provider_llmbeam.hooks.quota_plan import Fit, best, fit, may_start, recommended_limits
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.probe.model_access import ModelAccess
 from airflow_provider_llmbeam.probe.prober import Probe, Prober
+from airflow_provider_llmbeam.quota.health import QuotaHealth
+from airflow_provider_llmbeam.quota.hook import QuotaHook
+from airflow_provider_llmbeam.quota.recommendation import Fit, best, fit, may_start, recommended_limits
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 
 

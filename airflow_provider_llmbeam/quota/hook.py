@@ -12,10 +12,10 @@ from typing import TypeVar
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.base import GoogleHook
 from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
-from airflow_provider_llmbeam.hooks.accelerator_need import accelerator_need
-from airflow_provider_llmbeam.hooks.cloud_quotas import UNLIMITED, QuotaLimit, read_limits
-from airflow_provider_llmbeam.hooks.monitoring import MonitoringReader
-from airflow_provider_llmbeam.hooks.quota_evidence import (
+from airflow_provider_llmbeam.probe.prober import Probe
+from airflow_provider_llmbeam.quota.accelerators import accelerator_need
+from airflow_provider_llmbeam.quota.cloud_quotas import UNLIMITED, QuotaLimit, read_limits
+from airflow_provider_llmbeam.quota.evidence import (
     STATED,
     Accelerators,
     Allowance,
@@ -24,9 +24,9 @@ from airflow_provider_llmbeam.hooks.quota_evidence import (
     Traffic,
     Unit,
 )
-from airflow_provider_llmbeam.hooks.quota_health import QuotaHealth, judge
-from airflow_provider_llmbeam.hooks.quota_metrics import QuotaMetrics
-from airflow_provider_llmbeam.probe.prober import Probe
+from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
+from airflow_provider_llmbeam.quota.metrics import QuotaMetrics
+from airflow_provider_llmbeam.quota.monitoring import MonitoringReader
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, VertexEndpointModel

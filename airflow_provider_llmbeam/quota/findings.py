@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from airflow_provider_llmbeam.hooks.quota_evidence import (
+from airflow_provider_llmbeam.probe.prober import Probe
+from airflow_provider_llmbeam.quota.evidence import (
     STATED,
     Accelerators,
     Allowance,
@@ -17,7 +18,6 @@ from airflow_provider_llmbeam.hooks.quota_evidence import (
     Traffic,
     Unit,
 )
-from airflow_provider_llmbeam.probe.prober import Probe
 
 Verdict = Literal["healthy", "degraded", "exhausted", "unknown"]
 #: The worst last. `unknown` is not among them: it says nothing, and what is known counts.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.hooks.quota_health import QuotaHealth
-from airflow_provider_llmbeam.hooks.quota_plan import Fit, best, fit, may_start, recommended_limits
+from airflow_provider_llmbeam.quota.health import QuotaHealth
+from airflow_provider_llmbeam.quota.recommendation import Fit, best, fit, may_start, recommended_limits
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
-from airflow_provider_llmbeam.hooks.monitoring import MonitoringReader, Series
-from airflow_provider_llmbeam.hooks.quota_evidence import Allowance, Dedicated, Serving, Traffic, Unit
+from airflow_provider_llmbeam.quota.evidence import Allowance, Dedicated, Serving, Traffic, Unit
+from airflow_provider_llmbeam.quota.monitoring import MonitoringReader, Series
 
 _VERTEX = "aiplatform.googleapis.com"
 _ONLINE = f"{_VERTEX}/publisher/online_serving"

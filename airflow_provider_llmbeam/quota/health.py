@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from airflow_provider_llmbeam.hooks.quota_evidence import Evidence, Unit
-from airflow_provider_llmbeam.hooks.quota_findings import (
+from airflow_provider_llmbeam.quota.evidence import Evidence, Unit
+from airflow_provider_llmbeam.quota.findings import (
     RANKS,
     Bound,
     Finding,

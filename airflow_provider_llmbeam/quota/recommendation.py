@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_llmbeam.hooks.quota_evidence import Unit
-from airflow_provider_llmbeam.hooks.quota_findings import Verdict
-from airflow_provider_llmbeam.hooks.quota_health import QuotaHealth
+from airflow_provider_llmbeam.quota.evidence import Unit
+from airflow_provider_llmbeam.quota.findings import Verdict
+from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 

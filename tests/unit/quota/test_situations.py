@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
-from airflow_provider_llmbeam.hooks.quota import QuotaHook, unit_of
 from airflow_provider_llmbeam.probe.model_access import ModelAccess
 from airflow_provider_llmbeam.probe.prober import Prober
+from airflow_provider_llmbeam.quota.hook import QuotaHook, unit_of
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ManualClock, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model import parse_model
