@@ -45,7 +45,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_provider_llmbeam.hooks.cloud_run",
                     "airflow_provider_llmbeam.hooks.dataflow",
-                    "airflow_provider_llmbeam.hooks.endpoint",
+                    "airflow_provider_llmbeam.hooks.vertex_ai",
                     "airflow_provider_llmbeam.hooks.llmbeam",
                     "airflow_provider_llmbeam.quota.hook",
                 ],

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.endpoints.monitor import EndpointWatch, ProvisionEnd
+from airflow_provider_llmbeam.endpoints.platforms import site_factory
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisionMemory
+from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
-from airflow_provider_llmbeam.hooks.endpoint_removal import remove
-from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch, ProvisionEnd
-from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
-from airflow_provider_llmbeam.hooks.site import site_factory
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
 from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.polling.poller import Wait, wait

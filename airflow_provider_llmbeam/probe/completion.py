@@ -6,7 +6,7 @@ from typing import Any
 
 import requests
 
-from airflow_provider_llmbeam.hooks.endpoint_site import Answer
+from airflow_provider_llmbeam.endpoints.platform import Answer
 
 #: The first answer of a model that just loaded may take long.
 ANSWER_SECONDS = 60.0

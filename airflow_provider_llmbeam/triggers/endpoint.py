@@ -8,10 +8,10 @@ from typing import Any
 
 from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
-from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch
-from airflow_provider_llmbeam.hooks.provisioning import Provisioner, ProvisionMemory
-from airflow_provider_llmbeam.hooks.site import site_factory
+from airflow_provider_llmbeam.endpoints.monitor import EndpointWatch
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platforms import site_factory
+from airflow_provider_llmbeam.endpoints.provisioning import Provisioner, ProvisionMemory
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
 from airflow_provider_llmbeam.triggers.look import LookTrigger

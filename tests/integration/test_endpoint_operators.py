@@ -10,8 +10,8 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task, task_group
 
+from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks import endpoint_removal
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
     ReserveEndpointOperator,
@@ -386,7 +386,7 @@ def test_values_of_the_spec_are_taken_as_they_are():
 def strays(run_dag, sandbox, here):
     """One endpoint of each kind that is past its expiry, one that is not, and one that is nobody's."""
     from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook
-    from airflow_provider_llmbeam.hooks.endpoint import EndpointHook
+    from airflow_provider_llmbeam.hooks.vertex_ai import EndpointHook
 
     for name, spec in here.items():
         with DAG(f"stray_{name}", schedule=None) as dag:
@@ -459,7 +459,7 @@ def later(monkeypatch):
 
 
 def foreign(google, sandbox):
-    from airflow_provider_llmbeam.hooks.endpoint import EndpointHook
+    from airflow_provider_llmbeam.hooks.vertex_ai import EndpointHook
 
     hook = EndpointHook("us-central1", google.project)
     client = hook._client("EndpointServiceClient")

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisionMemory
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
-from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
 from airflow_provider_llmbeam.polling.poller import wait
 from airflow_provider_llmbeam.probe.model_access import ModelAccess, open_model
 from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd

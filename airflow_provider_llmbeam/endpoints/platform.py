@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_provider_llmbeam.hooks.endpoint_fault import Fault
-from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, Seen
+from airflow_provider_llmbeam.endpoints.fault import Fault
+from airflow_provider_llmbeam.endpoints.resource import Part, Running, Seen
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 
 

@@ -5,9 +5,9 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.endpoints.resource import Part, Running, still_billing
+from airflow_provider_llmbeam.endpoints.teardown import removal_step, remove
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError, RequestRefusedError
-from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, still_billing
-from airflow_provider_llmbeam.hooks.endpoint_removal import removal_step, remove
 
 PLACE = "projects/p/locations/us-central1"
 MODEL = Part("model", f"{PLACE}/models/m", {"llmbeam-key": "k"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointSite, SiteFactory
+from airflow_provider_llmbeam.endpoints.platform import EndpointSite, SiteFactory
 
 EndpointType = Literal["vertex", "cloud_run"]
 ENDPOINT_TYPES: tuple[EndpointType, ...] = ("vertex", "cloud_run")
@@ -29,7 +29,7 @@ def site_factory(
     def connect(location: str) -> EndpointSite:
         # Here and not above: a Dag file that defers must not load Google's clients.
         if endpoint_type == "vertex":
-            from airflow_provider_llmbeam.hooks.endpoint import EndpointHook
+            from airflow_provider_llmbeam.hooks.vertex_ai import EndpointHook
 
             return EndpointHook(location, project, gcp_conn_id, impersonation_chain)
         from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook

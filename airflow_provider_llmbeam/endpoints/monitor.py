@@ -11,12 +11,9 @@ from typing import Any, Self
 
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.dataflow.progress_log import Log
-from airflow_provider_llmbeam.exceptions import CloudError, EndpointFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.hooks.endpoint_fault import Fault
-from airflow_provider_llmbeam.hooks.endpoint_part import Seen
-from airflow_provider_llmbeam.hooks.endpoint_removal import removal_round, remove
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan, EndpointSite, SiteFactory
-from airflow_provider_llmbeam.hooks.provisioning import (
+from airflow_provider_llmbeam.endpoints.fault import Fault
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan, EndpointSite, SiteFactory
+from airflow_provider_llmbeam.endpoints.provisioning import (
     Adopt,
     Ask,
     Decision,
@@ -26,6 +23,9 @@ from airflow_provider_llmbeam.hooks.provisioning import (
     Provisioner,
     Remove,
 )
+from airflow_provider_llmbeam.endpoints.resource import Seen
+from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
+from airflow_provider_llmbeam.exceptions import CloudError, EndpointFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
 
 _PORT = 8000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_llmbeam.hooks.endpoint_part import Running
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.resource import Running
 from airflow_provider_llmbeam.spec.endpoint_identity import display_name, endpoint_id
 from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.dataflow.progress_log import Log
+from airflow_provider_llmbeam.endpoints.platform import EndpointSite
+from airflow_provider_llmbeam.endpoints.resource import Part, Running, still_billing
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError
-from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, still_billing
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointSite
 
 #: Between two rounds.
 ROUND_SECONDS = 5.0

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
+from airflow_provider_llmbeam.endpoints.fault import Fault
+from airflow_provider_llmbeam.endpoints.resource import Seen, still_billing
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError
-from airflow_provider_llmbeam.hooks.endpoint_fault import Fault
-from airflow_provider_llmbeam.hooks.endpoint_part import Seen, still_billing
 from airflow_provider_llmbeam.polling.poller import Wait
 
 #: Failed looks in a row, and their time, before waiting ends: whichever is later.

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError, RequestRefusedError
-from airflow_provider_llmbeam.hooks.endpoint_fault import Fault
-from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, Seen
-from airflow_provider_llmbeam.hooks.provisioning import (
+from airflow_provider_llmbeam.endpoints.fault import Fault
+from airflow_provider_llmbeam.endpoints.provisioning import (
     MAX_FAILING_SECONDS,
     MAX_REFUSED_SECONDS,
     MAX_REMOVING_SECONDS,
@@ -21,6 +19,8 @@ from airflow_provider_llmbeam.hooks.provisioning import (
     ProvisionMemory,
     Remove,
 )
+from airflow_provider_llmbeam.endpoints.resource import Part, Running, Seen
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError, RequestRefusedError
 from airflow_provider_llmbeam.polling.poller import Wait
 
 KEY = {"llmbeam-key": "k", "llmbeam-try": "2"}

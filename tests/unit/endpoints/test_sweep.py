@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_provider_llmbeam.endpoints.resource import Part
+from airflow_provider_llmbeam.endpoints.sweep import is_due, is_forgotten, sweep
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.hooks.endpoint_part import Part
-from airflow_provider_llmbeam.hooks.endpoint_sweep import is_due, is_forgotten, sweep
 
 PLACE = "projects/p/locations/us-central1"
 

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, cast
 
+from airflow_provider_llmbeam.endpoints import vertex_ai_requests as requests_of
+from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
+from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
+from airflow_provider_llmbeam.endpoints.price import vertex_usd_per_hour
+from airflow_provider_llmbeam.endpoints.refusal import refused
+from airflow_provider_llmbeam.endpoints.resource import Part, Running, Seen
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
 from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
 from airflow_provider_llmbeam.google_cloud.secret_manager import read_secret
 from airflow_provider_llmbeam.google_cloud.tokens import access_token
-from airflow_provider_llmbeam.hooks import vertex_requests as requests_of
-from airflow_provider_llmbeam.hooks.endpoint_fault import Fault, fault_of
-from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, Seen
-from airflow_provider_llmbeam.hooks.endpoint_price import vertex_usd_per_hour
-from airflow_provider_llmbeam.hooks.endpoint_site import Answer, EndpointPlan
-from airflow_provider_llmbeam.hooks.google_refusal import refused
 from airflow_provider_llmbeam.probe.completion import ask, question
 from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_id, known_labels
 from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint

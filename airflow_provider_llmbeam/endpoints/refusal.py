@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
 from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, cloud_error, translated
-from airflow_provider_llmbeam.hooks.endpoint_fault import Fault, fault_of
 
 
 def refused(request: CloudRequest, make: Callable[[], str]) -> str | Fault | None:

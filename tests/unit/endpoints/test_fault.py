@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.hooks.endpoint_fault import fault_of
+from airflow_provider_llmbeam.endpoints.fault import fault_of
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.dataflow.progress_log import Log
+from airflow_provider_llmbeam.endpoints.platform import EndpointSite
+from airflow_provider_llmbeam.endpoints.resource import Part
+from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.hooks.endpoint_part import Part
-from airflow_provider_llmbeam.hooks.endpoint_removal import removal_round, remove
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointSite
 from airflow_provider_llmbeam.spec.endpoint_identity import ENDPOINT_LABEL
 
 

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from airflow_provider_llmbeam.hooks import endpoint_removal
-from airflow_provider_llmbeam.hooks.endpoint_removal import remove
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
-from airflow_provider_llmbeam.hooks.endpoint_watch import ProvisionEnd
-from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
-from airflow_provider_llmbeam.hooks.site import site_factory
+from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
+from airflow_provider_llmbeam.endpoints.monitor import ProvisionEnd
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platforms import site_factory
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisionMemory
+from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
