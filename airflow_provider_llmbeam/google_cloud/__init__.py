@@ -1,1 +1,1 @@
-"""What the hooks on Google Cloud share: base hook, REST, tokens, credentials, errors, sessions and returned values."""
+"""What the Google Cloud hooks share: base hook, REST, tokens, credentials, errors, sessions, returned values."""
