@@ -58,7 +58,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_llmbeam.triggers.dataflow",
                     "airflow_provider_llmbeam.triggers.endpoint",
                     "airflow_provider_llmbeam.triggers.quota",
-                    "airflow_provider_llmbeam.triggers.ready",
+                    "airflow_provider_llmbeam.triggers.endpoint_ready",
                 ],
             }
         ],

@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
 from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.polling.schedule import Patience, PatientEnd
-from airflow_provider_llmbeam.sensors.look import LookSensor
+from airflow_provider_llmbeam.sensors.base import LookSensor
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow

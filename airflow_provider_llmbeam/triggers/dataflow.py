@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.dataflow.progress_log import Log, cost_of_tokens
 from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS, JobPoller
 from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
-from airflow_provider_llmbeam.triggers.look import LookTrigger
+from airflow_provider_llmbeam.triggers.base import LookTrigger
 
 
 class DataflowJobTrigger(LookTrigger[JobWatch]):

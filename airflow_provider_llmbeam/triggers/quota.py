@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.dataflow.progress_log import Log
-from airflow_provider_llmbeam.triggers.patient import PatientTrigger
+from airflow_provider_llmbeam.triggers.sensor import PatientTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.quota.monitor import QuotaWatch

@@ -8,8 +8,8 @@ import pytest
 from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import Patience
-from airflow_provider_llmbeam.triggers import look
-from airflow_provider_llmbeam.triggers.patient import PatientTrigger
+from airflow_provider_llmbeam.triggers import base as look
+from airflow_provider_llmbeam.triggers.sensor import PatientTrigger
 
 
 class Never:

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.hooks.connections import Connections
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import Patience, PatientEnd, PatientWatch
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.triggers.patient import PatientTrigger
+from airflow_provider_llmbeam.triggers.sensor import PatientTrigger
 
 try:
     from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout

@@ -5,8 +5,8 @@ from contextvars import ContextVar
 from threading import Barrier
 
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.triggers import look as module
-from airflow_provider_llmbeam.triggers.look import LookTrigger
+from airflow_provider_llmbeam.triggers import base as module
+from airflow_provider_llmbeam.triggers.base import LookTrigger
 
 
 class Over:

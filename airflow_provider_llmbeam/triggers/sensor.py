@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.hooks.connections import Connections
 from airflow_provider_llmbeam.polling.poller import End, Watch
 from airflow_provider_llmbeam.polling.schedule import Patience, PatientWatch
-from airflow_provider_llmbeam.triggers.look import LookTrigger
+from airflow_provider_llmbeam.triggers.base import LookTrigger
 
 #: Of the first wait: sensors that were deferred at once do not look at once.
 _JITTER_RATIO = 0.1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.dataflow.progress_log import Log
-from airflow_provider_llmbeam.triggers.patient import PatientTrigger
+from airflow_provider_llmbeam.triggers.sensor import PatientTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.probe.readiness import ReadyWatch
@@ -38,7 +38,7 @@ class EndpointReadyTrigger(PatientTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
         own = {"model": self.model, "max_latency_seconds": self.max_latency_seconds, "embeds": self.embeds}
-        return "airflow_provider_llmbeam.triggers.ready.EndpointReadyTrigger", {**own, **self.common}
+        return "airflow_provider_llmbeam.triggers.endpoint_ready.EndpointReadyTrigger", {**own, **self.common}
 
     def looker(self, log: Log) -> ReadyWatch:
         """Makes what asks; it has no lines of its own."""
