@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 
 _PORT = 8000
 #: Where a bucket with the model is mounted.

@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.endpoints.resource import Seen
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import CloudError, EndpointFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
+from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
 
 #: For a look of another thread to end.
 LOOK_SECONDS = 8.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
-from airflow_provider_llmbeam.spec.endpoint_identity import KEY_LABEL, TRY_LABEL, expires_at
+from airflow_provider_llmbeam.spec.endpoint.identity import KEY_LABEL, TRY_LABEL, expires_at
 
 PartKind = Literal["endpoint", "model", "service"]
 

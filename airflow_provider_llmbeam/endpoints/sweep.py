@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.endpoints.resource import Part
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.spec.endpoint_identity import ENDPOINT_LABEL
+from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL
 
 
 class JobSite(Protocol):

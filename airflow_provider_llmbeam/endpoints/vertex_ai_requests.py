@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.resource import Running
-from airflow_provider_llmbeam.spec.endpoint_identity import display_name, endpoint_id
-from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import display_name, endpoint_id
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 
 #: Where vLLM listens, and its routes.
 _PORT = 8080

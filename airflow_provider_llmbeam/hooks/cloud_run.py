@@ -16,8 +16,8 @@ from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, Regional
 from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
 from airflow_provider_llmbeam.google_cloud.tokens import id_token
 from airflow_provider_llmbeam.probe.completion import ask, question
-from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import service_id
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import service_id
 
 #: Services of a location that are searched.
 MAX_LISTED = 5_000

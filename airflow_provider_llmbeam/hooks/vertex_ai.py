@@ -18,8 +18,8 @@ from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translate
 from airflow_provider_llmbeam.google_cloud.secret_manager import read_secret
 from airflow_provider_llmbeam.google_cloud.tokens import access_token
 from airflow_provider_llmbeam.probe.completion import ask, question
-from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_id, known_labels
-from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, known_labels
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 
 #: Endpoints, models or operations of a location that are searched.
 MAX_LISTED = 5_000

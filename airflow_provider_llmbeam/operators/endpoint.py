@@ -16,17 +16,17 @@ from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBea
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
 from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.polling.poller import Wait, wait
-from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import (
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import (
     ENDPOINT_LABEL,
     endpoint_id,
     endpoint_labels,
     label_value,
     service_id,
 )
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.identity import identity
-from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.write import WriteAside
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.workers import limits_of_a_worker
+from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
 
 
 def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:

@@ -9,7 +9,7 @@ import apache_beam as beam
 from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.worker_secrets import sink_needs_worker_secrets
+from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
 
 
 def once_the_sink_is_checked(root: beam.Pipeline, requests: beam.PCollection, spec: JobSpec) -> beam.PCollection:

@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.price import Price, price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.workers import workers_of
+from airflow_provider_llmbeam.spec.runner.workers import workers_of
 
 _log = logging.getLogger("llmbeam")
 

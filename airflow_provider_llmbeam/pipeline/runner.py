@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.workers import first_workers, max_workers
+from airflow_provider_llmbeam.spec.runner.workers import first_workers, max_workers
 
 #: Bundles that a worker has under way: while one runs dry at its end, the next ones keep the window of requests
 #: full. Waiting for a server costs no processor, but each holds a batch of rows in memory.

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms import site_factory
 from airflow_provider_llmbeam.endpoints.provisioning import Provisioner, ProvisionMemory
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
+from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
 from airflow_provider_llmbeam.triggers.base import LookTrigger
 
 #: Of the 30 s that Airflow gives `on_kill` (`[triggerer] on_kill_timeout`).

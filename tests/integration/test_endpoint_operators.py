@@ -270,7 +270,7 @@ def test_a_wait_that_ended_without_an_answer_removes_the_endpoint(run_dag, sandb
 def test_a_job_that_asks_an_endpoint_is_cancelled_with_it(run_dag, sandbox, here, monkeypatch):
     from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-    from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_id
+    from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id
     from airflow_provider_llmbeam.spec.identity import identity
 
     ours, cancelled = {"llmbeam-job": "a", "llmbeam-endpoint": endpoint_id(identity("asked"))}, []

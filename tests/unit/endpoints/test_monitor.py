@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_labels
+from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 

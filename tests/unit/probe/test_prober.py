@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.probe.reply import ProbeReply, read_reply
 from airflow_provider_llmbeam.probe.request import probe_request
 from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, Quota, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_labels
+from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.model import parse_model
 from airflow_provider_llmbeam.spec.price import Price
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger

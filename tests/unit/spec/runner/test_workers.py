@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.workers import WITHOUT_A_QUOTA, first_workers, limits_of_a_worker, max_workers
+from airflow_provider_llmbeam.spec.runner.workers import (
+    WITHOUT_A_QUOTA,
+    first_workers,
+    limits_of_a_worker,
+    max_workers,
+)
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "workers.md").read_text()
 

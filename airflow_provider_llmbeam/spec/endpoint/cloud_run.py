@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.gpu_machine import CLOUD_RUN_LADDER, GpuMachine
-from airflow_provider_llmbeam.spec.gpu_memory import BYTES_PER_NUMBER, architecture_of, smallest_machine
-from airflow_provider_llmbeam.spec.served_model import (
+from airflow_provider_llmbeam.spec.endpoint.gpu_machine import CLOUD_RUN_LADDER, GpuMachine
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import BYTES_PER_NUMBER, architecture_of, smallest_machine
+from airflow_provider_llmbeam.spec.endpoint.served_model import (
     Location,
     Project,
     SecretVersion,

@@ -6,8 +6,8 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from airflow_provider_llmbeam.spec.gpu_machine import GpuMachine
-from airflow_provider_llmbeam.spec.gpu_memory import (
+from airflow_provider_llmbeam.spec.endpoint.gpu_machine import GpuMachine
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     DEFAULT_LENGTH_TOKENS,
     architecture_of,
     default_sequences,

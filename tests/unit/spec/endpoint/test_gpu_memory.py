@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.spec import parse_endpoint
-from airflow_provider_llmbeam.spec.gpu_machine import CLOUD_RUN_LADDER, MACHINES, VERTEX_LADDER, GpuMachine
-from airflow_provider_llmbeam.spec.gpu_memory import (
+from airflow_provider_llmbeam.spec.endpoint.gpu_machine import (
+    CLOUD_RUN_LADDER,
+    MACHINES,
+    VERTEX_LADDER,
+    GpuMachine,
+)
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     ARCHITECTURES,
     DEFAULT_LENGTH_TOKENS,
     GPU_MEMORY_UTILIZATION,

@@ -9,8 +9,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import problems_of
-from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
-from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 
 __all__ = ["CloudRunEndpoint", "Endpoint", "VertexEndpoint", "parse_endpoint"]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.spec.endpoint_identity import (
+from airflow_provider_llmbeam.spec.endpoint.identity import (
     display_name,
     endpoint_id,
     endpoint_labels,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.spec.gpu_machine import ACCELERATOR_MEMORY_GB, GpuMachine
+from airflow_provider_llmbeam.spec.endpoint.gpu_machine import ACCELERATOR_MEMORY_GB, GpuMachine
 
 #: The part of each GPU that vLLM takes (its default of `--gpu-memory-utilization`).
 GPU_MEMORY_UTILIZATION = 0.9
