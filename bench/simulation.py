@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.engine.gate import Admission, Gate
-from airflow_provider_llmbeam.engine.governor import Governor
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
+from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.sandbox.answers import answer_text, count_tokens
 from airflow_provider_llmbeam.sandbox.quota import Quota, QuotaLedger
 from airflow_provider_llmbeam.sandbox.records import RequestRecord

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from airflow_provider_llmbeam.engine.gate import Gate, Slots
-from airflow_provider_llmbeam.engine.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.gate import Gate, Slots
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
 
 
 def test_a_retry_passes_the_fresh_ones_that_wait(run):

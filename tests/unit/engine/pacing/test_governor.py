@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.governor import Governor, GovernorState
+from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
 from bench.jobs import JOBS
 from bench.measure import per_second, request_figures
 from bench.rows import Row

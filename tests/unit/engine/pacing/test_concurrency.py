@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
+from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 
 
 def serve(limit: ConcurrencyLimit, capacity: int, answers: int, seed: int = 0) -> None:

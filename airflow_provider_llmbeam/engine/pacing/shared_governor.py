@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_provider_llmbeam.engine.governor import Governor, GovernorState
+from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(GovernorState))
 _RECORD = struct.Struct(f"{len(_FIELDS)}d")

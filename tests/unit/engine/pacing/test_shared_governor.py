@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from airflow_provider_llmbeam.engine.governor import Governor
-from airflow_provider_llmbeam.engine.shared_governor import SharedGovernor, shared_path
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.budget import Budget
+from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobError
 from airflow_provider_llmbeam.spec import Price
 
