@@ -21,7 +21,7 @@ ADDRESS = JobAddress("acme-prod", "europe-west1", "2026-11-20_01")
 JOURNAL = "gs://rows/state/nightly/journal/"
 OURS = """Error message from worker: generic::unknown: Traceback (most recent call last):
   File "apache_beam/runners/common.py", line 1498, in process
-  File "airflow_provider_llmbeam/pipeline/publish.py", line 77, in check
+  File "airflow_provider_llmbeam/pipeline/transforms/publish.py", line 77, in check
 airflow_provider_llmbeam.exceptions.TooManyDeadError: 12 of 20 rows are dead. [while running 'Report/Check']
 """
 THEIRS = """Traceback (most recent call last):

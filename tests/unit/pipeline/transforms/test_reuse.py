@@ -6,8 +6,8 @@ import pytest
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, RenderedRow, Request
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS
-from airflow_provider_llmbeam.pipeline.reuse import REUSED, AskOnce, Reuse
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, AskOnce, Reuse
 
 ROWS: list[RenderedRow] = [({"id": number}, "Hi", None, ()) for number in range(3)]
 

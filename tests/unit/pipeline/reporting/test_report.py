@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.pipeline.account import Tally, TallyRows
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
-from airflow_provider_llmbeam.pipeline.report import Report, build_report
+from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_report
+from airflow_provider_llmbeam.pipeline.transforms.account import Tally, TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
 
 

@@ -12,16 +12,16 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, NothingAnsweredError
 from airflow_provider_llmbeam.pipeline.build import handler_of
 from airflow_provider_llmbeam.pipeline.elements import Request
-from airflow_provider_llmbeam.pipeline.estimate import Asked, Estimate, estimate_uri, write_estimate
-from airflow_provider_llmbeam.pipeline.forecast import (
+from airflow_provider_llmbeam.pipeline.estimate.estimate import Asked, Estimate, estimate_uri, write_estimate
+from airflow_provider_llmbeam.pipeline.estimate.projection import (
     Forecast,
     Observed,
     forecast,
     sending_seconds,
     spread_over,
 )
-from airflow_provider_llmbeam.pipeline.reuse import journal_entries, oldest_useful_at
-from airflow_provider_llmbeam.pipeline.survey import MAX_BYTES, Survey, survey
+from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, Survey, survey
+from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries, oldest_useful_at
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.price import Price, price_of

@@ -11,13 +11,13 @@ from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyDeadError
 from airflow_provider_llmbeam.pipeline import sinks
-from airflow_provider_llmbeam.pipeline.account import Tally, add_up
-from airflow_provider_llmbeam.pipeline.comparison import found_estimate
-from airflow_provider_llmbeam.pipeline.report import build_report
+from airflow_provider_llmbeam.pipeline.estimate.accuracy import found_estimate
+from airflow_provider_llmbeam.pipeline.reporting.report import build_report
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import existing, move_in
 from airflow_provider_llmbeam.pipeline.sources import bigquery
-from airflow_provider_llmbeam.pipeline.write import write_file
+from airflow_provider_llmbeam.pipeline.transforms.account import Tally, add_up
+from airflow_provider_llmbeam.pipeline.transforms.write import write_file
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource
 

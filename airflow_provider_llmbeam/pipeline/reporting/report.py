@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.manifest import manifest
-from airflow_provider_llmbeam.pipeline.account import Tally, percentile_seconds
-from airflow_provider_llmbeam.pipeline.comparison import Comparison, compare
 from airflow_provider_llmbeam.pipeline.elements import Origin
-from airflow_provider_llmbeam.pipeline.estimate import Estimate
+from airflow_provider_llmbeam.pipeline.estimate.accuracy import Comparison, compare
+from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
+from airflow_provider_llmbeam.pipeline.transforms.account import Tally, percentile_seconds
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.price import price_of
 

@@ -13,7 +13,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_llmbeam.pipeline.key_types import OUTPUT_TYPES, KeyTypes
+from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES, KeyTypes
 
 #: Rows per row group; of vectors fewer, as a number in Python takes 32 bytes: 3,072 of them a row make 100 MB so.
 _ROW_GROUP, _VECTORS_ROW_GROUP = 10_000, 1_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.elements import DEAD, DeadRow, Row, dead
-from airflow_provider_llmbeam.pipeline.metrics import CountingDoFn
+from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource

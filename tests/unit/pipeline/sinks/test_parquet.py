@@ -3,8 +3,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from airflow_provider_llmbeam.pipeline.parquet import read_staged, write_parquet
 from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.sinks.parquet import read_staged, write_parquet
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS, Progress, shown_progress
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Progress, shown_progress
 from airflow_provider_llmbeam.spec import Price
 
 
@@ -93,7 +93,7 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def lines():
-    log, handler = logging.getLogger("airflow_provider_llmbeam.pipeline.progress"), Lines()
+    log, handler = logging.getLogger("airflow_provider_llmbeam.pipeline.reporting.progress"), Lines()
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import DeadRow, Row
-from airflow_provider_llmbeam.pipeline.keys import encode_key, refuse_duplicates
-from airflow_provider_llmbeam.pipeline.portions import Portion, read_portions
-from airflow_provider_llmbeam.pipeline.read import with_key
+from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
 from airflow_provider_llmbeam.pipeline.records import encode_record
-from airflow_provider_llmbeam.pipeline.render import PromptRenderer
 from airflow_provider_llmbeam.pipeline.sources.files import check_source
+from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key, refuse_duplicates
+from airflow_provider_llmbeam.pipeline.transforms.read import with_key
+from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource

@@ -14,7 +14,7 @@ from apache_beam.metrics import Metrics
 from airflow_provider_llmbeam.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS, Count
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 
 _COUNTERS = {name: Metrics.counter(NAMESPACE, name) for name in get_args(Count)}
 

@@ -12,9 +12,9 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow, Row
-from airflow_provider_llmbeam.pipeline.keys import encode_key
-from airflow_provider_llmbeam.pipeline.parquet import write_parquet
 from airflow_provider_llmbeam.pipeline.records import answer_record, dead_record, encode_record
+from airflow_provider_llmbeam.pipeline.sinks.parquet import write_parquet
+from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key
 
 
 class WriteAside(beam.PTransform):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import DEAD, DeadRow
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS
-from airflow_provider_llmbeam.pipeline.read import _CheckKey
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.sources.files import check_source, parse_csv, parse_json_line
+from airflow_provider_llmbeam.pipeline.transforms.read import _CheckKey
 
 BOM = b"\xef\xbb\xbf"
 cells = st.text("ab ,\"'\r\n\t;äß漢😀\0", max_size=8)

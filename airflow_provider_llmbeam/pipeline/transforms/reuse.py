@@ -15,8 +15,8 @@ from airflow_provider_llmbeam.engine.journal import Entry, read_entries
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Origin, RenderedRow, Request, Row
-from airflow_provider_llmbeam.pipeline.keys import refuse_duplicates
-from airflow_provider_llmbeam.pipeline.metrics import CountingDoFn
+from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 REUSED = "reused"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import DEAD
-from airflow_provider_llmbeam.pipeline.keys import (
+from airflow_provider_llmbeam.pipeline.transforms.keys import (
     _BLOCK_BYTES,
     PickOne,
     _PackKeys,

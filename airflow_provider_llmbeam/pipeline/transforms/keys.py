@@ -11,8 +11,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import DEAD, Row, dead
-from airflow_provider_llmbeam.pipeline.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.source import Source
 
 #: The keys of a billion rows, in so many parts, are 400 MB at a time.

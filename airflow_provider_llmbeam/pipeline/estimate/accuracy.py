@@ -6,7 +6,7 @@ import logging
 
 from pydantic import BaseModel, ConfigDict
 
-from airflow_provider_llmbeam.pipeline.estimate import Estimate, estimate_uri, read_estimate
+from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, estimate_uri, read_estimate
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from airflow_provider_llmbeam.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.build import build
-from airflow_provider_llmbeam.pipeline.metrics import BatchCounts, CountingDoFn, count, counts_of
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS, Count
+from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, CountingDoFn, count, counts_of
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import EchoModel, JobSpec, Limits

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyDeadError
-from airflow_provider_llmbeam.pipeline.account import Tally
-from airflow_provider_llmbeam.pipeline.publish import check_ratio, check_sums
+from airflow_provider_llmbeam.pipeline.transforms.account import Tally
+from airflow_provider_llmbeam.pipeline.transforms.publish import check_ratio, check_sums
 
 
 def test_sums_that_fit_pass() -> None:

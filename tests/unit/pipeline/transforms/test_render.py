@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import DEAD
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS
-from airflow_provider_llmbeam.pipeline.render import PromptRenderer, Render
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer, Render
 from airflow_provider_llmbeam.spec import Media, PromptTemplate
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 

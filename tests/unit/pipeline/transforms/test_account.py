@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure
-from airflow_provider_llmbeam.pipeline.account import CountRows, Tally, TallyRows, add_up, percentile_seconds
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
+from airflow_provider_llmbeam.pipeline.transforms.account import (
+    CountRows,
+    Tally,
+    TallyRows,
+    add_up,
+    percentile_seconds,
+)
 
 BOUNDARIES = (128, 512)
 counts = st.integers(0, 1000)

@@ -9,7 +9,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from pydantic import BaseModel, ConfigDict
 
-from airflow_provider_llmbeam.pipeline.forecast import LimitedBy
+from airflow_provider_llmbeam.pipeline.estimate.projection import LimitedBy
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.runner import EXPERIMENTS, runner_of
+from airflow_provider_llmbeam.pipeline.launch.runner import EXPERIMENTS, runner_of
 from airflow_provider_llmbeam.spec.identity import dataflow_name
 from airflow_provider_llmbeam.spec.job import JobSpec
 
