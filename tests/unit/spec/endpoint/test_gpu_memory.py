@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     smallest_machine,
 )
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "gpu-memory.md").read_text()
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "gpu-memory.md").read_text()
 NAMED = {machine.machine_type: machine for machine in (*MACHINES.values(), *CLOUD_RUN_LADDER)}
 
 

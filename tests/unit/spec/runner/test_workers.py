@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.spec.runner.workers import (
     max_workers,
 )
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "workers.md").read_text()
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "workers.md").read_text()
 
 
 def runner_of(**fields):
