@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.dataflow.flex_template import environment
-from airflow_provider_llmbeam.dataflow.outcome import JobEnd
-from airflow_provider_llmbeam.dataflow.registry import TaskJob, TaskJobs
+from airflow_provider_llmbeam.dataflow.outcome import JobResult
+from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.hooks.storage import StorageHook
 
 
-class DataflowTask:
+class DataflowLauncher:
     """One task's dealings with Dataflow.
 
     Args:
@@ -54,7 +54,7 @@ class DataflowTask:
         with before_submission():
             return self._hook(location, None).project
 
-    def obtain(self, spec: JobSpec, runner: DataflowRunner) -> TaskJob:
+    def obtain(self, spec: JobSpec, runner: DataflowRunner) -> SubmittedJob:
         """Finds the job that an earlier try left, or submits it.
 
         Raises:
@@ -64,7 +64,7 @@ class DataflowTask:
         from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
         hook = self._hook(runner.location, runner.project)
-        jobs = TaskJobs(hook, self._store, self._log)
+        jobs = JobRegistry(hook, self._store, self._log)
         with before_submission():
             self._check_buckets(spec, runner)
             if (found := jobs.find(spec)) is not None:
@@ -74,9 +74,9 @@ class DataflowTask:
                 job_id = self._launched(spec, runner, runner.flex_template, hook)
             else:
                 job_id = self._submitted(spec, hook)
-        return jobs.remember(TaskJob.of(spec, job_id, is_attached=False))
+        return jobs.remember(SubmittedJob.of(spec, job_id, is_attached=False))
 
-    def trigger(self, spec: JobSpec, runner: DataflowRunner, job: TaskJob) -> DataflowJobTrigger:
+    def trigger(self, spec: JobSpec, runner: DataflowRunner, job: SubmittedJob) -> DataflowJobTrigger:
         """Waits for the job without a worker slot."""
         price = price_of(spec.model, spec.limits.price)
         return DataflowJobTrigger(
@@ -92,7 +92,7 @@ class DataflowTask:
             cancel_on_kill=job.cancel_on_kill,
         )
 
-    def collect(self, job: TaskJob, seen: JobEnd) -> dict[str, Any]:
+    def collect(self, job: SubmittedJob, seen: JobResult) -> dict[str, Any]:
         """Reads what a job left that is done.
 
         Returns:
@@ -105,10 +105,10 @@ class DataflowTask:
             raise seen.error
         self._log.info("%s", seen.message)
         hook = self._hook(job.location, job.project)
-        jobs = TaskJobs(hook, self._store, self._log)
+        jobs = JobRegistry(hook, self._store, self._log)
         return jobs.collect(replace(job, id=seen.job_id), self._storage(job.project))
 
-    def abandon(self, job: TaskJob, why: str) -> None:
+    def abandon(self, job: SubmittedJob, why: str) -> None:
         """Sees to a job that nobody waits for any more; says what still bills."""
         kept = f"What was answered is kept in {job.journal_uri!r}."
         to_end = f"To end it: {job.address.cancel_command}."
@@ -151,7 +151,7 @@ class DataflowTask:
         if not found:
             self._log.warning("%s No job of this task runs any more.", why)
         for job in found:
-            self.abandon(TaskJob.of(spec, job.job_id, is_attached=True), why)
+            self.abandon(SubmittedJob.of(spec, job.job_id, is_attached=True), why)
 
     def stop(self) -> None:
         """Ends a submission under way; a job that it made is found by the next try, by its name."""

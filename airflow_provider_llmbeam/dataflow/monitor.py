@@ -9,19 +9,20 @@ from dataclasses import replace
 from typing import Protocol
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.dataflow.outcome import JobEnd, job_end
-from airflow_provider_llmbeam.dataflow.progress_log import Cost, Log, ProgressLog
+from airflow_provider_llmbeam.dataflow.outcome import JobResult, job_result
+from airflow_provider_llmbeam.dataflow.progress_log import Cost, ProgressLog
 from airflow_provider_llmbeam.dataflow.state_machine import (
     CANCELLING_SECONDS,
-    Decision,
-    End,
     Follow,
-    JobPoller,
+    JobDecision,
+    JobEnded,
+    JobStateMachine,
     OverBudget,
 )
 from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 
 #: Before the first look at a job that replaced another.
 FOLLOWING_SECONDS = 1.0
@@ -43,7 +44,7 @@ class Dataflow(Protocol):
         """Asks for its end."""
 
 
-class JobWatch:
+class JobMonitor:
     """Looks at one job until waiting for it is over. Blocks, in the thread that it is called from.
 
     Args:
@@ -61,10 +62,10 @@ class JobWatch:
         connect: Callable[[], Dataflow],
         address: JobAddress,
         *,
-        poller: JobPoller,
+        poller: JobStateMachine,
         cost_usd: Cost,
         journal_uri: str,
-        log: Log,
+        log: TaskLog,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.address = address
@@ -79,7 +80,7 @@ class JobWatch:
         self._state = ""
         self._metrics_failed = False
 
-    def look(self) -> Wait | JobEnd:
+    def look(self) -> Wait | JobResult:
         """Looks once, and does what follows.
 
         Returns:
@@ -96,9 +97,9 @@ class JobWatch:
                 return Wait(FOLLOWING_SECONDS)
             case OverBudget(cost_usd):
                 return self._cancel(cost_usd)
-            case End() as end:
+            case JobEnded() as end:
                 messages = self._error_messages() if self._state == "JOB_STATE_FAILED" else ()
-                return job_end(end, self.address, self._state, messages, self._journal_uri)
+                return job_result(end, self.address, self._state, messages, self._journal_uri)
 
     def cancel(self) -> None:
         """Asks for the end of the job.
@@ -108,7 +109,7 @@ class JobWatch:
         """
         self._dataflow().cancel(self.address.job_id)
 
-    def _decide(self) -> Decision:
+    def _decide(self) -> JobDecision:
         try:
             job = self._dataflow().get(self.address.job_id)
             self._show(job)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from airflow_provider_llmbeam import exceptions
-from airflow_provider_llmbeam.dataflow.state_machine import End, Outcome
+from airflow_provider_llmbeam.dataflow.state_machine import JobEnded, JobOutcome
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 
@@ -33,7 +33,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnd:
+class JobResult:
     """The end of waiting; plain enough to travel in the event of a trigger.
 
     Attributes:
@@ -44,7 +44,7 @@ class JobEnd:
         error_type: Class of `exceptions`; `None` where the job succeeded.
     """
 
-    outcome: Outcome
+    outcome: JobOutcome
     job_id: str
     state: str
     message: str
@@ -65,7 +65,9 @@ class JobEnd:
         return None if self.error_type is None else _error_class(self.error_type)(self.message)
 
 
-def job_end(end: End, address: JobAddress, state: str, messages: Sequence[str], journal_uri: str) -> JobEnd:
+def job_result(
+    end: JobEnded, address: JobAddress, state: str, messages: Sequence[str], journal_uri: str
+) -> JobResult:
     """Says how a job ended.
 
     Args:
@@ -77,16 +79,16 @@ def job_end(end: End, address: JobAddress, state: str, messages: Sequence[str], 
     """
     who = f"Dataflow job {address.job_id!r}"
     if end.outcome == "succeeded":
-        return JobEnd(end.outcome, address.job_id, state, f"{who} {end.reason}")
+        return JobResult(end.outcome, address.job_id, state, f"{who} {end.reason}")
     if end.outcome == "failed" and messages:
         error = failure(messages, who, journal_uri)
-        return JobEnd(end.outcome, address.job_id, state, str(error), type(error).__name__)
+        return JobResult(end.outcome, address.job_id, state, str(error), type(error).__name__)
     error_type = _ERRORS[end.outcome]
     words = f"{who} {end.reason}"
     if end.may_run:
         words = f"{words} To end it: {address.cancel_command}."
     message = f"{words} {_kept(journal_uri, _error_class(error_type).retryable)}"
-    return JobEnd(end.outcome, address.job_id, state, message, error_type)
+    return JobResult(end.outcome, address.job_id, state, message, error_type)
 
 
 def failure(messages: Sequence[str], who: str, journal_uri: str) -> LLMBeamError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.price import Price
 
 #: Looks that the rate is taken over.
@@ -15,13 +15,6 @@ WINDOW = 10
 
 #: What the counts so far cost in USD; `None` where no price is known.
 Cost = Callable[[Counts], float | None]
-
-
-class Log(Protocol):
-    """What lines are written to: `logging.Logger`, and Airflow's own."""
-
-    def log(self, level: int, event: str, *args: Any) -> Any:
-        """Writes a line."""
 
 
 def cost_of_tokens(price: Mapping[str, float] | None) -> Cost:
@@ -44,7 +37,7 @@ class ProgressLog:
         cost_usd: Of the counts so far.
     """
 
-    def __init__(self, log: Log, cost_usd: Cost) -> None:
+    def __init__(self, log: TaskLog, cost_usd: Cost) -> None:
         self._log = log
         self._cost_usd = cost_usd
         self._shown = Counts()

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
     from airflow_provider_llmbeam.hooks.storage import StorageHook
-    from airflow_provider_llmbeam.tasks.process import Log
+    from airflow_provider_llmbeam.polling.task_log import TaskLog
 
 #: Under which a task's state store (Airflow 3.3) keeps the job; it outlives retries and clears.
 STORE_KEY = "llmbeam_job"
@@ -30,7 +30,7 @@ _LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskJob:
+class SubmittedJob:
     """What a task keeps of its job; plain values, which Airflow stores while the task is deferred.
 
     Attributes:
@@ -77,11 +77,11 @@ class TaskJob:
         return JobAddress(self.project, self.location, self.id)
 
     def plain(self) -> dict[str, Any]:
-        """Returns it as plain data; `TaskJob(**plain)` is the way back."""
+        """Returns it as plain data; `SubmittedJob(**plain)` is the way back."""
         return asdict(self)
 
 
-class TaskJobs:
+class JobRegistry:
     """Finds a task's job, remembers it, and collects what it left.
 
     The job's name and labels are made of Dag, task, run and map index, never of the try: a try that was killed
@@ -101,7 +101,7 @@ class TaskJobs:
         self,
         hook: DataflowJobHook,
         store: Any,
-        log: Log,
+        log: TaskLog,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -111,7 +111,7 @@ class TaskJobs:
         self._sleep = sleep
         self._now = now
 
-    def find(self, spec: JobSpec) -> TaskJob | None:
+    def find(self, spec: JobSpec) -> SubmittedJob | None:
         """Finds the job that an earlier try left: live, or finished and not collected.
 
         A live job that is being cancelled, or was asked for something else, is not it, and is ended first.
@@ -125,7 +125,7 @@ class TaskJobs:
                 continue
             if job.name == dataflow_name(spec) and job.state != "JOB_STATE_CANCELLING":
                 self._log.info("Attaching to job %r, which an earlier try submitted.", job.job_id)
-                return self.remember(TaskJob.of(spec, job.job_id, is_attached=True))
+                return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
             self._end(job)
         return self._finished(spec)
 
@@ -137,13 +137,13 @@ class TaskJobs:
         if self._store is not None:
             self._store.set(STORE_KEY, {"digest": spec_digest(spec), "intended_at": self._now()})
 
-    def remember(self, job: TaskJob) -> TaskJob:
+    def remember(self, job: SubmittedJob) -> SubmittedJob:
         """Records the job for later tries."""
         if self._store is not None:
             self._store.set(STORE_KEY, job.plain())
         return job
 
-    def collect(self, job: TaskJob, storage: StorageHook) -> dict[str, Any]:
+    def collect(self, job: SubmittedJob, storage: StorageHook) -> dict[str, Any]:
         """Reads the report of a job that is done, and checks it against Dataflow's counters.
 
         Returns:
@@ -165,7 +165,7 @@ class TaskJobs:
             self._store.delete(STORE_KEY)
         return manifest(report)
 
-    def _finished(self, spec: JobSpec) -> TaskJob | None:
+    def _finished(self, spec: JobSpec) -> SubmittedJob | None:
         kept = self._store.get(STORE_KEY) if self._store is not None else None
         if not kept or kept["digest"] != spec_digest(spec):
             return None
@@ -177,14 +177,14 @@ class TaskJobs:
         except CloudNotFoundError:
             return None
         self._log.info("Job %r of an earlier try is done: collecting its report.", kept["id"])
-        return TaskJob(**{**kept, "is_attached": True})
+        return SubmittedJob(**{**kept, "is_attached": True})
 
-    def _finished_since(self, spec: JobSpec, moment: float) -> TaskJob | None:
+    def _finished_since(self, spec: JobSpec, moment: float) -> SubmittedJob | None:
         for job in self._hook.find(identity(spec.name)):
             is_later = job.created_at is not None and job.created_at.timestamp() >= moment
             if job.name == dataflow_name(spec) and job.phase == "done" and is_later:
                 self._log.info("Job %r of an earlier try is done: collecting its report.", job.job_id)
-                return self.remember(TaskJob.of(spec, job.job_id, is_attached=True))
+                return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
         return None
 
     def _end(self, job: DataflowJob) -> None:

@@ -24,7 +24,7 @@ MAX_DENIED = 3
 #: For a cancelled job to end.
 MAX_CANCELLING_SECONDS = 900.0
 
-Outcome = Literal["succeeded", "failed", "cancelled", "over_budget", "unreachable"]
+JobOutcome = Literal["succeeded", "failed", "cancelled", "over_budget", "unreachable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class OverBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class JobEnded:
     """Waiting is over.
 
     Attributes:
@@ -51,16 +51,16 @@ class End:
         may_run: Whether the job may still be running and billing.
     """
 
-    outcome: Outcome
+    outcome: JobOutcome
     reason: str
     may_run: bool = False
 
 
-Decision = Wait | Follow | OverBudget | End
+JobDecision = Wait | Follow | OverBudget | JobEnded
 
 
 @dataclass(frozen=True, slots=True)
-class PollMemory:
+class JobPollHistory:
     """What one look must know of those before it.
 
     Attributes:
@@ -91,7 +91,7 @@ class PollMemory:
         return cls(**data)
 
 
-class JobPoller:
+class JobStateMachine:
     """Decides after each look.
 
     Args:
@@ -101,18 +101,18 @@ class JobPoller:
     """
 
     def __init__(
-        self, poll_interval_seconds: float, budget_usd: float | None = None, memory: PollMemory | None = None
+        self, poll_interval_seconds: float, budget_usd: float | None = None, memory: JobPollHistory | None = None
     ) -> None:
         self._interval = poll_interval_seconds
         self._budget_usd = budget_usd
-        self.memory = memory or PollMemory()
+        self.memory = memory or JobPollHistory()
 
     @property
     def watches_budget(self) -> bool:
         """Whether the cost of the job has a bound."""
         return self._budget_usd is not None
 
-    def on_job(self, job: DataflowJob, cost_usd: float | None, now: float) -> Decision:
+    def on_job(self, job: DataflowJob, cost_usd: float | None, now: float) -> JobDecision:
         """After a look that saw the job.
 
         Args:
@@ -123,13 +123,13 @@ class JobPoller:
         self.memory = replace(self.memory, failures=0, failing_since=None, refusal="", refusals=0)
         match job.phase:
             case "done":
-                return End("succeeded", "is done.")
+                return JobEnded("succeeded", "is done.")
             case "failed":
-                return End("failed", "failed.")
+                return JobEnded("failed", "failed.")
             case "replaced" if job.replaced_by:
                 return Follow(job.replaced_by)
             case "replaced":
-                return End(
+                return JobEnded(
                     "failed",
                     "was updated, and Dataflow does not name the job that replaced it. That one may be running "
                     "and billing.",
@@ -138,14 +138,14 @@ class JobPoller:
         cost = self._over_budget(cost_usd, now)
         if job.phase == "cancelled":
             if cost is not None:
-                return End("over_budget", f"was cancelled: {self._budget_words(cost)}.")
+                return JobEnded("over_budget", f"was cancelled: {self._budget_words(cost)}.")
             how = "drained" if job.state == "JOB_STATE_DRAINED" else "cancelled"
-            return End("cancelled", f"was {how} before its end, and not by this task.")
+            return JobEnded("cancelled", f"was {how} before its end, and not by this task.")
         if cost is not None:
             return self._cancelling(job, cost, now)
         return Wait(self._interval, self._warning(job.state))
 
-    def on_error(self, error: CloudError, now: float) -> Decision:
+    def on_error(self, error: CloudError, now: float) -> JobDecision:
         """After a look that saw nothing.
 
         Args:
@@ -162,10 +162,12 @@ class JobPoller:
             refusals=memory.refusals + 1 if refusal == memory.refusal else 1,
         )
         if isinstance(error, CloudNotFoundError) and memory.refusals >= MAX_NOT_FOUND:
-            return End("failed", f"is not known to Dataflow, which was asked {memory.refusals} times: {error}")
+            return JobEnded(
+                "failed", f"is not known to Dataflow, which was asked {memory.refusals} times: {error}"
+            )
         too_often = memory.failures >= MAX_FAILURES and now - since >= MAX_FAILING_SECONDS
         if too_often or (isinstance(error, AccessDeniedError) and memory.refusals >= MAX_DENIED):
-            return End(
+            return JobEnded(
                 "unreachable",
                 f"could not be looked at {memory.failures} times in a row, for {(now - since) / 60:.0f} min: "
                 f"{error} It was left as it is: it may still be running and billing.",
@@ -186,10 +188,10 @@ class JobPoller:
             )
         return None if self.memory.over_budget_since is None else self.memory.over_budget_usd
 
-    def _cancelling(self, job: DataflowJob, cost_usd: float, now: float) -> Decision:
+    def _cancelling(self, job: DataflowJob, cost_usd: float, now: float) -> JobDecision:
         since = now if self.memory.over_budget_since is None else self.memory.over_budget_since
         if now - since > MAX_CANCELLING_SECONDS:
-            return End(
+            return JobEnded(
                 "over_budget",
                 f"is still in state {job.state}, {(now - since) / 60:.0f} min after it was to be cancelled: "
                 f"{self._budget_words(cost_usd)}. It may still be running and billing.",

@@ -10,28 +10,28 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from airflow_provider_llmbeam import exceptions
-from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.endpoints.fault import Fault
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlan, EndpointSite, SiteFactory
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan, EndpointPlatform, PlatformFactory
 from airflow_provider_llmbeam.endpoints.provisioning import (
     Adopt,
     Ask,
-    Decision,
-    End,
     Make,
-    Outcome,
     Provisioner,
+    ProvisioningDecision,
+    ProvisioningEnded,
+    ProvisioningOutcome,
     Remove,
 )
-from airflow_provider_llmbeam.endpoints.resource import Seen
+from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import CloudError, EndpointFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
 
 #: For a look of another thread to end.
 LOOK_SECONDS = 8.0
-_ABANDONED = End("failed", "was given up.")
+_ABANDONED = ProvisioningEnded("failed", "was given up.")
 _ERRORS = {
     "stock_out": "StockOutError",
     "refused": "EndpointRefusedError",
@@ -41,7 +41,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ProvisionEnd:
+class ProvisioningResult:
     """The end of waiting; plain enough to travel in the event of a trigger.
 
     Attributes:
@@ -53,7 +53,7 @@ class ProvisionEnd:
         error_type: Class of `exceptions`; `None` where it is up.
     """
 
-    outcome: Outcome
+    outcome: ProvisioningOutcome
     message: str
     location: str
     model: dict[str, Any] | None = None
@@ -78,7 +78,7 @@ class ProvisionEnd:
         return found(self.message) if issubclass(found, LLMBeamError) else EndpointFailedError(self.message)
 
 
-class EndpointWatch:
+class EndpointMonitor:
     """Does one thing after the other until the endpoint answers, or cannot. Blocks, in the thread that calls.
 
     Args:
@@ -91,11 +91,11 @@ class EndpointWatch:
 
     def __init__(
         self,
-        connect: SiteFactory,
+        connect: PlatformFactory,
         plan: EndpointPlan,
         *,
         provisioner: Provisioner,
-        log: Log,
+        log: TaskLog,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._connect = connect
@@ -103,8 +103,8 @@ class EndpointWatch:
         self._provisioner = provisioner
         self._log = log
         self._now = now
-        self._sites: dict[str, EndpointSite] = {}
-        self._seen = Seen()
+        self._sites: dict[str, EndpointPlatform] = {}
+        self._seen = EndpointSnapshot()
         self._is_abandoned = False
         # Entered again by a signal's handler, in the middle of a look.
         self._busy = threading.RLock()
@@ -114,7 +114,7 @@ class EndpointWatch:
         """What decides; its memory is what another process needs to go on."""
         return self._provisioner
 
-    def look(self) -> Wait | ProvisionEnd:
+    def look(self) -> Wait | ProvisioningResult:
         """Looks once, and does what follows.
 
         Returns:
@@ -123,16 +123,18 @@ class EndpointWatch:
         with self._busy:
             return self._look()
 
-    def _look(self) -> Wait | ProvisionEnd:
+    def _look(self) -> Wait | ProvisioningResult:
         try:
-            decision: Decision = _ABANDONED if self._is_abandoned else self._decide()
+            decision: ProvisioningDecision = _ABANDONED if self._is_abandoned else self._decide()
             while isinstance(decision, (Make, Adopt, Ask, Remove)):
                 decision = self._do(decision)
         except JobSpecError as error:
-            return ProvisionEnd("refused", str(error), self._plan.spec.locations[0], error_type="JobSpecError")
+            return ProvisioningResult(
+                "refused", str(error), self._plan.spec.locations[0], error_type="JobSpecError"
+            )
         except CloudError as error:
             decision = self._provisioner.on_error(error, self._now())
-        if isinstance(decision, End):
+        if isinstance(decision, ProvisioningEnded):
             return self._end(decision)
         if decision.words:
             self._log.log(logging.INFO, "%s", decision.words)
@@ -175,7 +177,7 @@ class EndpointWatch:
         else:
             self._log.log(logging.WARNING, "%s What was made is deleted: nothing bills.", why)
 
-    def _decide(self) -> Decision:
+    def _decide(self) -> ProvisioningDecision:
         location = self._provisioner.location
         if location is None:
             self._survey()
@@ -194,7 +196,7 @@ class EndpointWatch:
         self._provisioner.on_survey(seen)
         self._say("is looked for in %r.", self._provisioner.location)
 
-    def _do(self, decision: Make | Adopt | Ask | Remove) -> Decision:
+    def _do(self, decision: Make | Adopt | Ask | Remove) -> ProvisioningDecision:
         if self._is_abandoned:
             return _ABANDONED
         provisioner, plan = self._provisioner, self._plan
@@ -220,28 +222,28 @@ class EndpointWatch:
                 removal_round(site, plan.key, self._log)
                 return Wait(provisioner.poll_interval_seconds)
 
-    def _made(self, step: str, site: EndpointSite) -> str | Fault | None:
+    def _made(self, step: str, site: EndpointPlatform) -> str | Fault | None:
         try:
             return site.make(step, self._plan)
         except JobSpecError as error:  # a secret that was there before
             return Fault("refused", str(error))
 
-    def _end(self, end: End) -> ProvisionEnd:
+    def _end(self, end: ProvisioningEnded) -> ProvisioningResult:
         location = self._provisioner.location or self._plan.spec.locations[0]
         message = f"Endpoint {self._plan.key!r} {end.reason}"
         if end.outcome != "ready":
-            return ProvisionEnd(end.outcome, message, location, error_type=_ERRORS[end.outcome])
+            return ProvisioningResult(end.outcome, message, location, error_type=_ERRORS[end.outcome])
         seconds = self._now() - self._provisioner.memory.started_at
         model = self._site(location).model_spec(self._plan, self._seen)
         message = f"{message} It took {seconds:.0f} s."
-        return ProvisionEnd(end.outcome, message, location, model, round(seconds, 1))
+        return ProvisioningResult(end.outcome, message, location, model, round(seconds, 1))
 
     def _places(self) -> list[str]:
         """Where there may be something: the location that is tried now, then the others."""
         now = self._provisioner.location
         return sorted(self._plan.spec.locations, key=lambda location: location != now)
 
-    def _site(self, location: str) -> EndpointSite:
+    def _site(self, location: str) -> EndpointPlatform:
         if location not in self._sites:
             self._sites[location] = self._connect(location)
         return self._sites[location]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
-from airflow_provider_llmbeam.endpoints.resource import Part, Running, Seen
+from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 
 
@@ -39,7 +39,7 @@ class Answer:
     may_help_to_wait: bool = False
 
 
-class EndpointSite(Protocol):
+class EndpointPlatform(Protocol):
     """One location of Vertex AI or Cloud Run."""
 
     location: str
@@ -51,7 +51,7 @@ class EndpointSite(Protocol):
     def check(self, plan: EndpointPlan) -> None:
         """Sees whether it can come up, as far as that can be known before anything is billed."""
 
-    def look(self, plan: EndpointPlan, operation: str | None) -> Seen:
+    def look(self, plan: EndpointPlan, operation: str | None) -> EndpointSnapshot:
         """Looks at one endpoint."""
 
     def make(self, step: str, plan: EndpointPlan) -> str | Fault | None:
@@ -61,30 +61,30 @@ class EndpointSite(Protocol):
             The operation; `None` where it is there already; or why it was refused.
         """
 
-    def adopt(self, plan: EndpointPlan, seen: Seen) -> bool:
+    def adopt(self, plan: EndpointPlan, seen: EndpointSnapshot) -> bool:
         """Labels what is there; `False`: not now, something is being done to it."""
 
-    def ask(self, plan: EndpointPlan, seen: Seen) -> Answer:
+    def ask(self, plan: EndpointPlan, seen: EndpointSnapshot) -> Answer:
         """Asks the model for a few words."""
 
-    def model_spec(self, plan: EndpointPlan, seen: Seen) -> dict[str, Any]:
+    def model_spec(self, plan: EndpointPlan, seen: EndpointSnapshot) -> dict[str, Any]:
         """A model spec for a job that asks this endpoint."""
 
-    def find(self, key: str | None) -> list[Part]:
-        """Finds everything of an endpoint, or of all of ours; see `Part.key`."""
+    def find(self, key: str | None) -> list[Resource]:
+        """Finds everything of an endpoint, or of all of ours; see `Resource.key`."""
 
-    def running(self, key: str) -> list[Running]:
+    def running(self, key: str) -> list[RunningOperation]:
         """Finds what is being done to an endpoint."""
 
-    def remove(self, part: Part) -> None:
+    def remove(self, part: Resource) -> None:
         """Asks for the removal of a part, or of what it has deployed where that must come first."""
 
     def cancel(self, operation: str) -> None:
         """Asks for the end of an operation."""
 
 
-class SiteFactory(Protocol):
+class PlatformFactory(Protocol):
     """Makes the hook of a location."""
 
-    def __call__(self, location: str) -> EndpointSite:
+    def __call__(self, location: str) -> EndpointPlatform:
         """Reads the Airflow connection."""

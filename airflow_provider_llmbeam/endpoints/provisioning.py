@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
-from airflow_provider_llmbeam.endpoints.resource import Seen, still_billing
+from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, still_billing
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError
 from airflow_provider_llmbeam.polling.poller import Wait
 
@@ -23,7 +23,7 @@ MAX_REMOVING_SECONDS = 1_800.0
 #: A permission that was just given, or a model that just loads, is refused for so long.
 MAX_REFUSED_SECONDS = 300.0
 
-Outcome = Literal["ready", "stock_out", "refused", "failed", "still_billing"]
+ProvisioningOutcome = Literal["ready", "stock_out", "refused", "failed", "still_billing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProvisioningEnded:
     """Waiting is over.
 
     Attributes:
@@ -59,17 +59,17 @@ class End:
         reason: In words that go on from "Endpoint '…' ".
     """
 
-    outcome: Outcome
+    outcome: ProvisioningOutcome
     reason: str
 
 
-_TAKEN_OVER = End("failed", "was taken over by another try.")
+_TAKEN_OVER = ProvisioningEnded("failed", "was taken over by another try.")
 
-Decision = Wait | Make | Adopt | Ask | Remove | End
+ProvisioningDecision = Wait | Make | Adopt | Ask | Remove | ProvisioningEnded
 
 
 @dataclass(frozen=True, slots=True)
-class ProvisionMemory:
+class ProvisioningHistory:
     """What one look must know of those before it.
 
     Attributes:
@@ -131,7 +131,7 @@ class Provisioner:
         poll_interval_seconds: float,
         ready_within_seconds: float,
         attempt: str,
-        memory: ProvisionMemory,
+        memory: ProvisioningHistory,
     ) -> None:
         self._locations = tuple(locations)
         self.poll_interval_seconds = poll_interval_seconds
@@ -144,7 +144,7 @@ class Provisioner:
         """The one that is tried now; `None` before any."""
         return None if self.memory.place is None else self._locations[self.memory.place]
 
-    def on_survey(self, seen: Sequence[Seen]) -> None:
+    def on_survey(self, seen: Sequence[EndpointSnapshot]) -> None:
         """After a first look at every location: goes where an earlier try was, or to the first.
 
         Args:
@@ -153,7 +153,7 @@ class Provisioner:
         order = sorted(range(len(seen)), key=lambda place: (seen[place].is_empty, not seen[place].is_up, place))
         self.memory = replace(self.memory, place=order[0])
 
-    def on_seen(self, seen: Seen, now: float) -> Decision:
+    def on_seen(self, seen: EndpointSnapshot, now: float) -> ProvisioningDecision:
         """After a look at the location.
 
         Args:
@@ -197,11 +197,11 @@ class Provisioner:
         self.memory = replace(self.memory, is_ours=self.memory.is_ours or done)
         return Wait(0.0 if done else self.poll_interval_seconds)
 
-    def on_fault(self, fault: Fault, now: float) -> Decision:
+    def on_fault(self, fault: Fault, now: float) -> ProvisioningDecision:
         """After a part was refused at once."""
         return self._leave(fault, now)
 
-    def on_answer(self, refusal: str | None, *, may_help_to_wait: bool, now: float) -> Decision:
+    def on_answer(self, refusal: str | None, *, may_help_to_wait: bool, now: float) -> ProvisioningDecision:
         """After the model was asked.
 
         Args:
@@ -210,7 +210,7 @@ class Provisioner:
             now: Seconds of the Unix epoch.
         """
         if refusal is None:
-            return End("ready", "answers.")
+            return ProvisioningEnded("ready", "answers.")
         if may_help_to_wait:
             self.memory = replace(self.memory, refused_since=None)
             return Wait(self.poll_interval_seconds, f"The model does not answer yet: {refusal}")
@@ -220,7 +220,7 @@ class Provisioner:
             return self._leave(Fault("refused", f"It is up and refuses to answer: {refusal}"), now)
         return Wait(self.poll_interval_seconds, f"The model does not answer yet: {refusal}")
 
-    def on_error(self, error: CloudError, now: float) -> Wait | End:
+    def on_error(self, error: CloudError, now: float) -> Wait | ProvisioningEnded:
         """After a look that saw nothing, or a request that was not answered.
 
         Args:
@@ -232,12 +232,12 @@ class Provisioner:
         denials = memory.denials + 1 if isinstance(error, AccessDeniedError) else 0
         self.memory = memory = replace(memory, failures=memory.failures + 1, failing_since=since, denials=denials)
         if memory.place is None and not error.retryable:
-            return End("refused", f"could not be looked at: {error} Nothing was started or billed.")
+            return ProvisioningEnded("refused", f"could not be looked at: {error} Nothing was started or billed.")
         too_often = memory.failures >= MAX_FAILURES and now - since >= MAX_FAILING_SECONDS
         if too_often or denials >= MAX_DENIED or not (error.retryable or isinstance(error, AccessDeniedError)):
             if not error.retryable and memory.operation is None and not memory.is_ours:
-                return End("refused", f"could not be looked at: {error} This try started nothing.")
-            return End(
+                return ProvisioningEnded("refused", f"could not be looked at: {error} This try started nothing.")
+            return ProvisioningEnded(
                 "still_billing",
                 f"could not be looked at {memory.failures} times in a row: {error} It may still be billing; its "
                 "teardown and the sweeper remove it.",
@@ -247,14 +247,14 @@ class Provisioner:
             max(wait, self.poll_interval_seconds), f"{error} Looking again (failure {memory.failures} in a row)."
         )
 
-    def _leave(self, fault: Fault, now: float) -> Decision:
+    def _leave(self, fault: Fault, now: float) -> ProvisioningDecision:
         self.memory = replace(
             self.memory, leaving=fault.kind, leaving_words=fault.words, leaving_since=now, refused_since=None
         )
         why = "What an earlier try left cannot be used" if fault.kind == "leftover" else "It did not come up"
         return Remove(f"{why} in {self.location!r}: {fault.words} Removing what is there.")
 
-    def _on_leaving(self, seen: Seen, now: float) -> Decision:
+    def _on_leaving(self, seen: EndpointSnapshot, now: float) -> ProvisioningDecision:
         memory = self.memory
         if memory.labelled and any(seen.attempts - {self._attempt}):
             return _TAKEN_OVER
@@ -262,7 +262,7 @@ class Provisioner:
             if now - memory.leaving_since > MAX_REMOVING_SECONDS:
                 minutes = MAX_REMOVING_SECONDS / 60
                 left = still_billing(seen.parts, seen.running)
-                return End(
+                return ProvisioningEnded(
                     "still_billing", f"{self._story()} It could not be removed in {minutes:.0f} min. {left}"
                 )
             return Remove()
@@ -277,9 +277,9 @@ class Provisioner:
         if fault.falls_through and (memory.place or 0) + 1 < len(self._locations):
             self.memory = replace(memory, place=(memory.place or 0) + 1)
             return Wait(0.0, f"Going on with {self.location!r}.")
-        outcomes: dict[str, Outcome] = {"refused": "refused", "denied": "refused", "late": "failed"}
+        outcomes: dict[str, ProvisioningOutcome] = {"refused": "refused", "denied": "refused", "late": "failed"}
         outcome = "stock_out" if fault.falls_through else outcomes.get(fault.kind, "failed")
-        return End(outcome, f"{self._story()} What was made is deleted: nothing bills.")
+        return ProvisioningEnded(outcome, f"{self._story()} What was made is deleted: nothing bills.")
 
     def _late_words(self) -> str:
         return f"It did not answer within {self._ready_within:.0f} s (`ready_within_seconds`)."

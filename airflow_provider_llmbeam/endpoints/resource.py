@@ -13,7 +13,7 @@ PartKind = Literal["endpoint", "model", "service"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Resource:
     """A resource.
 
     Attributes:
@@ -79,7 +79,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningOperation:
     """A long-running operation that is not over.
 
     Attributes:
@@ -92,7 +92,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EndpointSnapshot:
     """One location, as far as one endpoint goes.
 
     Attributes:
@@ -104,8 +104,8 @@ class Seen:
         base_url: Where it answers.
     """
 
-    parts: tuple[Part, ...] = ()
-    running: tuple[Running, ...] = ()
+    parts: tuple[Resource, ...] = ()
+    running: tuple[RunningOperation, ...] = ()
     missing: str | None = None
     is_up: bool = False
     fault: Fault | None = None
@@ -127,7 +127,7 @@ class Seen:
         return any(part.is_leaving for part in self.parts) or any(not one.makes for one in self.running)
 
 
-def still_billing(parts: Iterable[Part], running: Iterable[Running] = ()) -> str:
+def still_billing(parts: Iterable[Resource], running: Iterable[RunningOperation] = ()) -> str:
     """Says what is there, what it costs, and how to remove it."""
     parts = list(parts)
     billing = [part for part in parts if part.bills]
@@ -140,6 +140,6 @@ def still_billing(parts: Iterable[Part], running: Iterable[Running] = ()) -> str
     return " ".join(f"{words[0].upper()}{words[1:]}" for words in said) + remove
 
 
-def _rate(part: Part) -> str:
+def _rate(part: Resource) -> str:
     known = part.usd_per_hour
     return "at a price that is not known here" if known is None else f"about ${known:,.2f} an hour"

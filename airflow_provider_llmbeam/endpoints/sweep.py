@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from airflow_provider_llmbeam.dataflow.progress_log import Log
-from airflow_provider_llmbeam.endpoints.platform import EndpointSite
-from airflow_provider_llmbeam.endpoints.resource import Part
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform
+from airflow_provider_llmbeam.endpoints.resource import Resource
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL
 
 
@@ -49,7 +49,7 @@ class SweepManifest:
         return asdict(self)
 
 
-def is_due(parts: Sequence[Part], now: float, older_than_seconds: float) -> bool:
+def is_due(parts: Sequence[Resource], now: float, older_than_seconds: float) -> bool:
     """Whether what belongs to one endpoint may be removed: once the last of it has expired.
 
     Args:
@@ -80,7 +80,7 @@ def is_forgotten(job: DataflowJob, due_ids: frozenset[str], now: float, max_age_
 
 
 def sweep(
-    sites: Iterable[EndpointSite],
+    sites: Iterable[EndpointPlatform],
     jobs: Iterable[JobSite],
     *,
     now: float,
@@ -88,7 +88,7 @@ def sweep(
     older_than_seconds: float,
     max_job_age_seconds: float | None,
     gone_within_seconds: float,
-    log: Log,
+    log: TaskLog,
 ) -> SweepManifest:
     """Removes what is due; one failure does not stop the rest.
 
@@ -103,7 +103,7 @@ def sweep(
         log: Receives what is done.
     """
     manifest = SweepManifest(dry_run=dry_run)
-    due: list[tuple[EndpointSite, str, list[Part]]] = []
+    due: list[tuple[EndpointPlatform, str, list[Resource]]] = []
     for site in sites:
         _guarded(manifest, log, lambda site=site: due.extend(_due(site, now, older_than_seconds, manifest)))  # type: ignore[misc]
     due_ids = frozenset(part.id for _, _, parts in due for part in parts)
@@ -131,9 +131,9 @@ def sweep(
 
 
 def _due(
-    site: EndpointSite, now: float, older_than_seconds: float, manifest: SweepManifest
-) -> list[tuple[EndpointSite, str, list[Part]]]:
-    by_key: dict[str, list[Part]] = {}
+    site: EndpointPlatform, now: float, older_than_seconds: float, manifest: SweepManifest
+) -> list[tuple[EndpointPlatform, str, list[Resource]]]:
+    by_key: dict[str, list[Resource]] = {}
     for part in site.find(None):
         by_key.setdefault(part.key or "", []).append(part)
     found = []
@@ -146,7 +146,12 @@ def _due(
 
 
 def _remove(
-    site: EndpointSite, key: str, parts: list[Part], within_seconds: float, manifest: SweepManifest, log: Log
+    site: EndpointPlatform,
+    key: str,
+    parts: list[Resource],
+    within_seconds: float,
+    manifest: SweepManifest,
+    log: TaskLog,
 ) -> None:
     left = remove(site, key, within_seconds=within_seconds, log=log)
     if left:
@@ -162,7 +167,7 @@ def _sweep_jobs(
     now: float,
     max_age_seconds: float | None,
     manifest: SweepManifest,
-    log: Log,
+    log: TaskLog,
 ) -> None:
     for job in jobs.active():
         name = f"{jobs.location}/jobs/{job.job_id}"
@@ -179,7 +184,7 @@ def _sweep_jobs(
         manifest.deleted.append(name)
 
 
-def _guarded(manifest: SweepManifest | None, log: Log, work: Callable[[], object]) -> None:
+def _guarded(manifest: SweepManifest | None, log: TaskLog, work: Callable[[], object]) -> None:
     try:
         work()
     except LLMBeamError as error:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.dataflow.progress_log import Log
-from airflow_provider_llmbeam.endpoints.platform import EndpointSite
-from airflow_provider_llmbeam.endpoints.resource import Part, Running, still_billing
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform
+from airflow_provider_llmbeam.endpoints.resource import Resource, RunningOperation, still_billing
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 
 #: Between two rounds.
 ROUND_SECONDS = 5.0
@@ -25,8 +25,8 @@ class RemovalStep:
         remove: Parts whose removal, or emptying, can be asked for now.
     """
 
-    cancel: tuple[Running, ...] = ()
-    remove: tuple[Part, ...] = ()
+    cancel: tuple[RunningOperation, ...] = ()
+    remove: tuple[Resource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Round:
         refusals: Why requests of this round did not succeed.
     """
 
-    parts: tuple[Part, ...] = ()
-    running: tuple[Running, ...] = ()
+    parts: tuple[Resource, ...] = ()
+    running: tuple[RunningOperation, ...] = ()
     refusals: tuple[str, ...] = ()
 
     @property
@@ -49,7 +49,7 @@ class Round:
         return not self.parts and not self.running
 
 
-def removal_step(parts: Sequence[Part], running: Sequence[Running]) -> RemovalStep:
+def removal_step(parts: Sequence[Resource], running: Sequence[RunningOperation]) -> RemovalStep:
     """Decides what can be asked for now; whatever cannot follows in a later round.
 
     Args:
@@ -72,7 +72,7 @@ def removal_step(parts: Sequence[Part], running: Sequence[Running]) -> RemovalSt
     return RemovalStep(cancel=making, remove=(*services, *first, *models))
 
 
-def removal_round(site: EndpointSite, key: str, log: Log, attempt: str | None = None) -> Round:
+def removal_round(site: EndpointPlatform, key: str, log: TaskLog, attempt: str | None = None) -> Round:
     """Looks, and asks for whatever can be asked for; a request that fails is for a later round.
 
     Args:
@@ -97,11 +97,11 @@ def removal_round(site: EndpointSite, key: str, log: Log, attempt: str | None = 
 
 
 def remove(
-    site: EndpointSite,
+    site: EndpointPlatform,
     key: str,
     *,
     within_seconds: float,
-    log: Log,
+    log: TaskLog,
     attempt: str | None = None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
@@ -142,7 +142,7 @@ def remove(
         sleep(ROUND_SECONDS)
 
 
-def _left(site: EndpointSite, key: str, attempt: str | None) -> tuple[list[Part], list[Running]]:
+def _left(site: EndpointPlatform, key: str, attempt: str | None) -> tuple[list[Resource], list[RunningOperation]]:
     # In this order: what an operation made that ends in between is found.
     running = site.running(key)
     found = site.find(key)
@@ -152,7 +152,7 @@ def _left(site: EndpointSite, key: str, attempt: str | None) -> tuple[list[Part]
     return found, running
 
 
-def _is_used(model: Part, in_use: set[str]) -> bool:
+def _is_used(model: Resource, in_use: set[str]) -> bool:
     # A deployed model is named with its version: `…/models/m@1`.
     return any(name.partition("@")[0] == model.name for name in in_use)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.endpoints.resource import Running
+from airflow_provider_llmbeam.endpoints.resource import RunningOperation
 from airflow_provider_llmbeam.spec.endpoint.identity import display_name, endpoint_id
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 
@@ -146,6 +146,6 @@ _REMOVES = frozenset({"DeleteOperationMetadata", "UndeployModelOperationMetadata
 GARDEN_METADATA = "DeployOperationMetadata"
 
 
-def running_operation(name: str, metadata_type: str) -> Running:
+def running_operation(name: str, metadata_type: str) -> RunningOperation:
     """Tells what an operation does by the type of its metadata."""
-    return Running(name, makes=metadata_type.rpartition(".")[2] not in _REMOVES)
+    return RunningOperation(name, makes=metadata_type.rpartition(".")[2] not in _REMOVES)

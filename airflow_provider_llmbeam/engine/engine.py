@@ -92,7 +92,7 @@ class Engine:
     Args:
         backend: Sends one request; a `StaticBackend` takes several prompts at once.
         governor: Admits requests.
-        buckets: Forecast the tokens to reserve.
+        buckets: Predicts the tokens to reserve.
         parser: Checks answers.
         policy: Decides about retries.
         max_in_flight: Requests under way at once, over all batches of this process.

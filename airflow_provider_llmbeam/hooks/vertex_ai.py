@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
 from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
 from airflow_provider_llmbeam.endpoints.price import vertex_usd_per_hour
 from airflow_provider_llmbeam.endpoints.refusal import refused
-from airflow_provider_llmbeam.endpoints.resource import Part, Running, Seen
+from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
 from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
@@ -25,8 +25,8 @@ from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 MAX_LISTED = 5_000
 
 
-class EndpointHook(RegionalHook):
-    """Makes, finds and removes the endpoints of one project and region; see `endpoint_site.EndpointSite`."""
+class VertexAIHook(RegionalHook):
+    """Makes, finds and removes the endpoints of one project and region; see `endpoint_site.EndpointPlatform`."""
 
     def check(self, plan: EndpointPlan) -> None:
         """Sees whether there is such a model and such a token.
@@ -47,7 +47,7 @@ class EndpointHook(RegionalHook):
         except CloudNotFoundError as error:
             raise JobSpecError(f"`model`: {error} Nothing was started or billed.") from error
 
-    def look(self, plan: EndpointPlan, operation: str | None) -> Seen:
+    def look(self, plan: EndpointPlan, operation: str | None) -> EndpointSnapshot:
         """Looks at one endpoint, and at the operation that was started last.
 
         Raises:
@@ -66,7 +66,7 @@ class EndpointHook(RegionalHook):
             running.append(requests_of.running_operation(last.name, last.metadata.TypeName()))
         parts = tuple(part for part in (self._part_of(endpoint), self._part_of_model(model)) if part)
         deployed = endpoint is not None and bool(endpoint.deployed_models)
-        return Seen(
+        return EndpointSnapshot(
             parts=parts,
             running=tuple(running),
             missing=requests_of.missing(
@@ -89,7 +89,7 @@ class EndpointHook(RegionalHook):
             lambda: str(self._made(step, plan, spec).operation.name),
         )
 
-    def adopt(self, plan: EndpointPlan, seen: Seen) -> bool:
+    def adopt(self, plan: EndpointPlan, seen: EndpointSnapshot) -> bool:
         """Labels endpoint and model; what Model Garden made has no labels yet.
 
         Raises:
@@ -111,7 +111,7 @@ class EndpointHook(RegionalHook):
                     )
         return True
 
-    def ask(self, plan: EndpointPlan, seen: Seen) -> Answer:
+    def ask(self, plan: EndpointPlan, seen: EndpointSnapshot) -> Answer:
         """Asks the model for a few words.
 
         Raises:
@@ -122,7 +122,7 @@ class EndpointHook(RegionalHook):
             token = access_token(self.get_credentials())
         return ask(f"{model['base_url']}/v1/{model['endpoint']}/chat/completions", token, question(model["name"]))
 
-    def model_spec(self, plan: EndpointPlan, seen: Seen) -> dict[str, Any]:
+    def model_spec(self, plan: EndpointPlan, seen: EndpointSnapshot) -> dict[str, Any]:
         """A model spec for a job that asks this endpoint, see `spec.VertexEndpointModel`."""
         (endpoint,) = (part for part in seen.parts if part.kind == "endpoint")
         return {
@@ -132,7 +132,7 @@ class EndpointHook(RegionalHook):
             "base_url": seen.base_url,
         }
 
-    def find(self, key: str | None) -> list[Part]:
+    def find(self, key: str | None) -> list[Resource]:
         """Finds everything of an endpoint, or of all of ours.
 
         Raises:
@@ -156,7 +156,7 @@ class EndpointHook(RegionalHook):
         parts = {part.name: part for part in (*named, *ours) if part is not None}
         return [part for part in parts.values() if part.key == key or part.id == endpoint_id(key)]
 
-    def running(self, key: str) -> list[Running]:
+    def running(self, key: str) -> list[RunningOperation]:
         """Finds what is being done to an endpoint.
 
         Raises:
@@ -168,9 +168,11 @@ class EndpointHook(RegionalHook):
             for kind in ("endpoints", "models")
             for one in self._operations(f"{self._parent}/{kind}/{own}")
         ]
-        return found + [Running(one.name) for one in self._operations(self._parent) if _is_of_garden(one, own)]
+        return found + [
+            RunningOperation(one.name) for one in self._operations(self._parent) if _is_of_garden(one, own)
+        ]
 
-    def remove(self, part: Part) -> None:
+    def remove(self, part: Resource) -> None:
         """Undeploys what an endpoint has, or deletes what is empty.
 
         Raises:
@@ -257,10 +259,10 @@ class EndpointHook(RegionalHook):
             if not (token := page.next_page_token):
                 return
 
-    def _part_of(self, endpoint: Any) -> Part | None:
+    def _part_of(self, endpoint: Any) -> Resource | None:
         if endpoint is None:
             return None
-        return Part(
+        return Resource(
             kind="endpoint",
             name=endpoint.name,
             labels=known_labels(dict(endpoint.labels), endpoint.display_name),
@@ -268,10 +270,12 @@ class EndpointHook(RegionalHook):
             usd_per_hour=_usd_per_hour(endpoint.deployed_models),
         )
 
-    def _part_of_model(self, model: Any) -> Part | None:
+    def _part_of_model(self, model: Any) -> Resource | None:
         if model is None:
             return None
-        return Part("model", model.name.partition("@")[0], known_labels(dict(model.labels), model.display_name))
+        return Resource(
+            "model", model.name.partition("@")[0], known_labels(dict(model.labels), model.display_name)
+        )
 
     def _base_url(self, endpoint: Any) -> str:
         if endpoint.dedicated_endpoint_dns:

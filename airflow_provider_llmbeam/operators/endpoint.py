@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.endpoints.monitor import EndpointWatch, ProvisionEnd
-from airflow_provider_llmbeam.endpoints.platforms import site_factory
-from airflow_provider_llmbeam.endpoints.provisioning import ProvisionMemory
+from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
+from airflow_provider_llmbeam.endpoints.platforms import platform_factory
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
@@ -114,7 +114,7 @@ class ProvisionEndpointOperator(BaseOperator):
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
-        self._watched: EndpointWatch | None = None
+        self._watched: EndpointMonitor | None = None
         check_literal(self.task_id, self.endpoint)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class ProvisionEndpointOperator(BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Goes on when the endpoint answers, or cannot; Airflow calls it."""
         with errors_of_airflow():
-            return self._conclude(ProvisionEnd.from_event(event), context)
+            return self._conclude(ProvisioningResult.from_event(event), context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Removes the endpoint when waiting for it failed, or took longer than `execution_timeout`."""
@@ -172,14 +172,14 @@ class ProvisionEndpointOperator(BaseOperator):
             endpoint=spec.model_dump(mode="json"),
             key=key,
             labels=labels,
-            memory=ProvisionMemory(started_at=now).to_dict(),
+            memory=ProvisioningHistory(started_at=now).to_dict(),
             gcp_conn_id=self.gcp_conn_id,
             impersonation_chain=self.impersonation_chain,
             poll_interval_seconds=self.poll_interval_seconds,
             ready_within_seconds=self.ready_within_seconds,
         )
 
-    def _conclude(self, end: ProvisionEnd, context: Context) -> dict[str, Any]:
+    def _conclude(self, end: ProvisioningResult, context: Context) -> dict[str, Any]:
         if end.error is not None:
             raise end.error
         assert end.model is not None
@@ -237,7 +237,7 @@ class TeardownEndpointOperator(BaseOperator):
         """Removes it."""
         with errors_of_airflow():
             spec, key = parse_endpoint(self.endpoint), identity(str(self.name))
-            connect = site_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
+            connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
             left = []
             for location in spec.locations:
                 self._cancel_jobs(spec, key, location)
@@ -279,7 +279,7 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
     from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
     with before_submission():
-        site = site_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
+        site = platform_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
         return spec.model_copy(update={"project": site.project})
 
 

@@ -9,7 +9,7 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion
-from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Origin, Request
+from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import CountRows, TallyRows
@@ -90,7 +90,7 @@ class FanOut(beam.DoFn):
                 first: Origin = "repaired" if result.inference.repairs else "fresh"
                 yield AnsweredRow(row, request.fingerprint, result.inference, "duplicate" if number else first)
             else:
-                yield beam.pvalue.TaggedOutput(DEAD, DeadRow(row, result.inference, is_duplicate=number > 0))
+                yield beam.pvalue.TaggedOutput(DEAD, FailedRow(row, result.inference, is_duplicate=number > 0))
 
 
 def handler_of(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:

@@ -16,25 +16,25 @@ class Wait:
     words: str | None = None
 
 
-class End(Protocol):
+class PollResult(Protocol):
     """Waiting is over. A class of its own for each thing that is waited for."""
 
     def to_event(self) -> dict[str, Any]:
         """As plain JSON, for the event of a trigger; the class has a `from_event` that reads it."""
 
 
-EndT = TypeVar("EndT", bound=End)
-SeenT = TypeVar("SeenT", bound=End, covariant=True)
+EndT = TypeVar("EndT", bound=PollResult)
+SeenT = TypeVar("SeenT", bound=PollResult, covariant=True)
 
 
-class Watch(Protocol[SeenT]):
+class Poller(Protocol[SeenT]):
     """What looks at one thing."""
 
     def look(self) -> Wait | SeenT:
         """Looks once, and does what follows. Blocks, in the thread that calls."""
 
 
-def wait(watch: Watch[EndT], sleep: Callable[[float], None] = time.sleep) -> EndT:
+def wait(watch: Poller[EndT], sleep: Callable[[float], None] = time.sleep) -> EndT:
     """Waits in this thread. `triggers.look` does the same between `asyncio.sleep`s."""
     while isinstance(seen := watch.look(), Wait):
         sleep(seen.seconds)

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 from airflow_provider_llmbeam import exceptions
-from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.polling.poller import End, Wait, Watch
+from airflow_provider_llmbeam.polling.poller import Poller, PollResult, Wait
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 
 #: Between two looks, whatever was asked for: a look may cost something.
 MIN_SECONDS = 1.0
@@ -36,7 +36,7 @@ def wait_seconds(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class PollSchedule:
     """How long and how often somebody looks; plain enough to travel in the arguments of a trigger.
 
     Attributes:
@@ -80,7 +80,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatientEnd:
+class SensorResult:
     """The end of looking; plain enough to travel in the event of a trigger.
 
     Attributes:
@@ -118,7 +118,7 @@ class PatientEnd:
         return found(self.message) if is_ours else JobSpecError(self.message)
 
 
-class PatientWatch:
+class ScheduledPoller:
     """Looks through another watch, as often and as long as patience has it. Blocks, in the thread that calls.
 
     What the other watch returns as a `Wait` is not so yet: its words go to the log and to the message of the end,
@@ -133,7 +133,12 @@ class PatientWatch:
     """
 
     def __init__(
-        self, watch: Watch[End], patience: Patience, *, log: Log, now: Callable[[], float] = time.time
+        self,
+        watch: Poller[PollResult],
+        patience: PollSchedule,
+        *,
+        log: TaskLog,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._watch = watch
         self._patience = patience
@@ -146,7 +151,7 @@ class PatientWatch:
         """How many there were, those of others included."""
         return self._looks
 
-    def look(self) -> Wait | PatientEnd:
+    def look(self) -> Wait | SensorResult:
         """Looks once."""
         self._looks += 1
         try:
@@ -174,8 +179,8 @@ class PatientWatch:
         *,
         event: dict[str, Any] | None = None,
         error_type: str | None = None,
-    ) -> PatientEnd:
-        return PatientEnd(
+    ) -> SensorResult:
+        return SensorResult(
             outcome=outcome,
             message=message,
             looks=self._looks,

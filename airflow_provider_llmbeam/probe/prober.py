@@ -14,7 +14,7 @@ from requests import Session
 from urllib3.exceptions import HTTPError
 
 from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
-from airflow_provider_llmbeam.probe.reply import Outcome, ProbeReply, no_reply, read_reply
+from airflow_provider_llmbeam.probe.reply import ProbeReply, ReplyOutcome, no_reply, read_reply
 from airflow_provider_llmbeam.probe.request import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
@@ -112,7 +112,7 @@ class Probe:
         replies = tuple(ProbeReply(**reply) for reply in data["replies"])
         return cls(replies=replies, cost_usd=data["cost_usd"], at=data["at"])
 
-    def _count(self, outcome: Outcome) -> int:
+    def _count(self, outcome: ReplyOutcome) -> int:
         return sum(reply.outcome == outcome for reply in self.replies)
 
 

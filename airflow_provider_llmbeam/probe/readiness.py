@@ -18,7 +18,7 @@ MIN_REPLY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadinessResult:
     """The model answered in time.
 
     Attributes:
@@ -32,7 +32,7 @@ class Ready:
         return asdict(self)
 
 
-class ReadyWatch:
+class ReadinessPoller:
     """Asks a model for one token. Blocks, in the thread that calls.
 
     Args:
@@ -45,7 +45,7 @@ class ReadyWatch:
         self._max_latency_seconds = max_latency_seconds
         self._connected: tuple[Model, Prober] | None = None
 
-    def look(self) -> Wait | Ready:
+    def look(self) -> Wait | ReadinessResult:
         """Asks once.
 
         Raises:
@@ -58,7 +58,7 @@ class ReadyWatch:
         return judged(reply, named(model), self._max_latency_seconds)
 
 
-def judged(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wait | Ready:
+def judged(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wait | ReadinessResult:
     """Says what follows from a reply.
 
     Args:
@@ -83,10 +83,10 @@ def judged(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wait | R
             f"{name} is slow: its answer took {reply.seconds:.1f} s, and `max_latency_seconds` allows "
             f"{max_latency_seconds:g} s.",
         )
-    return Ready(round(reply.seconds, 3))
+    return ReadinessResult(round(reply.seconds, 3))
 
 
-def ready_watch(
+def readiness_poller(
     model: Mapping[str, Any],
     *,
     max_latency_seconds: float,
@@ -94,7 +94,7 @@ def ready_watch(
     llmbeam_conn_id: str,
     gcp_conn_id: str,
     impersonation_chain: str | Sequence[str] | None,
-) -> ReadyWatch:
+) -> ReadinessPoller:
     """Makes what asks a model, by the connections of a task.
 
     Args:
@@ -116,7 +116,7 @@ def ready_watch(
         patience = max(MIN_REPLY_SECONDS, 2 * max_latency_seconds)
         return parsed, Prober(parsed, access=access, embeds=embeds, reply_seconds=patience)
 
-    return ReadyWatch(connect, max_latency_seconds)
+    return ReadinessPoller(connect, max_latency_seconds)
 
 
 def named(model: Model) -> str:

@@ -10,7 +10,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-Outcome = Literal["answered", "rejected", "failed"]
+ReplyOutcome = Literal["answered", "rejected", "failed"]
 
 _WORDS = 300
 #: Refusals of 4xx that the same request may not meet a little later.
@@ -38,7 +38,7 @@ class ProbeReply:
         is_final: A refusal that waiting does not mend, such as a wrong key or a model that is not there.
     """
 
-    outcome: Outcome
+    outcome: ReplyOutcome
     seconds: float
     http_status: int | None = None
     words: str = ""

@@ -19,9 +19,9 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_llmbeam.hooks.connections import Connections
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.schedule import Patience, PatientEnd, PatientWatch
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller, SensorResult
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.triggers.sensor import PatientTrigger
+from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
 try:
     from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 300.0
 
 
-class LookSensor(BaseSensorOperator):
+class PollingSensor(BaseSensorOperator):
     """Looks once in the worker, and then waits without a worker slot.
 
-    A sensor has a `PatientTrigger` of its own, which knows what looks, and says in `conclude` what follows.
+    A sensor has a `SensorTrigger` of its own, which knows what looks, and says in `conclude` what follows.
     With `deferrable` off it is one of Airflow's sensors, with its `mode`.
 
     `soft_fail` skips the task where it is not so within `timeout`. A refusal that waiting does not mend fails it
@@ -68,7 +68,7 @@ class LookSensor(BaseSensorOperator):
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
-        self._watched: PatientWatch | None = None
+        self._watched: ScheduledPoller | None = None
         self._refusal = ""
 
     @property
@@ -81,11 +81,11 @@ class LookSensor(BaseSensorOperator):
         )
 
     @abstractmethod
-    def trigger(self, patience: Patience) -> PatientTrigger:
+    def trigger(self, patience: PollSchedule) -> SensorTrigger:
         """Makes what looks, here and in the triggerer."""
 
     @abstractmethod
-    def conclude(self, end: PatientEnd, context: Context) -> Any:
+    def conclude(self, end: SensorResult, context: Context) -> Any:
         """Says what follows from `end.event`, which the end of the watch made of itself.
 
         Returns:
@@ -109,7 +109,7 @@ class LookSensor(BaseSensorOperator):
             return self._conclude(seen, context)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Looks once; what it returns for XCom is a `PatientEnd`, from which `execute` concludes."""
+        """Looks once; what it returns for XCom is a `SensorResult`, from which `execute` concludes."""
         if self._watched is None:
             first = context["ti"].get_first_reschedule_date(context)
             patience = self._patience(time.time() if first is None else first.timestamp(), None)
@@ -124,7 +124,7 @@ class LookSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Goes on when it is so, or patience is at its end; Airflow calls it."""
         with errors_of_airflow():
-            return self._conclude(PatientEnd.from_event(event), context)
+            return self._conclude(SensorResult.from_event(event), context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Sees to an end that the trigger did not report.
@@ -144,16 +144,16 @@ class LookSensor(BaseSensorOperator):
                 raise AirflowSkipException(f"Skipped, as `never_fail` has it: {error}") from error
             raise
 
-    def _poked(self, context: Context) -> PatientEnd:
+    def _poked(self, context: Context) -> SensorResult:
         self._watched = None
         try:
-            end: PatientEnd = super().execute(context)
+            end: SensorResult = super().execute(context)
         except (AirflowSensorTimeout, AirflowSkipException) as error:
             # Airflow's words do not say what was missing.
             self._time_out(f"{error} {self._refusal}")
         return end
 
-    def _conclude(self, end: PatientEnd, context: Context) -> Any:
+    def _conclude(self, end: SensorResult, context: Context) -> Any:
         if end.outcome == "timed_out":
             self._time_out(end.message)
         if end.error is not None:
@@ -178,8 +178,8 @@ class LookSensor(BaseSensorOperator):
         own = timedelta(seconds=self.timeout + GRACE_SECONDS)
         return own if self.execution_timeout is None else min(own, self.execution_timeout)
 
-    def _patience(self, started_at: float, timeout_seconds: float | None) -> Patience:
-        return Patience(
+    def _patience(self, started_at: float, timeout_seconds: float | None) -> PollSchedule:
+        return PollSchedule(
             started_at=started_at,
             timeout_seconds=timeout_seconds,
             poke_interval_seconds=self.poke_interval,

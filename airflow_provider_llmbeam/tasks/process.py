@@ -10,21 +10,12 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.job import JobSpec
-
-
-class Log(Protocol):
-    """What a job's lines are written to: `logging.Logger`, and Airflow's own."""
-
-    def info(self, event: str, *args: Any) -> Any:
-        """Writes a line."""
-
-    def warning(self, event: str, *args: Any) -> Any:
-        """Writes a line that somebody should see."""
 
 
 class JobProcess:
@@ -44,7 +35,7 @@ class JobProcess:
     GRACE_SECONDS = 10
 
     def __init__(
-        self, spec: JobSpec, environment: Mapping[str, str], log: Log, python: str = sys.executable
+        self, spec: JobSpec, environment: Mapping[str, str], log: TaskLog, python: str = sys.executable
     ) -> None:
         self._spec = spec
         self._environment = environment

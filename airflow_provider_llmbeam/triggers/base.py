@@ -13,10 +13,10 @@ from typing import Generic, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_llmbeam.dataflow.progress_log import Log
-from airflow_provider_llmbeam.polling.poller import End, Wait, Watch
+from airflow_provider_llmbeam.polling.poller import Poller, PollResult, Wait
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 
-WatchT = TypeVar("WatchT", bound=Watch[End])
+WatchT = TypeVar("WatchT", bound=Poller[PollResult])
 
 #: Looks at once in one triggerer. A look waits for replies most of its time, up to 10 s where 8 requests are sent
 #: to try: 200 sensors that look once a minute need 33. The threads of `asyncio.to_thread` are 6 on two cores,
@@ -30,8 +30,8 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="llmbeam-look")
 
 
-class LookTrigger(BaseTrigger, Generic[WatchT]):
-    """Looks until waiting is over, and fires one event: `End.to_event`.
+class PollingTrigger(BaseTrigger, Generic[WatchT]):
+    """Looks until waiting is over, and fires one event: `PollResult.to_event`.
 
     A trigger that another triggerer takes over goes on: what it must know is in its arguments, and wherever the
     watch looks.
@@ -49,7 +49,7 @@ class LookTrigger(BaseTrigger, Generic[WatchT]):
         self._watch: WatchT | None = None
 
     @abstractmethod
-    def watch(self, log: Log) -> WatchT:
+    def watch(self, log: TaskLog) -> WatchT:
         """Makes what looks; its lines go to `log`."""
 
     @property

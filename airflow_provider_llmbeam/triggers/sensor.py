@@ -7,24 +7,24 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.hooks.connections import Connections
-from airflow_provider_llmbeam.polling.poller import End, Watch
-from airflow_provider_llmbeam.polling.schedule import Patience, PatientWatch
-from airflow_provider_llmbeam.triggers.base import LookTrigger
+from airflow_provider_llmbeam.polling.poller import Poller, PollResult
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller
+from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 #: Of the first wait: sensors that were deferred at once do not look at once.
 _JITTER_RATIO = 0.1
 
 
-class PatientTrigger(LookTrigger[PatientWatch]):
-    """Looks until it is so, or patience is at its end, and fires one event: `PatientEnd.to_event`.
+class SensorTrigger(PollingTrigger[ScheduledPoller]):
+    """Looks until it is so, or patience is at its end, and fires one event: `SensorResult.to_event`.
 
     A class of its own for each sensor says in `looker` what looks, and serialises `common` with its arguments.
 
     Args:
-        patience: `Patience.to_dict`.
+        patience: `PollSchedule.to_dict`.
         llmbeam_conn_id: Airflow connection with key, base URL, project and location.
         gcp_conn_id: Airflow connection whose credentials ask where it is Google Cloud.
         impersonation_chain: Service account to act as, or several.
@@ -44,7 +44,7 @@ class PatientTrigger(LookTrigger[PatientWatch]):
         self.impersonation_chain = (
             impersonation_chain if isinstance(impersonation_chain, str | None) else list(impersonation_chain)
         )
-        known, now = Patience.from_dict(self.patience), time.time()
+        known, now = PollSchedule.from_dict(self.patience), time.time()
         first = known.wait_seconds(known.looks, now)
         super().__init__(max(FIRST_LOOK_SECONDS, first), _JITTER_RATIO * first)
 
@@ -63,9 +63,9 @@ class PatientTrigger(LookTrigger[PatientWatch]):
         return {"patience": self.patience, **self.connections}
 
     @abstractmethod
-    def looker(self, log: Log) -> Watch[End]:
+    def looker(self, log: TaskLog) -> Poller[PollResult]:
         """Makes what looks."""
 
-    def watch(self, log: Log) -> PatientWatch:
+    def watch(self, log: TaskLog) -> ScheduledPoller:
         """Makes what looks as long as patience has it; its lines go to `log`."""
-        return PatientWatch(self.looker(log), Patience.from_dict(self.patience), log=log)
+        return ScheduledPoller(self.looker(log), PollSchedule.from_dict(self.patience), log=log)

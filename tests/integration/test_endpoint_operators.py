@@ -386,13 +386,13 @@ def test_values_of_the_spec_are_taken_as_they_are():
 def strays(run_dag, sandbox, here):
     """One endpoint of each kind that is past its expiry, one that is not, and one that is nobody's."""
     from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook
-    from airflow_provider_llmbeam.hooks.vertex_ai import EndpointHook
+    from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 
     for name, spec in here.items():
         with DAG(f"stray_{name}", schedule=None) as dag:
             ProvisionEndpointOperator(task_id="p", endpoint=spec, name=f"{name}-old", **QUICK)
         assert run_dag(dag)[0].state == "success"
-    return EndpointHook, CloudRunHook
+    return VertexAIHook, CloudRunHook
 
 
 def sweeping(project, **kwargs):
@@ -459,9 +459,9 @@ def later(monkeypatch):
 
 
 def foreign(google, sandbox):
-    from airflow_provider_llmbeam.hooks.vertex_ai import EndpointHook
+    from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 
-    hook = EndpointHook("us-central1", google.project)
+    hook = VertexAIHook("us-central1", google.project)
     client = hook._client("EndpointServiceClient")
     client.create_endpoint(
         parent=hook._parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}}, endpoint_id="theirs"

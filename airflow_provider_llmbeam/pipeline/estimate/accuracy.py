@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 _log = logging.getLogger(__name__)
 
 
-class Compared(BaseModel):
+class ComparedFigure(BaseModel):
     """One number of an estimate beside what it was.
 
     Attributes:
@@ -29,7 +29,7 @@ class Compared(BaseModel):
     ratio: float | None
 
 
-class Comparison(BaseModel):
+class EstimateAccuracy(BaseModel):
     """An estimate beside the truth; prompts that the estimate itself had asked are in neither.
 
     Attributes:
@@ -45,10 +45,10 @@ class Comparison(BaseModel):
 
     made_at: float
     error_ratio: float | None
-    requests: Compared
-    input_tokens: Compared
-    output_tokens: Compared
-    cost_usd: Compared | None
+    requests: ComparedFigure
+    input_tokens: ComparedFigure
+    output_tokens: ComparedFigure
+    cost_usd: ComparedFigure | None
 
 
 def found_estimate(spec: JobSpec) -> Estimate | None:
@@ -62,7 +62,7 @@ def found_estimate(spec: JobSpec) -> Estimate | None:
 
 def compare(
     estimate: Estimate, *, prompts: int, input_tokens: int, output_tokens: int, cost_usd: float | None
-) -> Comparison:
+) -> EstimateAccuracy:
     """Compares an estimate with a run.
 
     Args:
@@ -73,17 +73,17 @@ def compare(
         cost_usd: Of this run.
     """
 
-    def compared(estimated: float, actual: float) -> Compared:
+    def compared(estimated: float, actual: float) -> ComparedFigure:
         ratio = None
         if estimated and actual and prompts and estimate.requests:
             ratio = round((actual / prompts) / (estimated / estimate.requests), 4)
-        return Compared(estimated=estimated, actual=actual, ratio=ratio)
+        return ComparedFigure(estimated=estimated, actual=actual, ratio=ratio)
 
     has_cost = estimate.cost_usd is not None and cost_usd is not None
-    return Comparison(
+    return EstimateAccuracy(
         made_at=estimate.made_at,
         error_ratio=estimate.error_ratio,
-        requests=Compared(estimated=estimate.requests, actual=prompts, ratio=None),
+        requests=ComparedFigure(estimated=estimate.requests, actual=prompts, ratio=None),
         input_tokens=compared(estimate.input_tokens, input_tokens),
         output_tokens=compared(estimate.output_tokens, output_tokens),
         cost_usd=compared(estimate.cost_usd or 0.0, cost_usd or 0.0) if has_cost else None,

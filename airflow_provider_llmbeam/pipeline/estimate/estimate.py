@@ -20,7 +20,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Asked(_Part):
+class SampleUsage(_Part):
     """What the estimate itself has asked the model. The answers are in the job's journal: the job has them.
 
     Attributes:
@@ -90,7 +90,7 @@ class Estimate(_Part):
     duration_seconds: float | None
     limited_by: LimitedBy | None
     latency_seconds: float | None
-    asked: Asked
+    asked: SampleUsage
     price: Price | None
     demand: Demand
 

@@ -18,7 +18,7 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class SampleObservation:
     """What one prompt was billed.
 
     Attributes:
@@ -33,7 +33,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class Projection:
     """What prompts will be billed that nobody has asked yet.
 
     Attributes:
@@ -62,7 +62,9 @@ def spread_over(ordered: Sequence[str], count: int) -> list[str]:
     return [ordered[int((number + 0.5) * len(ordered) / count)] for number in range(count)]
 
 
-def forecast(found: Sequence[Observed], requests: float, tokens: float, spread_ratio: float = 0.0) -> Forecast:
+def project(
+    found: Sequence[SampleObservation], requests: float, tokens: float, spread_ratio: float = 0.0
+) -> Projection:
     """Forecasts the bill of prompts from that of a sample of them.
 
     Input and output are each a line over the estimated tokens, by least squares, at the mean of the prompts: what
@@ -78,7 +80,7 @@ def forecast(found: Sequence[Observed], requests: float, tokens: float, spread_r
     """
     count = len(found)
     if not requests:
-        return Forecast(0.0, 0.0, (), 0.0, 0.0)
+        return Projection(0.0, 0.0, (), 0.0, 0.0)
     means = [sum(values) / count for values in zip(*map(_values, found), strict=True)]
     mean, mean_input, mean_output = means
     squares = sum((one.estimated_tokens - mean) ** 2 for one in found)
@@ -98,7 +100,7 @@ def forecast(found: Sequence[Observed], requests: float, tokens: float, spread_r
     freedom = count - 2 if is_line else count - 1
     # Of the mean, of the prompts themselves around it, and of the slope.
     parts = 1 / count + 1 / requests + (distance**2 / squares if is_line else 0.0)
-    return Forecast(
+    return Projection(
         input_tokens=requests * max(mean_input + input_slope * distance, 0.0),
         output_tokens=requests * max(mean_output + output_slope * distance, 0.0),
         _residuals=residuals,
@@ -107,7 +109,7 @@ def forecast(found: Sequence[Observed], requests: float, tokens: float, spread_r
     )
 
 
-def _values(one: Observed) -> tuple[int, int, int]:
+def _values(one: SampleObservation) -> tuple[int, int, int]:
     return one.estimated_tokens, one.input_tokens, one.output_tokens
 
 

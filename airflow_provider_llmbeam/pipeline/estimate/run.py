@@ -12,15 +12,15 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, NothingAnsweredError
 from airflow_provider_llmbeam.pipeline.build import handler_of
 from airflow_provider_llmbeam.pipeline.elements import Request
-from airflow_provider_llmbeam.pipeline.estimate.estimate import Asked, Estimate, estimate_uri, write_estimate
+from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage, estimate_uri, write_estimate
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
-    Forecast,
-    Observed,
-    forecast,
+    Projection,
+    SampleObservation,
+    project,
     sending_seconds,
     spread_over,
 )
-from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, Survey, survey
+from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, survey
 from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries, oldest_useful_at
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -122,7 +122,7 @@ def _save(spec: JobSpec, estimate: Estimate) -> None:
         ) from error
 
 
-def _refuse(spec: JobSpec, outcomes: Mapping[str, Outcome], asked: Asked) -> None:
+def _refuse(spec: JobSpec, outcomes: Mapping[str, Outcome], asked: SampleUsage) -> None:
     failure = next(outcome for outcome in outcomes.values() if isinstance(outcome, Failure))
     raise NothingAnsweredError(
         f"The model answered none of {asked.requests} prompts of job {spec.name!r}, so there is no estimate. "
@@ -130,10 +130,10 @@ def _refuse(spec: JobSpec, outcomes: Mapping[str, Outcome], asked: Asked) -> Non
     )
 
 
-def _asked(outcomes: Sequence[Outcome], price: Price | None) -> Asked:
+def _asked(outcomes: Sequence[Outcome], price: Price | None) -> SampleUsage:
     read = sum(outcome.input_tokens for outcome in outcomes)
     said = sum(outcome.output_tokens for outcome in outcomes)
-    return Asked(
+    return SampleUsage(
         requests=len(outcomes),
         failed=sum(isinstance(outcome, Failure) for outcome in outcomes),
         input_tokens=read,
@@ -144,10 +144,10 @@ def _asked(outcomes: Sequence[Outcome], price: Price | None) -> Asked:
 
 def _reckoned(
     spec: JobSpec,
-    found: Survey,
+    found: SourceSample,
     answered: Mapping[str, float],
     seen: Sequence[tuple[int, Outcome]],
-    asked: Asked,
+    asked: SampleUsage,
     price: Price | None,
 ) -> Estimate:
     """From the rows that were read to all, and from the prompts that were asked to those that will be.
@@ -200,18 +200,19 @@ def _reckoned(
 
 def _forecast(
     spec: JobSpec, seen: Sequence[tuple[int, Outcome]], requests: float, tokens: float, spread_ratio: float
-) -> Forecast:
+) -> Projection:
     if seen:
         observed = [
-            Observed(estimated, outcome.input_tokens, outcome.output_tokens) for estimated, outcome in seen
+            SampleObservation(estimated, outcome.input_tokens, outcome.output_tokens)
+            for estimated, outcome in seen
         ]
-        return forecast(observed, requests, tokens, spread_ratio)
+        return project(observed, requests, tokens, spread_ratio)
     longest = 0 if spec.embedding is not None else spec.generation.max_output_tokens
-    return Forecast(tokens, requests * longest, (), None, spread_ratio)
+    return Projection(tokens, requests * longest, (), None, spread_ratio)
 
 
 def _range(
-    bill: Forecast, price: Price | None, cost: float | None, *, is_bound: bool
+    bill: Projection, price: Price | None, cost: float | None, *, is_bound: bool
 ) -> tuple[float, float] | None:
     """The cost at the ends of the interval, in US dollars."""
     if price is None or cost is None:

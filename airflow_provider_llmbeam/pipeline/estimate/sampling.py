@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from apache_beam.io.filesystem import CompressedFile, CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
-from airflow_provider_llmbeam.pipeline.elements import DeadRow, Row
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.sources.files import parse_csv, parse_json_line
 from airflow_provider_llmbeam.spec.formats import FileFormat
 
@@ -31,11 +31,11 @@ class Portion:
     """Some rows.
 
     Attributes:
-        rows: `DeadRow`s are lines that are no row.
+        rows: `FailedRow`s are lines that are no row.
         size: What they take of the source; bytes of its files as they are stored, or rows where it is Parquet.
     """
 
-    rows: Sequence[Row | DeadRow]
+    rows: Sequence[Row | FailedRow]
     size: float
 
 
@@ -81,7 +81,7 @@ def _open(path: str) -> IO[bytes]:
     return file
 
 
-def _rows(stream: IO[bytes], file_format: FileFormat) -> Iterator[Row | DeadRow]:
+def _rows(stream: IO[bytes], file_format: FileFormat) -> Iterator[Row | FailedRow]:
     match file_format:
         case "jsonl":
             for line in stream:
@@ -96,7 +96,7 @@ def _rows(stream: IO[bytes], file_format: FileFormat) -> Iterator[Row | DeadRow]
             yield from _avro_rows(stream)
 
 
-def _batches(rows: Iterator[Row | DeadRow]) -> Iterator[list[Row | DeadRow]]:
+def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]:
     while batch := list(islice(rows, _BATCH_ROWS)):
         yield batch
 
@@ -197,7 +197,7 @@ def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
     """Every line that begins in the span, the last one to its end."""
     stream.seek(max(0, start - 1))
     at = start - 1 + len(stream.readline()) if start else 0
-    rows: list[Row | DeadRow] = []
+    rows: list[Row | FailedRow] = []
     while at < start + span and (line := stream.readline()):
         rows += parse_json_line(line)
         at += len(line)
@@ -221,8 +221,8 @@ def _csv_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
     return Portion(rows, min(span, size - start) * len(rows) / max(begun, 1))
 
 
-def _faults(rows: Iterable[Row | DeadRow]) -> int:
-    return sum(isinstance(row, DeadRow) for row in rows)
+def _faults(rows: Iterable[Row | FailedRow]) -> int:
+    return sum(isinstance(row, FailedRow) for row in rows)
 
 
 def _avro_from(stream: IO[bytes], start: int, span: int) -> Portion:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import DeadRow, Row
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
 from airflow_provider_llmbeam.pipeline.records import encode_record
 from airflow_provider_llmbeam.pipeline.sources.files import check_source
@@ -26,7 +26,7 @@ CANDIDATES = 2048
 
 
 @dataclass
-class Survey:
+class SourceSample:
     """What was found in the rows that were read.
 
     Attributes:
@@ -55,7 +55,7 @@ class Survey:
         return self.scale != 1
 
 
-def survey(spec: JobSpec, max_bytes: int = MAX_BYTES) -> Survey:
+def survey(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
     """Reads a job's source and renders its prompts; a BigQuery source is exported for it, as by the job.
 
     Args:
@@ -89,7 +89,7 @@ def _portions(spec: JobSpec, max_bytes: int) -> tuple[float, Iterable[Portion]]:
             size, portions = read_portions(f"{export(source, spec.export_uri)}*.avro", "avro", max_bytes)
             return size, (
                 Portion(
-                    [row if isinstance(row, DeadRow) else json_values(row) for row in portion.rows], portion.size
+                    [row if isinstance(row, FailedRow) else json_values(row) for row in portion.rows], portion.size
                 )
                 for portion in portions
             )
@@ -102,19 +102,19 @@ class _Counter:
         self._source = spec.source
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
-        self._found = Survey()
+        self._found = SourceSample()
         self._keys: set[bytes] = set()
         self._again: dict[bytes, None] = {}
         self._picked: dict[bytes, tuple[bytes, Row]] = {}
         self._worst: list[tuple[int, str]] = []
 
-    def add(self, rows: Iterable[Row | DeadRow]) -> int:
+    def add(self, rows: Iterable[Row | FailedRow]) -> int:
         """Takes rows into account; returns their tokens."""
         tokens = 0
         for read in rows:
             self._found.rows += 1
             row = with_key(read, self._source.key)
-            if isinstance(row, DeadRow):
+            if isinstance(row, FailedRow):
                 self._died(row.failure.message)
             elif self._source.on_duplicate_key == "dead_letter":
                 tokens += self._pick(row)
@@ -124,7 +124,7 @@ class _Counter:
                 tokens += self._render(row)
         return tokens
 
-    def finished(self) -> Survey:
+    def finished(self) -> SourceSample:
         for _, row in self._picked.values():
             self._render(row)
         refuse_duplicates(list(self._again))

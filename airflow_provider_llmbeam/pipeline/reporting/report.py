@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.elements import Origin
-from airflow_provider_llmbeam.pipeline.estimate.accuracy import Comparison, compare
+from airflow_provider_llmbeam.pipeline.estimate.accuracy import EstimateAccuracy, compare
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
 from airflow_provider_llmbeam.pipeline.transforms.account import Tally, percentile_seconds
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -101,7 +101,7 @@ class Report(_Part):
     first_token_seconds: Latency | None
     padding_ratio: float
     length_buckets: list[BucketCounts]
-    estimate: Comparison | None
+    estimate: EstimateAccuracy | None
     answers_uris: list[str]
     dead_letter_uri: str
     report_uri: str

@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 
 #: Ratio of a latency class to the next: a percentile is at most 10 % high.
 _LATENCY_RATIO = 1.1
@@ -62,7 +62,7 @@ def _class_of(seconds: float) -> int:
 
 
 class TallyRows(beam.DoFn):
-    """Adds up the `AnsweredRow`s and `DeadRow`s of a bundle; only the `Tally` moves, no row has to.
+    """Adds up the `AnsweredRow`s and `FailedRow`s of a bundle; only the `Tally` moves, no row has to.
 
     Args:
         boundaries: Of the length buckets, in input tokens.
@@ -77,7 +77,7 @@ class TallyRows(beam.DoFn):
         """Starts empty."""
         self.tally = Tally()
 
-    def process(self, element: AnsweredRow | DeadRow) -> None:
+    def process(self, element: AnsweredRow | FailedRow) -> None:
         """Adds one row."""
         tally = self.tally
         if isinstance(element, AnsweredRow):

@@ -9,7 +9,7 @@ import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyDeadError
+from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.estimate.accuracy import found_estimate
 from airflow_provider_llmbeam.pipeline.reporting.report import build_report
@@ -27,8 +27,8 @@ class Publish(beam.DoFn):
 
     Raises:
         RowsLostError: Rows in is not answered + dead letter. Nothing was published.
-        TooManyDeadError: More rows died than `limits.max_dead_letter_ratio` allows. The dead letter was published,
-            and the previous answers stayed.
+        TooManyFailedRowsError: More rows failed than `limits.max_dead_letter_ratio` allows. The dead letter was
+            published, and the previous answers stayed.
     """
 
     def __init__(self, spec: JobSpec, started_at: float) -> None:
@@ -108,7 +108,7 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
 
     Raises:
         NothingAnsweredError: None is, whatever the ratio.
-        TooManyDeadError: Says how many are not, and why.
+        TooManyFailedRowsError: Says how many are not, and why.
     """
     dead = tally.dead.total()
     if dead and not tally.answered.total():
@@ -120,7 +120,7 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
     if dead <= max_ratio * tally.read:
         return
     kinds = ", ".join(f"{count} × {kind} ({tally.words[kind]})" for kind, count in tally.dead.most_common(3))
-    raise TooManyDeadError(
+    raise TooManyFailedRowsError(
         f"{dead} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
         f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in "
         "the journal: another try asks for the failed rows alone."

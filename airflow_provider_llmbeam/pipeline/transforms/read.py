@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.pipeline.elements import DEAD, DeadRow, Row, dead
+from airflow_provider_llmbeam.pipeline.elements import DEAD, FailedRow, Row, dead
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -42,19 +42,19 @@ class _CheckKey(CountingDoFn):
         super().__init__()
         self._key = key
 
-    def process(self, row: Row | DeadRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
+    def process(self, row: Row | FailedRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
         self.count("rows")
         row = with_key(row, self._key)
-        if isinstance(row, DeadRow):
+        if isinstance(row, FailedRow):
             self.count("died")
             yield beam.pvalue.TaggedOutput(DEAD, row)
         else:
             yield row
 
 
-def with_key(row: Row | DeadRow, key: tuple[str, ...]) -> Row | DeadRow:
+def with_key(row: Row | FailedRow, key: tuple[str, ...]) -> Row | FailedRow:
     """Returns the row if it has a value in each key column."""
-    if isinstance(row, DeadRow):
+    if isinstance(row, FailedRow):
         return row
     missing = [column for column in key if row.get(column) is None]
     if not missing:

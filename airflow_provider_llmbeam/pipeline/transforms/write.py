@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow, Row
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 from airflow_provider_llmbeam.pipeline.records import answer_record, dead_record, encode_record
 from airflow_provider_llmbeam.pipeline.sinks.parquet import write_parquet
 from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key
@@ -55,8 +55,8 @@ class WriteAside(beam.PTransform):
         return every | beam.GroupByKey() | beam.ParDo(self._write)
 
 
-def _line(found: AnsweredRow | DeadRow, key: tuple[str, ...], shards: int) -> tuple[int, bytes]:
-    if isinstance(found, DeadRow):
+def _line(found: AnsweredRow | FailedRow, key: tuple[str, ...], shards: int) -> tuple[int, bytes]:
+    if isinstance(found, FailedRow):
         return 0, encode_record(dead_record(found))
     return _shard(found.row, key, shards), encode_record(answer_record(found, key))
 

@@ -1,10 +1,10 @@
-"""`DataflowTask` against the sandbox's Dataflow."""
+"""`DataflowLauncher` against the sandbox's Dataflow."""
 
 from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.dataflow.launcher import DataflowTask
+from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -28,7 +28,7 @@ def log():
 
 @pytest.fixture
 def task(google, log):
-    return DataflowTask("google_cloud_default", None, None, log)
+    return DataflowLauncher("google_cloud_default", None, None, log)
 
 
 @pytest.fixture

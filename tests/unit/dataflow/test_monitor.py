@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.dataflow.monitor import JobWatch
+from airflow_provider_llmbeam.dataflow.monitor import JobMonitor
 from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
-from airflow_provider_llmbeam.dataflow.state_machine import JobPoller
+from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.polling.poller import Wait, wait
@@ -51,10 +51,10 @@ class Waiting:
 
     def __init__(self, dataflow, *, interval=30.0, budget_usd=None):
         self.now, self.waits, self.lines = 0.0, [], []
-        self.watch = JobWatch(
+        self.watch = JobMonitor(
             lambda: dataflow,
             JobAddress("acme-prod", "europe-west1", "job-1"),
-            poller=JobPoller(interval, budget_usd),
+            poller=JobStateMachine(interval, budget_usd),
             cost_usd=cost_of_tokens(PRICE),
             journal_uri="gs://rows/journal/",
             log=self,

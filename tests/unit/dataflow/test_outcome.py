@@ -5,15 +5,15 @@ import json
 import pytest
 
 from airflow_provider_llmbeam import exceptions
-from airflow_provider_llmbeam.dataflow.outcome import JobEnd, failure, job_end
-from airflow_provider_llmbeam.dataflow.state_machine import End
+from airflow_provider_llmbeam.dataflow.outcome import JobResult, failure, job_result
+from airflow_provider_llmbeam.dataflow.state_machine import JobEnded
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
     JobCancelledError,
     JobFailedError,
     JobSpecError,
     JobUnreachableError,
-    TooManyDeadError,
+    TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 
@@ -22,7 +22,7 @@ JOURNAL = "gs://rows/state/nightly/journal/"
 OURS = """Error message from worker: generic::unknown: Traceback (most recent call last):
   File "apache_beam/runners/common.py", line 1498, in process
   File "airflow_provider_llmbeam/pipeline/transforms/publish.py", line 77, in check
-airflow_provider_llmbeam.exceptions.TooManyDeadError: 12 of 20 rows are dead. [while running 'Report/Check']
+airflow_provider_llmbeam.exceptions.TooManyFailedRowsError: 12 of 20 rows are dead. [while running 'Report/Check']
 """
 THEIRS = """Traceback (most recent call last):
   File "apache_beam/io/gcp/gcsio.py", line 1, in open
@@ -31,12 +31,12 @@ OSError: disk full [while running 'Write/Shard']
 
 
 def end_of(end, messages=(), state="JOB_STATE_FAILED"):
-    return job_end(end, ADDRESS, state, messages, JOURNAL)
+    return job_result(end, ADDRESS, state, messages, JOURNAL)
 
 
 def test_an_error_of_ours_in_a_traceback_is_raised_as_itself():
-    ended = end_of(End("failed", "failed."), [OURS] * 4 + ["Workflow failed. Causes: S02 failed."])
-    assert type(ended.error) is TooManyDeadError
+    ended = end_of(JobEnded("failed", "failed."), [OURS] * 4 + ["Workflow failed. Causes: S02 failed."])
+    assert type(ended.error) is TooManyFailedRowsError
     assert "12 of 20 rows are dead." in ended.message
     assert "while running" not in ended.message
     assert JOURNAL in ended.message
@@ -76,7 +76,7 @@ def test_a_long_line_is_cut_and_many_are_left_out():
 
 @pytest.mark.parametrize("messages", [[], [""], ["\n \n"]])
 def test_a_job_that_fails_without_a_word_still_says_where_the_answers_are(messages):
-    ended = end_of(End("failed", "failed."), messages)
+    ended = end_of(JobEnded("failed", "failed."), messages)
     assert type(ended.error) is JobFailedError
     assert JOURNAL in ended.message
 
@@ -84,9 +84,9 @@ def test_a_job_that_fails_without_a_word_still_says_where_the_answers_are(messag
 @pytest.mark.parametrize(
     ("end", "error"),
     [
-        (End("cancelled", "was cancelled."), JobCancelledError),
-        (End("over_budget", "was cancelled: too dear."), BudgetExceededError),
-        (End("unreachable", "could not be looked at.", may_run=True), JobUnreachableError),
+        (JobEnded("cancelled", "was cancelled."), JobCancelledError),
+        (JobEnded("over_budget", "was cancelled: too dear."), BudgetExceededError),
+        (JobEnded("unreachable", "could not be looked at.", may_run=True), JobUnreachableError),
     ],
 )
 def test_every_end_is_an_error_that_names_the_job_and_the_journal(end, error):
@@ -100,14 +100,14 @@ def test_every_end_is_an_error_that_names_the_job_and_the_journal(end, error):
 
 
 def test_a_job_that_is_done_is_no_error():
-    ended = end_of(End("succeeded", "is done."), state="JOB_STATE_DONE")
+    ended = end_of(JobEnded("succeeded", "is done."), state="JOB_STATE_DONE")
     assert ended.error is None
     assert ended.message == "Dataflow job '2026-11-20_01' is done."
 
 
 def test_an_end_survives_the_event_of_a_trigger():
-    ended = end_of(End("failed", "failed."), [OURS])
-    assert JobEnd.from_event(json.loads(json.dumps(ended.to_event()))) == ended
+    ended = end_of(JobEnded("failed", "failed."), [OURS])
+    assert JobResult.from_event(json.loads(json.dumps(ended.to_event()))) == ended
 
 
 def test_only_errors_that_somebody_meant_are_not_retried():

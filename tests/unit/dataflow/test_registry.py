@@ -7,7 +7,13 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.dataflow.registry import CLOCK_SECONDS, END_SECONDS, STORE_KEY, TaskJob, TaskJobs
+from airflow_provider_llmbeam.dataflow.registry import (
+    CLOCK_SECONDS,
+    END_SECONDS,
+    STORE_KEY,
+    JobRegistry,
+    SubmittedJob,
+)
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.spec import JobSpec
@@ -100,7 +106,7 @@ def log():
 
 @pytest.fixture
 def jobs(dataflow, store, log):
-    return TaskJobs(dataflow, store, log, sleep=lambda seconds: None)
+    return JobRegistry(dataflow, store, log, sleep=lambda seconds: None)
 
 
 def test_a_first_try_finds_nothing(jobs, spec):
@@ -140,12 +146,12 @@ def test_a_job_in_the_way_that_does_not_end_is_said(dataflow, store, log, spec):
     dataflow.add(spec, "1", "JOB_STATE_CANCELLING")
     dataflow.looks = -(10**6)
     with pytest.raises(JobFailedError, match=r"'1'.*did not end within 600 s.*nothing else was submitted"):
-        TaskJobs(dataflow, store, log, sleep=waited.append).find(spec)
+        JobRegistry(dataflow, store, log, sleep=waited.append).find(spec)
     assert sum(waited) == END_SECONDS
 
 
 def test_a_retry_collects_a_job_that_finished_meanwhile(jobs, dataflow, spec):
-    jobs.remember(TaskJob.of(spec, "1", is_attached=False))
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
     found = jobs.find(spec)
     assert (found.id, found.is_attached) == ("1", True)
@@ -153,18 +159,18 @@ def test_a_retry_collects_a_job_that_finished_meanwhile(jobs, dataflow, spec):
 
 @pytest.mark.parametrize("state", ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"])
 def test_a_job_that_did_not_succeed_is_not_collected(jobs, dataflow, spec, state):
-    jobs.remember(TaskJob.of(spec, "1", is_attached=False))
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", state)
     assert jobs.find(spec) is None
 
 
 def test_a_job_that_dataflow_has_forgotten_is_not_collected(jobs, spec):
-    jobs.remember(TaskJob.of(spec, "1", is_attached=False))
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     assert jobs.find(spec) is None
 
 
 def test_a_finished_job_of_another_spec_is_not_collected(jobs, dataflow, spec):
-    jobs.remember(TaskJob.of(spec, "1", is_attached=False))
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
     assert jobs.find(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "another"}})) is None
 
@@ -178,7 +184,7 @@ def test_a_try_killed_before_it_knew_its_job_leaves_it_to_be_collected(jobs, dat
 
 
 def test_a_job_that_was_there_before_the_intent_is_not_collected(dataflow, store, log, spec):
-    jobs = TaskJobs(dataflow, store, log, now=lambda: datetime.now(UTC).timestamp() + CLOCK_SECONDS + 1)
+    jobs = JobRegistry(dataflow, store, log, now=lambda: datetime.now(UTC).timestamp() + CLOCK_SECONDS + 1)
     dataflow.add(spec, "j1", "JOB_STATE_DONE")
     jobs.intend(spec)
     assert jobs.find(spec) is None
@@ -192,27 +198,27 @@ def test_an_intended_job_that_did_not_succeed_is_not_collected(jobs, dataflow, s
 
 
 def test_a_clear_after_success_runs_again(jobs, dataflow, spec):
-    job = jobs.remember(TaskJob.of(spec, "1", is_attached=False))
+    job = jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
     assert jobs.collect(job, dataflow) == {"rows": REPORT["rows"]}
     assert jobs.find(spec) is None
 
 
 def test_without_a_store_a_finished_job_is_run_again(dataflow, log, spec):
-    jobs = TaskJobs(dataflow, None, log)
-    jobs.remember(TaskJob.of(spec, "1", is_attached=False))
+    jobs = JobRegistry(dataflow, None, log)
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
     assert jobs.find(spec) is None
 
 
 def test_counts_that_differ_are_said(jobs, dataflow, log, spec):
     dataflow.rows = 2
-    jobs.collect(TaskJob.of(spec, "1", is_attached=False), dataflow)
+    jobs.collect(SubmittedJob.of(spec, "1", is_attached=False), dataflow)
     (line,) = log.lines
     assert line.startswith("Dataflow's counter says that 2 rows were read, the report 3.")
 
 
 def test_a_task_job_survives_a_deferral(spec):
-    job = TaskJob.of(spec, "1", is_attached=True)
-    assert TaskJob(**json.loads(json.dumps(job.plain()))) == job
+    job = SubmittedJob.of(spec, "1", is_attached=True)
+    assert SubmittedJob(**json.loads(json.dumps(job.plain()))) == job
     assert identity(spec.name) in dataflow_name(spec)

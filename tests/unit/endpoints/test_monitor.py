@@ -9,10 +9,10 @@ import time
 import pytest
 
 from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
-from airflow_provider_llmbeam.endpoints.monitor import ProvisionEnd
+from airflow_provider_llmbeam.endpoints.monitor import ProvisioningResult
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.endpoints.platforms import site_factory
-from airflow_provider_llmbeam.endpoints.provisioning import ProvisionMemory
+from airflow_provider_llmbeam.endpoints.platforms import platform_factory
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
@@ -64,7 +64,7 @@ def trigger(google):
             endpoint=spec.model_dump(mode="json"),
             key=KEY,
             labels=labels,
-            memory=arguments.pop("memory", ProvisionMemory(now).to_dict()),
+            memory=arguments.pop("memory", ProvisioningHistory(now).to_dict()),
             poll_interval_seconds=0.1,
             ready_within_seconds=arguments.pop("ready_within_seconds", 60.0),
             **arguments,
@@ -74,14 +74,14 @@ def trigger(google):
 
 
 def site_of(trigger, kind="vertex"):
-    return site_factory(kind, trigger.endpoint["project"], "google_cloud_default", None)("us-central1")
+    return platform_factory(kind, trigger.endpoint["project"], "google_cloud_default", None)("us-central1")
 
 
 def looked(watch, times):
     """As far as a try came that was killed after so many looks."""
     for _ in range(times):
         seen = watch.look()
-        if isinstance(seen, ProvisionEnd):
+        if isinstance(seen, ProvisioningResult):
             return
         time.sleep(seen.seconds)
 
@@ -171,7 +171,7 @@ def test_a_trigger_fires_once_and_a_killed_one_removes(sandbox, trigger, monkeyp
         await made.cleanup()
         assert [*sandbox.endpoints, *sandbox.services], "a triggerer that stops leaves the endpoint alone"
         await made.on_kill()
-        return ProvisionEnd.from_event(event)
+        return ProvisioningResult.from_event(event)
 
     assert asyncio.run(run()).outcome == "ready"
     assert is_empty(sandbox)

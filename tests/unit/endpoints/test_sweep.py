@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider_llmbeam.endpoints.resource import Part
+from airflow_provider_llmbeam.endpoints.resource import Resource
 from airflow_provider_llmbeam.endpoints.sweep import is_due, is_forgotten, sweep
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
@@ -14,7 +14,7 @@ PLACE = "projects/p/locations/us-central1"
 
 
 def part(kind="endpoint", expires="1000", **labels):
-    return Part(kind, f"{PLACE}/{kind}s/a", {"llmbeam-key": "k", "llmbeam-expires": expires, **labels})
+    return Resource(kind, f"{PLACE}/{kind}s/a", {"llmbeam-key": "k", "llmbeam-expires": expires, **labels})
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,17 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.endpoints.resource import Part, Running, still_billing
+from airflow_provider_llmbeam.endpoints.resource import Resource, RunningOperation, still_billing
 from airflow_provider_llmbeam.endpoints.teardown import removal_step, remove
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError, RequestRefusedError
 
 PLACE = "projects/p/locations/us-central1"
-MODEL = Part("model", f"{PLACE}/models/m", {"llmbeam-key": "k"})
-FULL = Part("endpoint", f"{PLACE}/endpoints/e", {"llmbeam-key": "k"}, {"7": f"{MODEL.name}@1"}, 1.15)
-EMPTY = Part("endpoint", f"{PLACE}/endpoints/e", {"llmbeam-key": "k"})
-SERVICE = Part("service", f"{PLACE}/services/s", {"llmbeam-key": "k"}, usd_per_hour=1.42)
-MAKING = Running(f"{FULL.name}/operations/1")
-UNDEPLOYING = Running(f"{FULL.name}/operations/2", makes=False)
+MODEL = Resource("model", f"{PLACE}/models/m", {"llmbeam-key": "k"})
+FULL = Resource("endpoint", f"{PLACE}/endpoints/e", {"llmbeam-key": "k"}, {"7": f"{MODEL.name}@1"}, 1.15)
+EMPTY = Resource("endpoint", f"{PLACE}/endpoints/e", {"llmbeam-key": "k"})
+SERVICE = Resource("service", f"{PLACE}/services/s", {"llmbeam-key": "k"}, usd_per_hour=1.42)
+MAKING = RunningOperation(f"{FULL.name}/operations/1")
+UNDEPLOYING = RunningOperation(f"{FULL.name}/operations/2", makes=False)
 
 
 class Place:
@@ -107,7 +107,7 @@ def test_a_location_that_does_not_answer_is_asked_until_the_time_is_over():
 
 
 def test_what_another_try_took_over_is_left_alone():
-    theirs = Part("endpoint", FULL.name, {"llmbeam-key": "k", "llmbeam-try": "2"}, FULL.deployed, 1.15)
+    theirs = Resource("endpoint", FULL.name, {"llmbeam-key": "k", "llmbeam-try": "2"}, FULL.deployed, 1.15)
     place = Place(theirs, running=[MAKING])
     assert gone(place, attempt="1") is None
     assert place.parts == [theirs]
@@ -115,7 +115,7 @@ def test_what_another_try_took_over_is_left_alone():
 
 
 def test_a_price_that_is_not_known_is_said_so():
-    unknown = Part("service", f"{PLACE}/services/s")
+    unknown = Resource("service", f"{PLACE}/services/s")
     assert "at a price that is not known here" in still_billing([unknown])
     assert "costs nothing" in still_billing([EMPTY])
 

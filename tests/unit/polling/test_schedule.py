@@ -11,9 +11,9 @@ from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavaila
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import (
     MIN_SECONDS,
-    Patience,
-    PatientEnd,
-    PatientWatch,
+    PollSchedule,
+    ScheduledPoller,
+    SensorResult,
     wait_seconds,
 )
 
@@ -51,13 +51,13 @@ class Clock:
 
 
 def patience(**given):
-    return Patience(**{"started_at": START, "timeout_seconds": 100.0, "poke_interval_seconds": 30.0, **given})
+    return PollSchedule(**{"started_at": START, "timeout_seconds": 100.0, "poke_interval_seconds": 30.0, **given})
 
 
 def waited(door, **given):
     """What became of it, and each wait in between."""
     clock, waits = Clock(), []
-    watch = PatientWatch(door, patience(**given), log=log, now=clock)
+    watch = ScheduledPoller(door, patience(**given), log=log, now=clock)
     while isinstance(seen := watch.look(), Wait):
         waits.append(seen.seconds)
         clock.sleep(seen.seconds)
@@ -130,7 +130,7 @@ def test_an_error_that_may_pass_is_waited_for():
 def test_an_error_that_does_not_pass_is_the_end():
     end, waits = waited(Door(AccessDeniedError("Not yours.")))
     assert (end.outcome, waits, end.looks) == ("refused", [], 1)
-    again = PatientEnd.from_event(json.loads(json.dumps(end.to_event())))
+    again = SensorResult.from_event(json.loads(json.dumps(end.to_event())))
     assert again == end
     assert isinstance(again.error, AccessDeniedError)
     assert str(again.error) == "Not yours."
@@ -138,10 +138,10 @@ def test_an_error_that_does_not_pass_is_the_end():
 
 @pytest.mark.parametrize("name", ["LaterError", "annotations", "ClassVar"])
 def test_an_error_of_another_version_is_an_error_still(name):
-    end = PatientEnd(outcome="refused", message="No.", looks=1, waited_seconds=0.0, error_type=name)
+    end = SensorResult(outcome="refused", message="No.", looks=1, waited_seconds=0.0, error_type=name)
     assert isinstance(end.error, JobSpecError)
 
 
 def test_patience_travels_as_json():
     asked = patience(max_wait_seconds=5.0, looks=3)
-    assert Patience.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked
+    assert PollSchedule.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from airflow_provider_llmbeam.endpoints.provisioning import ProvisionMemory
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
 from airflow_provider_llmbeam.polling.poller import wait
 from airflow_provider_llmbeam.probe.model_access import ModelAccess, open_model
@@ -113,7 +113,7 @@ def brought_up(project, fields):
         endpoint=spec.model_dump(mode="json"),
         key="k-0123456789ab",
         labels=endpoint_labels("k-0123456789ab", expires_at=now + 60, dag_id="d", run_id="r", attempt="1"),
-        memory=ProvisionMemory(now).to_dict(),
+        memory=ProvisioningHistory(now).to_dict(),
         poll_interval_seconds=0.1,
     )
     ended = wait(trigger.watch(logging.getLogger(__name__)))

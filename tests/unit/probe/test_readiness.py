@@ -7,7 +7,7 @@ from google.cloud import aiplatform_v1 as v1
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.probe.readiness import Ready, ready_watch
+from airflow_provider_llmbeam.probe.readiness import ReadinessResult, readiness_poller
 from airflow_provider_llmbeam.sandbox import ManualClock, Sandbox
 
 LOCATION = "europe-west4"
@@ -48,7 +48,7 @@ def deploy():
 
 
 def test_an_endpoint_is_ready_when_its_model_answers_and_not_before(google, clock):
-    watch = ready_watch(
+    watch = readiness_poller(
         {"type": "vertex_endpoint", "name": "Qwen/Qwen3-4B", "endpoint": NAME},
         max_latency_seconds=5.0,
         embeds=False,
@@ -70,4 +70,4 @@ def test_an_endpoint_is_ready_when_its_model_answers_and_not_before(google, cloc
         "HTTP 503: The model server is not ready"
     )
     clock.advance(WARM_SECONDS + 1)
-    assert isinstance(watch.look(), Ready)
+    assert isinstance(watch.look(), ReadinessResult)

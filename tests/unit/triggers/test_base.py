@@ -6,7 +6,7 @@ from threading import Barrier
 
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.triggers import base as module
-from airflow_provider_llmbeam.triggers.base import LookTrigger
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 
 class Over:
@@ -23,7 +23,7 @@ class Countdown:
         return Wait(7.0) if self.left else Over()
 
 
-class CountdownTrigger(LookTrigger[Countdown]):
+class CountdownTrigger(PollingTrigger[Countdown]):
     def serialize(self):
         return ("tests.CountdownTrigger", {})
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.dataflow.outcome import JobEnd
+from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.triggers import dataflow as module
@@ -60,7 +60,7 @@ def trigger(monkeypatch):
 
 async def first_event(trigger):
     (payload,) = [event.payload async for event in trigger.run()]
-    return JobEnd.from_event(json.loads(json.dumps(payload)))
+    return JobResult.from_event(json.loads(json.dumps(payload)))
 
 
 def test_a_trigger_is_made_again_from_what_it_serialises():

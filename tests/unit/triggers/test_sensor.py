@@ -7,9 +7,9 @@ import pytest
 
 from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.schedule import Patience
+from airflow_provider_llmbeam.polling.schedule import PollSchedule
 from airflow_provider_llmbeam.triggers import base as look
-from airflow_provider_llmbeam.triggers.sensor import PatientTrigger
+from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
 
 class Never:
@@ -17,7 +17,7 @@ class Never:
         return Wait(0.0, "not yet")
 
 
-class NeverTrigger(PatientTrigger):
+class NeverTrigger(SensorTrigger):
     def serialize(self):
         return ("tests.NeverTrigger", {"patience": self.patience})
 
@@ -38,7 +38,7 @@ def slept(monkeypatch):
 
 
 async def first_wait(slept, **patience):
-    trigger = NeverTrigger(patience=Patience(**{"started_at": time.time(), "looks": 1, **patience}).to_dict())
+    trigger = NeverTrigger(patience=PollSchedule(**{"started_at": time.time(), "looks": 1, **patience}).to_dict())
     with pytest.raises(InterruptedError):
         await anext(trigger.run())
     return slept.pop()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_report
 from airflow_provider_llmbeam.pipeline.transforms.account import Tally, TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
@@ -44,8 +44,8 @@ def full(spec: JobSpec, completion) -> Report:
         AnsweredRow({}, "b", completion(sent_at=1005.0, answered_at=1030.0, input_tokens=600), "fresh"),
         AnsweredRow({}, "b", completion(), "duplicate"),
         AnsweredRow({}, "c", completion(finish_reason="max_tokens"), "resumed"),
-        DeadRow({}, Failure(kind="blocked", message="x" * 900, attempts=1, input_tokens=4)),
-        DeadRow({}, Failure(kind="bad_request", message="no", attempts=1)),
+        FailedRow({}, Failure(kind="blocked", message="x" * 900, attempts=1, input_tokens=4)),
+        FailedRow({}, Failure(kind="bad_request", message="no", attempts=1)),
     ]
     return report(spec, tally_of(spec, *rows))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.transforms.account import (
     CountRows,
     Tally,
@@ -51,7 +51,7 @@ answered_rows = st.builds(
     completion=completions,
     origin=st.sampled_from(["fresh", "resumed", "duplicate"]),
 )
-elements = st.lists(answered_rows | st.builds(DeadRow, st.just({}), failures, st.booleans()), max_size=12)
+elements = st.lists(answered_rows | st.builds(FailedRow, st.just({}), failures, st.booleans()), max_size=12)
 
 
 def tally_of(rows: list[Any]) -> Tally:
@@ -99,7 +99,7 @@ def test_it_makes_no_difference_where_and_in_which_order_rows_are_counted(
 def test_each_kind_of_failure_has_words_of_its_own(a: list[Any], b: list[Any]) -> None:
     tally = merged(tally_of(a), tally_of(b))
     assert tally.words.keys() == tally.dead.keys()
-    said = {(row.failure.kind, row.failure.message) for row in [*a, *b] if isinstance(row, DeadRow)}
+    said = {(row.failure.kind, row.failure.message) for row in [*a, *b] if isinstance(row, FailedRow)}
     assert tally.words.items() <= said
 
 
@@ -143,14 +143,14 @@ def test_an_answer_that_cost_nothing_in_this_run_counts_as_a_row_alone(completio
 
 def test_a_failure_that_was_billed_counts_with_its_cost_once() -> None:
     failure = Failure(kind="blocked", message="no", attempts=1, rejections=1, input_tokens=9, output_tokens=8)
-    tally = tally_of([DeadRow({}, failure), DeadRow({}, failure, is_duplicate=True)])
+    tally = tally_of([FailedRow({}, failure), FailedRow({}, failure, is_duplicate=True)])
     assert tally.dead == Counter(blocked=2)
     assert tally.sums == Counter(requests=2, rejections=1, input_tokens=9, output_tokens=8)
     assert tally.first_sent_at == math.inf
 
 
 def test_a_row_that_was_never_sent_was_not_retried() -> None:
-    tally = tally_of([DeadRow({}, Failure(kind="template_error", message="no"))])
+    tally = tally_of([FailedRow({}, Failure(kind="template_error", message="no"))])
     assert tally.sums["retries"] == tally.sums["requests"] == 0
 
 

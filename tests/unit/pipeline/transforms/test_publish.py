@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyDeadError
+from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline.transforms.account import Tally
 from airflow_provider_llmbeam.pipeline.transforms.publish import check_ratio, check_sums
 
@@ -30,7 +30,7 @@ def test_as_many_dead_rows_as_allowed_pass() -> None:
 def test_too_many_dead_rows_keep_the_previous_output_and_say_why() -> None:
     dead = Counter(blocked=2, timeout=1)
     tally = Tally(read=10, answered=Counter(fresh=7), dead=dead, words={"blocked": "No.", "timeout": "slow"})
-    with pytest.raises(TooManyDeadError) as caught:
+    with pytest.raises(TooManyFailedRowsError) as caught:
         check_ratio(tally, 0.2, "out/dead.jsonl")
     assert str(caught.value).startswith(
         "3 of 10 rows ended in the dead letter, 'out/dead.jsonl': 2 × blocked (No.), 1 × timeout (slow). "

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import DEAD, DeadRow
+from airflow_provider_llmbeam.pipeline.elements import DEAD, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.sources.files import check_source, parse_csv, parse_json_line
 from airflow_provider_llmbeam.pipeline.transforms.read import _CheckKey
@@ -71,7 +71,7 @@ def test_json_that_is_no_object_is_no_row(line: bytes, kind: str) -> None:
 )
 def test_a_line_that_is_not_json_keeps_its_text_and_says_so(line: bytes) -> None:
     found = read_line(line)
-    assert isinstance(found, DeadRow)
+    assert isinstance(found, FailedRow)
     assert (found.failure.kind, found.failure.attempts) == ("unreadable_row", 0)
     assert found.failure.message.startswith("not JSON: ")
     assert found.row == {"llmbeam_raw": line.decode("utf-8", "backslashreplace")}
@@ -99,7 +99,7 @@ def test_half_a_character_becomes_the_replacement_character() -> None:
 def test_half_a_character_written_out_in_bytes_goes_no_further_either() -> None:
     """Python's JSON parser decodes bytes that are no UTF-8; a row of such text fits neither Beam nor a server."""
     found = read_line(b'{"a": "cut \xed\xa0\xbd"}')
-    assert isinstance(found, DeadRow) or found["a"].encode()
+    assert isinstance(found, FailedRow) or found["a"].encode()
 
 
 def test_a_csv_is_read_by_its_header_and_every_value_is_text() -> None:
@@ -144,7 +144,7 @@ def test_a_column_without_a_name_is_a_column() -> None:
 def test_a_malformed_line_does_not_take_the_rows_after_it_along(line: str) -> None:
     found = read_csv(f"id,text\n1,a\n{line}\n3,c\n4,d\n")
     assert [row["id"] for row in found if isinstance(row, dict)] == ["1", "3", "4"]
-    (odd,) = [row for row in found if isinstance(row, DeadRow)]
+    (odd,) = [row for row in found if isinstance(row, FailedRow)]
     assert odd.failure.message.startswith("not CSV near line ")
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-from airflow_provider_llmbeam.dataflow.progress_log import Log
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.probe.model_access import ModelAccess
 from airflow_provider_llmbeam.probe.prober import Probe, Prober
 from airflow_provider_llmbeam.quota.health import QuotaHealth
@@ -68,7 +68,7 @@ class QuotaAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaEnd:
+class QuotaResult:
     """There is room.
 
     Attributes:
@@ -83,7 +83,7 @@ class QuotaEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuotaCheck:
     """A question, complete, and who answers it."""
 
     question: QuotaQuestion
@@ -91,7 +91,7 @@ class Asked:
     attempt: Try
 
 
-class QuotaWatch:
+class QuotaPoller:
     """Looks at all locations of a question. Blocks, in the thread that it is called from.
 
     Args:
@@ -100,14 +100,16 @@ class QuotaWatch:
         now: Seconds of the Unix epoch.
     """
 
-    def __init__(self, connect: Callable[[], Asked], *, log: Log, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, connect: Callable[[], QuotaCheck], *, log: TaskLog, now: Callable[[], float] = time.time
+    ) -> None:
         self._connect = connect
         self._log = log
         self._now = now
-        self._asked: Asked | None = None
+        self._asked: QuotaCheck | None = None
         self._probe_usd = 0.0
 
-    def look(self) -> Wait | QuotaEnd:
+    def look(self) -> Wait | QuotaResult:
         """Looks once.
 
         Raises:
@@ -120,9 +122,9 @@ class QuotaWatch:
             self._asked = asked  # else the connections are read again: a key may have been changed meanwhile
         if not answer.may_start:
             return Wait(0.0, answer.sentence)
-        return QuotaEnd(self._result(asked.question, answer))
+        return QuotaResult(self._result(asked.question, answer))
 
-    def _answer(self, asked: Asked) -> QuotaAnswer:
+    def _answer(self, asked: QuotaCheck) -> QuotaAnswer:
         """Reads the evidence of all locations."""
         question = asked.question
         found = {place: self._health(asked, place) for place in question.places}
@@ -140,7 +142,7 @@ class QuotaWatch:
             others=tuple(health for health in healths if health is not chosen),
         )
 
-    def _health(self, asked: Asked, place: str) -> QuotaHealth | str:
+    def _health(self, asked: QuotaCheck, place: str) -> QuotaHealth | str:
         """Judges a location; or says why its model refuses every request, which waiting does not mend."""
         question = asked.question
         if question.model is None or not question.probe_requests or not question.max_probe_usd:
@@ -173,14 +175,14 @@ class QuotaWatch:
         }
 
 
-def quota_watch(
+def quota_poller(
     question: Mapping[str, Any],
     *,
     llmbeam_conn_id: str,
     gcp_conn_id: str,
     impersonation_chain: str | Sequence[str] | None,
-    log: Log,
-) -> QuotaWatch:
+    log: TaskLog,
+) -> QuotaPoller:
     """Makes what looks, by the connections of a task.
 
     Args:
@@ -191,7 +193,7 @@ def quota_watch(
         log: Receives lines.
     """
 
-    def connect() -> Asked:
+    def connect() -> QuotaCheck:
         data, environment = dict(question), dict[str, str]()
         if data.get("model") is not None:
             data["model"], environment = LLMBeamHook(llmbeam_conn_id).complete_model({**data["model"]})
@@ -219,9 +221,9 @@ def quota_watch(
                 reply_seconds=REPLY_SECONDS,
             )
 
-        return Asked(asked, hook, lambda place, requests, max_usd: prober(place).probe(requests, max_usd))
+        return QuotaCheck(asked, hook, lambda place, requests, max_usd: prober(place).probe(requests, max_usd))
 
-    return QuotaWatch(connect, log=log)
+    return QuotaPoller(connect, log=log)
 
 
 def _hours(seconds: float) -> str:
