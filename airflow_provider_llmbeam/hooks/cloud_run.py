@@ -5,19 +5,19 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, cast
 
+from airflow_provider_llmbeam.endpoints.cloud_run_requests import memory_gib, served_name, service
+from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
+from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
+from airflow_provider_llmbeam.endpoints.price import cloud_run_usd_per_hour
+from airflow_provider_llmbeam.endpoints.refusal import refused
+from airflow_provider_llmbeam.endpoints.resource import Part, Running, Seen
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, JobSpecError
-from airflow_provider_llmbeam.hooks.cloud_run_service import memory_gib, served_name, service
-from airflow_provider_llmbeam.hooks.completion import ask, question
-from airflow_provider_llmbeam.hooks.endpoint_fault import Fault, fault_of
-from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, Seen
-from airflow_provider_llmbeam.hooks.endpoint_price import cloud_run_usd_per_hour
-from airflow_provider_llmbeam.hooks.endpoint_site import Answer, EndpointPlan
-from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, RegionalHook
-from airflow_provider_llmbeam.hooks.google_errors import CloudRequest, translated, usable_connection
-from airflow_provider_llmbeam.hooks.google_refusal import refused
-from airflow_provider_llmbeam.hooks.google_tokens import id_token
-from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import service_id
+from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.google_cloud.tokens import id_token
+from airflow_provider_llmbeam.probe.completion import ask, question
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import service_id
 
 #: Services of a location that are searched.
 MAX_LISTED = 5_000

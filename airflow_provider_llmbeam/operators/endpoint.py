@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.endpoints.monitor import EndpointWatch, ProvisionEnd
+from airflow_provider_llmbeam.endpoints.platforms import site_factory
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisionMemory
+from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
-from airflow_provider_llmbeam.hooks.endpoint_removal import remove
-from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch, ProvisionEnd
-from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
-from airflow_provider_llmbeam.hooks.site import site_factory
-from airflow_provider_llmbeam.hooks.wait import Wait, wait
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.operators.run_inference import job_name
-from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
+from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import (
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import (
     ENDPOINT_LABEL,
     endpoint_id,
     endpoint_labels,
     label_value,
     service_id,
 )
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.identity import identity
-from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
 try:
@@ -276,7 +276,7 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
     """
     if spec.project is not None:
         return spec
-    from airflow_provider_llmbeam.hooks.google_errors import before_submission
+    from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
     with before_submission():
         site = site_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.dataflow.launcher import DataflowTask
+from airflow_provider_llmbeam.dataflow.outcome import JobEnd
+from airflow_provider_llmbeam.dataflow.registry import TaskJob
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
-from airflow_provider_llmbeam.hooks.job_end import JobEnd
-from airflow_provider_llmbeam.hooks.wait import Wait, wait
+from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, XComLink, dataflow_url, output_url
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.dataflow_task import DataflowTask
-from airflow_provider_llmbeam.operators.job_process import JobProcess
-from airflow_provider_llmbeam.operators.literal import literal_problems, plain
-from airflow_provider_llmbeam.operators.task_job import TaskJob
+from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
+from airflow_provider_llmbeam.tasks.process import JobProcess
 
 try:
     from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout

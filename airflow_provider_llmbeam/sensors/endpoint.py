@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.operators.literal import is_pending, plain
-from airflow_provider_llmbeam.sensors.look import LookSensor
+from airflow_provider_llmbeam.polling.schedule import Patience, PatientEnd
+from airflow_provider_llmbeam.sensors.base import LookSensor
 from airflow_provider_llmbeam.spec.model import model_problems
-from airflow_provider_llmbeam.triggers.ready import EndpointReadyTrigger
+from airflow_provider_llmbeam.tasks.literal import is_pending, plain
+from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -7,16 +7,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
-from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd
+from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.job_process import JobProcess
-from airflow_provider_llmbeam.operators.literal import literal_problems, plain
 from airflow_provider_llmbeam.operators.run_inference import job_name
-from airflow_provider_llmbeam.sensors.look import LookSensor
+from airflow_provider_llmbeam.polling.schedule import Patience, PatientEnd
+from airflow_provider_llmbeam.sensors.base import LookSensor
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
+from airflow_provider_llmbeam.tasks.process import JobProcess
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
 if TYPE_CHECKING:

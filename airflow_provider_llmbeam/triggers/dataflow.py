@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_llmbeam.dataflow.monitor import Dataflow, JobWatch
+from airflow_provider_llmbeam.dataflow.progress_log import Log, cost_of_tokens
+from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS, JobPoller
 from airflow_provider_llmbeam.exceptions import CloudError
-from airflow_provider_llmbeam.hooks.dataflow_job import JobAddress
-from airflow_provider_llmbeam.hooks.job_watch import Dataflow, JobWatch
-from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS, JobPoller
-from airflow_provider_llmbeam.hooks.progress_log import Log, cost_of_tokens
-from airflow_provider_llmbeam.triggers.look import LookTrigger
+from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
+from airflow_provider_llmbeam.triggers.base import LookTrigger
 
 
 class DataflowJobTrigger(LookTrigger[JobWatch]):

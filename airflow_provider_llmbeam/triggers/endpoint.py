@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
-from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch
-from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
-from airflow_provider_llmbeam.hooks.progress_log import Log
-from airflow_provider_llmbeam.hooks.provisioning import Provisioner, ProvisionMemory
-from airflow_provider_llmbeam.hooks.site import site_factory
+from airflow_provider_llmbeam.dataflow.progress_log import Log
+from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
+from airflow_provider_llmbeam.endpoints.monitor import EndpointWatch
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platforms import site_factory
+from airflow_provider_llmbeam.endpoints.provisioning import Provisioner, ProvisionMemory
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
-from airflow_provider_llmbeam.triggers.look import LookTrigger
+from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
+from airflow_provider_llmbeam.triggers.base import LookTrigger
 
 #: Of the 30 s that Airflow gives `on_kill` (`[triggerer] on_kill_timeout`).
 KILL_SECONDS = 18.0

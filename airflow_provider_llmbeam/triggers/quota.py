@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.hooks.progress_log import Log
-from airflow_provider_llmbeam.triggers.patient import PatientTrigger
+from airflow_provider_llmbeam.dataflow.progress_log import Log
+from airflow_provider_llmbeam.triggers.sensor import PatientTrigger
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.hooks.quota_watch import QuotaWatch
+    from airflow_provider_llmbeam.quota.monitor import QuotaWatch
 
 
 class QuotaTrigger(PatientTrigger):
@@ -31,6 +31,6 @@ class QuotaTrigger(PatientTrigger):
     def looker(self, log: Log) -> QuotaWatch:
         """Makes what looks; it says in `log` what it sees of locations that it does not take."""
         # Here and not above: a Dag file that defers must not load Google's clients.
-        from airflow_provider_llmbeam.hooks.quota_watch import quota_watch
+        from airflow_provider_llmbeam.quota.monitor import quota_watch
 
         return quota_watch(self.question, **self.connections, log=log)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow
-from airflow_provider_llmbeam.pipeline.parquet import _ROW_GROUP, write_parquet
 from airflow_provider_llmbeam.pipeline.records import answer_record, dead_record, encode_record
+from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 

@@ -21,17 +21,17 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
-from airflow_provider_llmbeam.hooks.patience import PatientEnd
-from airflow_provider_llmbeam.hooks.probe_reply import ProbeReply
-from airflow_provider_llmbeam.hooks.ready_watch import Ready, judged, named
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.schedule import PatientEnd
+from airflow_provider_llmbeam.probe.readiness import Ready, judged, named
+from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Sandbox
+from airflow_provider_llmbeam.sensors.base import GRACE_SECONDS
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
-from airflow_provider_llmbeam.sensors.look import GRACE_SECONDS
 from airflow_provider_llmbeam.spec import GeminiModel
 from airflow_provider_llmbeam.spec.model import parse_model
-from airflow_provider_llmbeam.triggers import patient
-from airflow_provider_llmbeam.triggers.ready import EndpointReadyTrigger
+from airflow_provider_llmbeam.triggers import sensor as patient
+from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
 GENERATE = "gemini.generateContent"
 BUSY = Fault(kind="error", http_status=503)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from airflow_provider_llmbeam.hooks.patience import Patience
+from airflow_provider_llmbeam.polling.schedule import Patience
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 from bench.exhausted_cloud import MODEL, exhausted_cloud
 
