@@ -1,7 +1,7 @@
 """The public API as a Dag author uses it: checked by mypy in scripts/check, never executed.
 
-A line with `# type: ignore[code]` is a mistake that the types must refuse: mypy runs in strict mode and fails where
-such a comment is not needed.
+A line with `# type: ignore[code]` is a mistake that the types must refuse: mypy runs in strict mode, which fails
+where such a comment is not needed.
 """
 
 from __future__ import annotations
