@@ -109,7 +109,7 @@ class Run:
     Args:
         cloud: Where it runs.
         dag_id: Of which Dag.
-        rows: Number of rows, uploaded as `in.jsonl` of the case.
+        rows: Number of rows, uploaded as `in.jsonl` of the case where there are any.
 
     Attributes:
         case: Folder of the run in the bucket `rows`; a part of each prompt.
@@ -119,12 +119,13 @@ class Run:
 
     _numbers = count(1)
 
-    def __init__(self, cloud: Cloud, dag_id: str, rows: int) -> None:
+    def __init__(self, cloud: Cloud, dag_id: str, rows: int = 0) -> None:
         self.cloud, self.dag_id = cloud, dag_id
         self.case = f"case-{next(self._numbers)}"
         self.texts = [f"{self.case} {number}" for number in range(rows)]
-        lines = ({"id": number, "text": text} for number, text in enumerate(self.texts))
-        cloud.upload(f"{self.case}/in.jsonl", lines)
+        if self.texts:
+            lines = ({"id": number, "text": text} for number, text in enumerate(self.texts))
+            cloud.upload(f"{self.case}/in.jsonl", lines)
         self.run_id = cloud.airflow.trigger(dag_id, self.conf())
 
     def conf(self) -> dict[str, str]:
@@ -153,10 +154,10 @@ class Run:
         ((state,),) = self.cloud.execute(statement, self.dag_id, self.run_id)
         return state
 
-    def log(self, task_id: str) -> str:
-        """Returns the lines of all tries of a task, and of their triggers, from Airflow's log files."""
+    def log(self, task_id: str, try_number: int | None = None) -> str:
+        """Returns the lines of a try of a task and of its triggers, or of all tries, from Airflow's log files."""
         logs = self.cloud.airflow.home / "logs" / f"dag_id={self.dag_id}" / f"run_id={self.run_id}"
-        files = sorted((logs / f"task_id={task_id}").glob("attempt=*"))
+        files = sorted((logs / f"task_id={task_id}").glob(f"attempt={try_number or '*'}.log*"))
         return "\n".join(
             _event(line) for file in files for line in file.read_text(errors="replace").splitlines() if line
         )

@@ -15,6 +15,12 @@ from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
 from tests.integration.cases import Cloud
 
 ROOT = Path(__file__).resolve().parents[2]
+#: A policy of the shared Airflow, so that one of the Dags waits in the worker while its file stays as it is.
+CLUSTER_POLICY = """
+def task_policy(task):
+    if task.dag_id == "reviews_waiting":
+        task.deferrable = False
+"""
 
 
 def pytest_configure(config):
@@ -100,6 +106,9 @@ def shared_airflow(tmp_path_factory, metadata_database, shared_proxy, shared_dat
     folder = tmp_path_factory.mktemp("dags")
     for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "integration" / "dags").glob("*.py")):
         shutil.copy(path, folder)
+    home = tmp_path_factory.mktemp("airflow")
+    (home / "config").mkdir()
+    (home / "config" / "airflow_local_settings.py").write_text(CLUSTER_POLICY)
     environment = {
         **shared_proxy.environment(),
         **metadata_database,
@@ -111,7 +120,7 @@ def shared_airflow(tmp_path_factory, metadata_database, shared_proxy, shared_dat
         # The Dag files do not change, and parsing each of them every 30 s would keep the cores busy.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "86400",
     }
-    with local_airflow(tmp_path_factory.mktemp("airflow"), folder, environment) as airflow:
+    with local_airflow(home, folder, environment) as airflow:
         yield airflow
 
 
