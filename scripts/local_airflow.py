@@ -294,6 +294,8 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
         "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": round(scaled(30)),
         "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": round(scaled(30)),
         "TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": round(scaled(30)),
+        # 5 s by default: where a busy API server takes longer to answer, the try of a task fails before it begins.
+        "WORKERS__EXECUTION_API_TIMEOUT": round(scaled(15)),
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,  # 10 s by default
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 5,  # 300 s by default
         "TRIGGERER__JOB_HEARTBEAT_SEC": 2,
@@ -353,7 +355,9 @@ def _group_lives(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _answers(url: str) -> bool:
+    """Whether both APIs answer; the one that tasks use is built at its first request, which takes seconds."""
     try:
-        return httpx.get(f"{url}/api/v2/version", timeout=5, trust_env=False).is_success
+        paths = ("api/v2/version", "execution/health")
+        return all(httpx.get(f"{url}/{path}", timeout=scaled(15), trust_env=False).is_success for path in paths)
     except httpx.HTTPError:
         return False
