@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.pipeline.sinks import postgres as postgres_sink
 from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from tests.waiting import until
 
 DSN = "LLMBEAM_POSTGRES_DSN"
 SINK = PostgresSink(type="postgres", table="answers")
@@ -122,11 +123,11 @@ def types(client, name="answers"):
 
 
 def wait_until(found, child=None):
-    deadline = time.monotonic() + 30
-    while not found():
-        assert time.monotonic() < deadline, "it did not happen"
+    def is_so():
         assert child is None or child.poll() is None, "the job ended too early"
-        time.sleep(0.001)
+        return found()
+
+    until(is_so, pause_seconds=0.001)
 
 
 def test_every_row_of_the_source_is_a_row_of_the_table(start, client, dsn):

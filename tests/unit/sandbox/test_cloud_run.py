@@ -75,7 +75,7 @@ def client(sandbox):
 
 def done(clock, operation, seconds=60):
     clock.advance(seconds)
-    return operation.result(timeout=10)
+    return operation.result(timeout=60)
 
 
 def begin(client, own="gemma", **fields):
@@ -84,7 +84,7 @@ def begin(client, own="gemma", **fields):
 
 def ask(uri, token, path="/health", **options):
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return httpx.request("POST" if options else "GET", f"{uri}{path}", headers=headers, timeout=5, **options)
+    return httpx.request("POST" if options else "GET", f"{uri}{path}", headers=headers, timeout=60, **options)
 
 
 def token_for(audience):

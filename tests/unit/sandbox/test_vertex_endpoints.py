@@ -57,7 +57,7 @@ class Cloud:
 
     def done(self, operation, seconds=600):
         self.clock.advance(seconds)
-        return operation.result(timeout=10)
+        return operation.result(timeout=60)
 
     def endpoint(self, own="llmbeam-x", **fields):
         endpoint = {"display_name": own, **fields}
@@ -475,7 +475,7 @@ def test_a_reset_forgets_all(cloud, sandbox, clock) -> None:
     clock.advance(600)
     assert (sandbox.endpoints, sandbox.models, sandbox.bill.running, sandbox.bill.lines) == ([], [], [], [])
     with pytest.raises((NotFound, Cancelled)):
-        operation.result(timeout=5)
+        operation.result(timeout=60)
 
 
 @pytest.mark.parametrize("wrong", [{"endpoint_seconds": -1}, {"idle_seconds": -1}, {"cold_start_seconds": -1}])

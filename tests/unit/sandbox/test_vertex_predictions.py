@@ -37,7 +37,7 @@ def sandbox(served, monkeypatch):
 
 @pytest.fixture
 def http(sandbox):
-    with httpx.Client(headers=TOKEN, timeout=5) as client:
+    with httpx.Client(headers=TOKEN, timeout=60) as client:
         yield client
 
 
