@@ -60,3 +60,13 @@ def metadata_database(postgres):
     yield {f"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN{suffix}": address for suffix in ("", "_ASYNC")}
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def quick_polls(monkeypatch):
+    """Polls a job on Dataflow twice a second; the shortest interval of a spec is 10 s."""
+    from airflow_provider_llmbeam.hooks.poller import JobPoller
+    from airflow_provider_llmbeam.triggers import dataflow
+
+    monkeypatch.setattr(dataflow, "FIRST_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(dataflow, "JobPoller", lambda interval, budget_usd: JobPoller(0.5, budget_usd))

@@ -14,6 +14,8 @@ from airflow_provider_llmbeam.sandbox import Latency, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import JobSpec
 
+pytestmark = pytest.mark.slow
+
 QUOTA = 3000
 NEIGHBOURS = 0.4 * QUOTA
 ROWS = 700

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from collections import Counter
 from importlib.metadata import Distribution, distributions, version
@@ -23,6 +22,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import worker_package
 from airflow_provider_llmbeam.pipeline.worker_package import build_worker_package, pinned_requirements
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.counting import function_calls
 
 JOB = {
     "name": "job",
@@ -78,10 +78,9 @@ def test_its_record_names_each_file_with_its_hash(wheel):
             assert (digest, int(size)) == (f"sha256={expected}", len(files[name]))
 
 
-def test_built_twice_it_has_the_same_bytes_and_it_takes_no_second(tmp_path, wheel):
-    started = time.process_time()
-    again = build_worker_package(tmp_path)
-    assert time.process_time() - started < 1
+def test_built_twice_it_has_the_same_bytes_and_few_calls_make_it(tmp_path, wheel):
+    again, calls = function_calls(lambda: build_worker_package(tmp_path))
+    assert calls < 100_000, "seen on Python 3.11: 52,000"
     assert again.read_bytes() == wheel.read_bytes()
 
 

@@ -320,14 +320,16 @@ def test_all_processes_end_with_a_sandbox_that_is_killed(tmp_path: Path) -> None
     # Its certificates stay behind.
     beside = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=beside, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until(lambda: file.exists() or process.poll() is not None, "the sandbox is ready or has ended")
-        assert process.poll() is None
-        variables = dict(line.removeprefix("export ").split("=", 1) for line in file.read_text().splitlines())
-        environment = os.environ | {name: value.strip("'") for name, value in variables.items()}
-        submit = [sys.executable, str(PIPELINES), "slow", *PLACES, "--job_name=slow"]
-        subprocess.run([*submit, f"--notes={notes}"], env=environment, check=True, capture_output=True)
-        processes = until(lambda: pids(notes), "the job runs")
-        process.send_signal(signal.SIGKILL)
+        try:
+            until(lambda: file.exists() or process.poll() is not None, "the sandbox is ready or has ended")
+            assert process.poll() is None
+            variables = dict(line.removeprefix("export ").split("=", 1) for line in file.read_text().splitlines())
+            environment = os.environ | {name: value.strip("'") for name, value in variables.items()}
+            submit = [sys.executable, str(PIPELINES), "slow", *PLACES, "--job_name=slow"]
+            subprocess.run([*submit, f"--notes={notes}"], env=environment, check=True, capture_output=True)
+            processes = until(lambda: pids(notes), "the job runs")
+        finally:
+            process.send_signal(signal.SIGKILL)
     assert len(processes) == 2
     until(lambda: all(map(has_ended, processes)), "the harness and its runner end with the sandbox")
     assert not list(tmp_path.glob("llmbeam-dataflow-*"))

@@ -223,7 +223,7 @@ def test_poke_mode_waits_in_the_worker(sandbox, sensor):
 
 @pytest.mark.parametrize("soft_fail", [False, True])
 def test_poke_mode_says_what_it_waited_for_when_the_time_is_over(sandbox, sensor, soft_fail):
-    sandbox.faults.queue(GENERATE, BUSY, BUSY)
+    sandbox.faults.every(GENERATE, 1, BUSY)
     wanted = AirflowSkipException if soft_fail else AirflowSensorTimeout
     with pytest.raises(wanted, match=r"timed out.*HTTP 503: The model is overloaded.*brought nothing up"):
         executed(sensor(deferrable=False, timeout=0.02, soft_fail=soft_fail))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import sys
 import threading
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from airflow_provider_llmbeam.hooks.patience import Patience, PatientWatch
 from airflow_provider_llmbeam.triggers import look
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 from bench.exhausted_cloud import MODEL, exhausted_cloud
+from tests.counting import function_calls
 
 QUESTION = {"model": {"type": "gemini", "name": MODEL, "project": "llmbeam-sandbox"}}
 #: Requests of one poll to Cloud Monitoring, and of one probe to the model: it stops after three rejections.
@@ -113,18 +113,9 @@ def profiled(monkeypatch, number):
             return unprofiled(watch)
         if polled.index(watch) >= number:
             return unprofiled(watch)
-        calls = 0
-
-        def profile(frame, event, argument):
-            nonlocal calls
-            calls += event in ("call", "c_call")
-
-        sys.setprofile(profile)
-        try:
-            return unprofiled(watch)
-        finally:
-            sys.setprofile(None)
-            found.append(calls)
+        seen, calls = function_calls(lambda: unprofiled(watch))
+        found.append(calls)
+        return seen
 
     monkeypatch.setattr(PatientWatch, "look", profiled_look)
     return found
