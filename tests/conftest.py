@@ -83,10 +83,10 @@ def sandbox():
 def google(sandbox, monkeypatch):
     """Puts the sandbox in place of Google's hosts, for this process and those it starts; yields the proxy."""
     from airflow_provider_llmbeam.sandbox import Proxy
+    from tests.clouds import use_environment
 
     with Proxy(sandbox) as proxy:
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         yield proxy
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -56,6 +57,20 @@ def until(
             raise AssertionError(f"Not met within {limit:.0f} s: {what() if callable(what) else what}.")
         time.sleep(pause_seconds)
     return found
+
+
+def until_job(child: subprocess.Popen[Any], condition: Callable[[], T]) -> T:
+    """Polls, often, until a condition is true, while a process that brings it about is alive.
+
+    Raises:
+        AssertionError: The process ended first, or the condition was not met within the timeout.
+    """
+
+    def met() -> T:
+        assert child.poll() is None, "the job ended too early"
+        return condition()
+
+    return until(met, pause_seconds=0.002)
 
 
 def has_ended(pid: int) -> bool:

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -27,6 +26,8 @@ from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.sandbox.embeddings import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
+from tests.clouds import for_one_test
+from tests.waiting import until_job
 
 # Beam closes none of its clients of Cloud Storage.
 pytestmark = [
@@ -61,12 +62,7 @@ def served_slowly() -> Iterator[tuple[Sandbox, Proxy]]:
 
 
 def enter(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    running, proxy = served
-    running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
-    yield running
-    running.faults.assert_all_consumed()
+    yield from for_one_test(served, monkeypatch)
 
 
 @pytest.fixture
@@ -545,7 +541,5 @@ def kill_at(client: bigquery.Client, moment: str, spec: Path) -> None:
     """Runs a job in a process of its own, up to when BigQuery works for it."""
     command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={spec}"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
-        while not jobs_of(client, moment):
-            assert child.poll() is None, "the job ended too early"
-            time.sleep(0.02)
+        until_job(child, lambda: jobs_of(client, moment))
         child.send_signal(signal.SIGKILL)

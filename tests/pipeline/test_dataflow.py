@@ -14,6 +14,7 @@ import pytest
 from google.cloud import storage
 
 from airflow_provider_llmbeam.sandbox import Latency, Proxy, Sandbox, prompt_sha256
+from tests.clouds import use_environment
 from tests.waiting import until
 
 ROWS = 60
@@ -86,8 +87,7 @@ def cloud():
         Proxy(sandbox) as proxy,
         pytest.MonkeyPatch.context() as patched,
     ):
-        for name, value in proxy.environment().items():
-            patched.setenv(name, value)
+        use_environment(patched, proxy.environment())
         cloud = Cloud(sandbox, proxy)
         rows = "".join(json.dumps({"id": number, "text": f"row {number}"}) + "\n" for number in range(ROWS))
         cloud.bucket.blob("in.jsonl").upload_from_string(rows)

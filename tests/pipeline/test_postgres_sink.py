@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.pipeline.sinks import postgres as postgres_sink
 from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
-from tests.waiting import until
+from tests.waiting import until_job
 
 DSN = "LLMBEAM_POSTGRES_DSN"
 SINK = PostgresSink(type="postgres", table="answers")
@@ -120,14 +120,6 @@ def types(client, name="answers"):
         (name,),
     )
     return dict(rows.fetchall())
-
-
-def wait_until(found, child=None):
-    def is_so():
-        assert child is None or child.poll() is None, "the job ended too early"
-        return found()
-
-    until(is_so, pause_seconds=0.001)
 
 
 def test_every_row_of_the_source_is_a_row_of_the_table(start, client, dsn):
@@ -313,14 +305,14 @@ def test_a_job_killed_half_way_leaves_the_old_rows_and_the_next_sends_nothing(
     path.write_text(json.dumps(spec_of(tmp_path, rows, model=model)))
     with psycopg.connect(dsn) as holder:
         child = subprocess.Popen([sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(path)])
-        wait_until(lambda: len(sandbox.requests), child)
+        until_job(child, lambda: len(sandbox.requests))
         if statement == "COPY":
             query = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed BETWEEN 1 AND 4999"
         else:
             # Readers pass, writers wait.
             holder.execute("LOCK TABLE answers IN SHARE MODE")
             query = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT%'"
-        wait_until(lambda: client.execute(query).fetchone(), child)
+        until_job(child, lambda: client.execute(query).fetchone())
         child.send_signal(signal.SIGKILL)
         child.wait()
         assert table(client, "id, answer") == old

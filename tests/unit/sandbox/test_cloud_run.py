@@ -18,6 +18,7 @@ from google.cloud import run_v2, secretmanager
 from google.oauth2 import id_token
 
 from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox
+from tests.clouds import for_one_test
 
 LOCATION = "europe-west4"
 PARENT = f"projects/llmbeam-sandbox/locations/{LOCATION}"
@@ -60,12 +61,7 @@ def served(clock):
 
 @pytest.fixture
 def sandbox(served, monkeypatch):
-    running, proxy = served
-    running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
-    yield running
-    running.faults.assert_all_consumed()
+    yield from for_one_test(served, monkeypatch)
 
 
 @pytest.fixture

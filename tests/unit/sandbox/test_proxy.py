@@ -28,6 +28,7 @@ from google.oauth2 import id_token
 
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.sandbox.__main__ import exported
+from tests.clouds import for_one_test
 from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "airflow_provider_llmbeam.sandbox"]
@@ -45,12 +46,7 @@ def served() -> Iterator[tuple[Sandbox, Proxy]]:
 @pytest.fixture
 def sandbox(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
     """A sandbox in place of Google, by the environment alone."""
-    running, proxy = served
-    running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
-    yield running
-    running.faults.assert_all_consumed()
+    yield from for_one_test(served, monkeypatch)
 
 
 @pytest.fixture

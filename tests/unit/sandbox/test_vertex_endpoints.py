@@ -21,6 +21,7 @@ from google.cloud import aiplatform_v1beta1 as beta
 from google.cloud import run_v2
 
 from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox
+from tests.clouds import for_one_test
 
 PROJECT = "llmbeam-sandbox"
 LOCATION = "europe-west4"
@@ -107,12 +108,7 @@ def served(clock):
 
 @pytest.fixture
 def sandbox(served, monkeypatch):
-    running, proxy = served
-    running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
-    yield running
-    running.faults.assert_all_consumed()
+    yield from for_one_test(served, monkeypatch)
 
 
 @pytest.fixture

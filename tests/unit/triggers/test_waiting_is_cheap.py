@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.hooks.patience import Patience, PatientWatch
 from airflow_provider_llmbeam.triggers import look
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 from bench.exhausted_cloud import MODEL, exhausted_cloud
+from tests.clouds import use_environment
 from tests.counting import function_calls
 
 QUESTION = {"model": {"type": "gemini", "name": MODEL, "project": "llmbeam-sandbox"}}
@@ -129,8 +130,7 @@ def profiled(monkeypatch, number):
 def test_a_poll_of_a_waiting_sensor_reuses_connections_hooks_and_threads(
     cloud, monkeypatch, counts, sensors, probe_requests, most_calls
 ):
-    for name, value in cloud.environment.items():
-        monkeypatch.setenv(name, value)
+    use_environment(monkeypatch, cloud.environment)
     triggers = [waiting(probe_requests) for _ in range(sensors)]
     calls = profiled(monkeypatch, PROFILED)
     threads = threading.active_count()
