@@ -104,7 +104,7 @@ def test_requests_in_flight_wait_side_by_side() -> None:
 
             await asyncio.gather(*[call() for _ in range(50)])
 
-    with Sandbox(latency=Latency(mean_seconds=scaled(0.5))) as slow:
+    with Sandbox(latency=Latency(mean_seconds=scaled(1.0))) as slow:
         asyncio.run(go(slow.url))
         assert slow.stats()["max_in_flight"] == 50
 
