@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -16,20 +17,24 @@ T = TypeVar("T")
 REFERENCE_SECONDS = 0.025
 #: Default timeout on that machine. A test that passes never waits for it, so it is generous.
 TIMEOUT_SECONDS = 60.0
+#: Beyond this load a test fails rather than waits on.
+MAX_LOAD = 10.0
 
 
 @cache
 def slowness() -> float:
-    """Returns how many times slower this machine is than the reference, at least 1.
-
-    It is measured once per process, by wall time, so that other work on the machine counts.
-    """
+    """Returns how many times slower an idle core of this machine is than the reference, at least 1."""
     return max(1.0, min(_work() for _ in range(3)) / REFERENCE_SECONDS)
 
 
+def load() -> float:
+    """Returns how many processes share a core at the moment, between 1 and `MAX_LOAD`."""
+    return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), MAX_LOAD)
+
+
 def scaled(seconds: float) -> float:
-    """Returns a timeout for this machine, from one for the reference machine."""
-    return seconds * slowness()
+    """Returns a timeout for this machine and its load, from one for the idle reference machine."""
+    return seconds * slowness() * load()
 
 
 def until(

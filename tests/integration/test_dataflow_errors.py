@@ -12,8 +12,10 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 
+pytestmark = pytest.mark.slow
+
 #: Of one method, until a task is refused.
-MOST_CALLS = 1
+MOST_CALLS = 5
 FORBIDDEN = Fault(kind="error", http_status=403)
 DATAFLOW = {"type": "dataflow", "location": "europe-west1"}
 TEMPLATE_URI = "gs://rows/template.json"

@@ -27,6 +27,8 @@ from airflow_provider_llmbeam.sweep import main
 from airflow_provider_llmbeam.triggers import endpoint as trigger
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 LOCATIONS = ("us-central1", "europe-west4")
 GARDEN = {
     "type": "vertex",

@@ -358,7 +358,7 @@ def test_a_bundle_that_the_runner_repeats_publishes_once(client):
 
 GONE = f"{PROJECT}.llm.gone"
 #: Of one method, until a job is refused.
-MOST_CALLS = 1
+MOST_CALLS = 5
 REFUSED = {
     "no table": ({"source": {**FROM_TABLE, "table": GONE}}, r"`source.table` '.*gone': Not found: Table .*gone"),
     "no dataset": (

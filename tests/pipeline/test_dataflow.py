@@ -17,6 +17,8 @@ from airflow_provider_llmbeam.sandbox import Latency, Proxy, Sandbox, prompt_sha
 from tests.clouds import use_environment
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 ROWS = 60
 
 

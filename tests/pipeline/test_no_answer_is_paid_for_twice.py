@@ -11,11 +11,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 from tests.waiting import has_ended, until
+
+pytestmark = pytest.mark.slow
 
 GEMINI = "gemini.generateContent"
 MAX_IN_FLIGHT = 8

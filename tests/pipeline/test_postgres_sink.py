@@ -25,6 +25,8 @@ from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 from tests.waiting import until_job
 
+pytestmark = pytest.mark.slow
+
 DSN = "LLMBEAM_POSTGRES_DSN"
 SINK = PostgresSink(type="postgres", table="answers")
 ODD = [

@@ -24,6 +24,8 @@ from airflow_provider_llmbeam.pipeline.worker_package import build_worker_packag
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.counting import function_calls
 
+pytestmark = pytest.mark.slow
+
 JOB = {
     "name": "job",
     "source": {"uri": "rows.jsonl", "key": ["id"]},

@@ -18,6 +18,8 @@ import pytest
 from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
 from tests.waiting import has_ended, until
 
+pytestmark = pytest.mark.slow
+
 PIPELINES = Path(__file__).with_name("dataflow_pipelines.py")
 AUTHORIZED = {"Authorization": "Bearer t"}
 PLACES = [
