@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.hooks.endpoint_removal import remove
 from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch, ProvisionEnd
@@ -30,11 +31,6 @@ from airflow_provider_llmbeam.spec.endpoint_identity import (
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
-
-try:
-    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
-except ImportError:  # Airflow 3.1
-    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
 from airflow_provider_llmbeam.hooks.job_end import JobEnd
@@ -21,11 +22,6 @@ from airflow_provider_llmbeam.operators.literal import literal_problems, plain
 from airflow_provider_llmbeam.operators.task_job import TaskJob
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-
-try:
-    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
-except ImportError:  # Airflow 3.1
-    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

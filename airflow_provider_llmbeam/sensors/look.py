@@ -17,16 +17,12 @@ from airflow.providers.common.compat.sdk import (
     PokeReturnValue,
 )
 
+from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.hooks.connections import Connections
 from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd, PatientWatch
 from airflow_provider_llmbeam.hooks.wait import Wait
 from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
 from airflow_provider_llmbeam.triggers.patient import PatientTrigger
-
-try:
-    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
-except ImportError:  # Airflow 3.1
-    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
