@@ -45,6 +45,11 @@ class LocalAirflow:
         for process in self._started:
             end_process_group(process)
 
+    def sign_in(self) -> None:
+        """Sends a token with all later requests, which Airflow 3.1 asks for even where everybody is an admin."""
+        token = self._client.get(f"{self.url}/auth/token").raise_for_status().json()["access_token"]
+        self._client.headers["Authorization"] = f"Bearer {token}"
+
     def component(self, name: str) -> psutil.Process:
         """Returns the process of the `scheduler`, the `triggerer` or the `dag-processor`.
 
@@ -221,6 +226,7 @@ def local_airflow(
     try:
         with closing(LocalAirflow(f"http://127.0.0.1:{port}", log_path, process, whole)) as airflow:
             _wait_until_ready(airflow, time.monotonic() + ready_within_seconds)
+            airflow.sign_in()
             yield airflow
     finally:
         end_process_group(process)

@@ -127,10 +127,8 @@ def make_environment(cell: Cell) -> None:
         return
     uv = str(Path(sys.executable).with_name("uv"))
     settings = {"UV_SYSTEM_CERTS": "true", "UV_HTTP_TIMEOUT": "30", **os.environ}
-    # Without bytecode every Airflow process imports for seconds longer.
-    settings.pop("PYTHONDONTWRITEBYTECODE", None)
     make = [uv, "venv", "--quiet", "--clear", "--python", cell.python, str(cell.environment)]
-    install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(cell.environment)]
+    install = [uv, "pip", "install", "--quiet", "--python", str(cell.environment)]
     subprocess.run(make, check=True, cwd=ROOT, env=settings)
     subprocess.run([*install, "-c", str(cell.constraints), "-e", ".[dev]"], check=True, cwd=ROOT, env=settings)
     made_from.write_text(wanted)
@@ -141,10 +139,11 @@ def run_tests(cell: Cell, pytest_arguments: Sequence[str]) -> Result:
     report = cell.environment / "report.xml"
     report.unlink(missing_ok=True)
     python = str(cell.environment / "bin" / "python")
+    # Without bytecode every Airflow process imports for seconds longer.
+    settings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [python, "-m", "pytest", f"--junitxml={report}", *pytest_arguments]
     begun = time.monotonic()
-    ended = subprocess.run(
-        [python, "-m", "pytest", f"--junitxml={report}", *pytest_arguments], cwd=ROOT, check=False
-    )
+    ended = subprocess.run(command, cwd=ROOT, check=False, env=settings)
     minutes = (time.monotonic() - begun) / 60
     if not report.exists():
         return Result(error=f"pytest exited with {ended.returncode}", minutes=minutes)
