@@ -13,7 +13,7 @@
     |   +-- JobUnreachableError       nothing is known of the job any more; it may run and bill
     |   +-- BudgetExceededError       the answers cost more than `limits.budget_usd`; the job was cancelled
     |   +-- RowsLostError             rows in is not answered + dead letter; the old output was kept
-    |   +-- TooManyDeadError          more rows failed than `max_dead_letter_ratio` allows; the old output was kept
+    |   +-- TooManyFailedRowsError  more rows failed than `max_dead_letter_ratio` allows; the old output was kept
     |       +-- NothingAnsweredError  every row failed, for the reason that the message quotes
     +-- EndpointError (RuntimeError)  an endpoint with a GPU; the message says what still bills
         +-- EndpointFailedError       it did not come up, and what was made is gone
@@ -91,11 +91,11 @@ class RowsLostError(JobError):
     """Rows in differ from rows answered plus rows in the dead letter."""
 
 
-class TooManyDeadError(JobError):
+class TooManyFailedRowsError(JobError):
     """More rows are in the dead letter than `limits.max_dead_letter_ratio` allows."""
 
 
-class NothingAnsweredError(TooManyDeadError):
+class NothingAnsweredError(TooManyFailedRowsError):
     """Every row of a job that had rows is in the dead letter."""
 
 

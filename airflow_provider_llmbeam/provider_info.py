@@ -45,9 +45,9 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_provider_llmbeam.hooks.cloud_run",
                     "airflow_provider_llmbeam.hooks.dataflow",
-                    "airflow_provider_llmbeam.hooks.endpoint",
+                    "airflow_provider_llmbeam.hooks.vertex_ai",
                     "airflow_provider_llmbeam.hooks.llmbeam",
-                    "airflow_provider_llmbeam.hooks.quota",
+                    "airflow_provider_llmbeam.quota.hook",
                 ],
             }
         ],
@@ -58,7 +58,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_llmbeam.triggers.dataflow",
                     "airflow_provider_llmbeam.triggers.endpoint",
                     "airflow_provider_llmbeam.triggers.quota",
-                    "airflow_provider_llmbeam.triggers.ready",
+                    "airflow_provider_llmbeam.triggers.endpoint_ready",
                 ],
             }
         ],

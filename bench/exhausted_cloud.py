@@ -68,7 +68,7 @@ def main() -> None:
     """Serves until standard input ends."""
     # Here and not above: whoever is measured does not load the sandbox.
     from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
-    from airflow_provider_llmbeam.sandbox import proxy as proxy_module
+    from airflow_provider_llmbeam.sandbox.network import proxy as proxy_module
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_llmbeam.sandbox.records import RequestRecord
+from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
 from bench.jobs import Job
 from bench.rows import Row, input_tokens
 

@@ -28,10 +28,10 @@ from pathlib import Path
 
 from airflow_provider_llmbeam.engine.backends.openai import OpenAIBackend
 from airflow_provider_llmbeam.engine.engine import Engine
-from airflow_provider_llmbeam.engine.governor import Governor
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.plan import plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy

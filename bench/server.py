@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from airflow_provider_llmbeam.sandbox import FixedWindow, Latency, Quota, Sandbox
-from airflow_provider_llmbeam.sandbox.quota import QuotaLedger
-from airflow_provider_llmbeam.sandbox.records import RequestRecord
+from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
+from airflow_provider_llmbeam.sandbox.models.quota import QuotaLedger
 from bench.jobs import ServerSettings
 from bench.steps import SteppedLedger
 

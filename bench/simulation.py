@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.engine.gate import Admission, Gate
-from airflow_provider_llmbeam.engine.governor import Governor
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.sandbox.answers import answer_text, count_tokens
-from airflow_provider_llmbeam.sandbox.quota import Quota, QuotaLedger
-from airflow_provider_llmbeam.sandbox.records import RequestRecord
+from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
+from airflow_provider_llmbeam.sandbox.models.answers import answer_text, count_tokens
+from airflow_provider_llmbeam.sandbox.models.quota import Quota, QuotaLedger
 from bench.jobs import Job
 from bench.measure import TOO_MANY_REQUESTS
 from bench.rows import make_rows

@@ -53,11 +53,11 @@ with DAG(
         """Fails where an endpoint of this run is left."""
         from airflow.sdk import get_current_context
 
-        from airflow_provider_llmbeam.hooks.endpoint import EndpointHook
-        from airflow_provider_llmbeam.spec.endpoint_identity import RUN_LABEL, label_value
+        from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+        from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL, label_value
 
         run = label_value(get_current_context()["run_id"])
-        parts = [part for location in LOCATIONS for part in EndpointHook(location).find(None)]
+        parts = [part for location in LOCATIONS for part in VertexAIHook(location).find(None)]
         if left := [part for part in parts if part.labels.get(RUN_LABEL) == run]:
             raise RuntimeError(f"Still there: {', '.join(part.name for part in left)}.")
         return "nothing bills"

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_llmbeam.pipeline.worker_package import build_worker_package, pinned_requirements
+from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package, pinned_requirements
 from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
 
 _SINKS: dict[str, type[Sink]] = {"milvus": MilvusSink, "postgres": PostgresSink}

@@ -207,7 +207,7 @@ def local_airflow(
         home: AIRFLOW_HOME; made, and kept.
         dags_folder: Read-only to Airflow.
         environment: Added, e.g. connections.
-        ready_within_seconds: Patience for the start; 10 s is usual.
+        ready_within_seconds: PollSchedule for the start; 10 s is usual.
 
     Raises:
         RuntimeError: It ended at once, or is not ready in time; quotes its log.

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
-from airflow_provider_llmbeam.engine.budget import Budget
-from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
-from airflow_provider_llmbeam.engine.gate import Admission, Gate, Slots
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, FailureKind, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
+from airflow_provider_llmbeam.engine.pacing.budget import Budget
+from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
+from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate, Slots
 from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
@@ -92,7 +92,7 @@ class Engine:
     Args:
         backend: Sends one request; a `StaticBackend` takes several prompts at once.
         governor: Admits requests.
-        buckets: Forecast the tokens to reserve.
+        buckets: Predicts the tokens to reserve.
         parser: Checks answers.
         policy: Decides about retries.
         max_in_flight: Requests under way at once, over all batches of this process.

@@ -5,19 +5,19 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, cast
 
+from airflow_provider_llmbeam.endpoints.cloud_run_requests import memory_gib, served_name, service
+from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
+from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
+from airflow_provider_llmbeam.endpoints.price import cloud_run_usd_per_hour
+from airflow_provider_llmbeam.endpoints.refusal import refused
+from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, JobSpecError
-from airflow_provider_llmbeam.hooks.cloud_run_service import memory_gib, served_name, service
-from airflow_provider_llmbeam.hooks.completion import ask, question
-from airflow_provider_llmbeam.hooks.endpoint_fault import Fault, fault_of
-from airflow_provider_llmbeam.hooks.endpoint_part import Part, Running, Seen
-from airflow_provider_llmbeam.hooks.endpoint_price import cloud_run_usd_per_hour
-from airflow_provider_llmbeam.hooks.endpoint_site import Answer, EndpointPlan
-from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, RegionalHook
-from airflow_provider_llmbeam.hooks.google_errors import CloudRequest, translated, usable_connection
-from airflow_provider_llmbeam.hooks.google_refusal import refused
-from airflow_provider_llmbeam.hooks.google_tokens import id_token
-from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import service_id
+from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.google_cloud.tokens import id_token
+from airflow_provider_llmbeam.probe.completion import ask, question
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import service_id
 
 #: Services of a location that are searched.
 MAX_LISTED = 5_000
@@ -25,7 +25,7 @@ _INVOKER = "roles/run.invoker"
 
 
 class CloudRunHook(RegionalHook):
-    """Makes, finds and removes the services of one project and region; see `endpoint_site.EndpointSite`."""
+    """Makes, finds and removes the services of one project and region; see `endpoint_site.EndpointPlatform`."""
 
     def check(self, plan: EndpointPlan) -> None:
         """Sees whether the credentials can give the tokens that the service asks for.
@@ -38,7 +38,7 @@ class CloudRunHook(RegionalHook):
         except AccessDeniedError as error:
             raise JobSpecError(f"{error} Nothing was started or billed.") from error
 
-    def look(self, plan: EndpointPlan, operation: str | None) -> Seen:
+    def look(self, plan: EndpointPlan, operation: str | None) -> EndpointSnapshot:
         """Looks at one service; its own state tells more than the operation.
 
         Raises:
@@ -54,9 +54,9 @@ class CloudRunHook(RegionalHook):
         fault = None
         if is_over and state == "CONDITION_FAILED":
             fault = fault_of(_code(found.terminal_condition), found.terminal_condition.message)
-        return Seen(
+        return EndpointSnapshot(
             parts=(part,),
-            running=() if is_over else (Running(name, makes=not part.is_leaving),),
+            running=() if is_over else (RunningOperation(name, makes=not part.is_leaving),),
             is_up=is_over and fault is None,
             fault=fault,
             base_url=found.uri or None,
@@ -78,7 +78,7 @@ class CloudRunHook(RegionalHook):
             ),
         )
 
-    def adopt(self, plan: EndpointPlan, seen: Seen) -> bool:
+    def adopt(self, plan: EndpointPlan, seen: EndpointSnapshot) -> bool:
         """Labels the service, where no operation of it is under way.
 
         Raises:
@@ -98,7 +98,7 @@ class CloudRunHook(RegionalHook):
                 self._client().update_service(request, **self._patience())
         return True
 
-    def ask(self, plan: EndpointPlan, seen: Seen) -> Answer:
+    def ask(self, plan: EndpointPlan, seen: EndpointSnapshot) -> Answer:
         """Lets the invoker in where one is named, and asks the model for a few words.
 
         Raises:
@@ -110,7 +110,7 @@ class CloudRunHook(RegionalHook):
         token = self._id_token(model["id_token_audience"])
         return ask(f"{model['base_url']}/chat/completions", token, question(model["name"]))
 
-    def model_spec(self, plan: EndpointPlan, seen: Seen) -> dict[str, Any]:
+    def model_spec(self, plan: EndpointPlan, seen: EndpointSnapshot) -> dict[str, Any]:
         """A model spec for a job that asks this service, see `spec.OpenAIModel`."""
         return {
             "type": "openai",
@@ -119,7 +119,7 @@ class CloudRunHook(RegionalHook):
             "id_token_audience": seen.base_url,
         }
 
-    def find(self, key: str | None) -> list[Part]:
+    def find(self, key: str | None) -> list[Resource]:
         """Finds the service of an endpoint, or all of ours.
 
         Raises:
@@ -132,11 +132,11 @@ class CloudRunHook(RegionalHook):
         ours = [part for part in parts if part.key is not None]
         return ours if key is None else [part for part in ours if part.key == key or part.id == service_id(key)]
 
-    def running(self, key: str) -> list[Running]:
+    def running(self, key: str) -> list[RunningOperation]:
         """Nothing: a service can be deleted whatever is being done to it."""
         return []
 
-    def remove(self, part: Part) -> None:
+    def remove(self, part: Resource) -> None:
         """Deletes a service.
 
         Raises:
@@ -148,19 +148,19 @@ class CloudRunHook(RegionalHook):
     def cancel(self, operation: str) -> None:
         """Does nothing: Cloud Run cancels no operation."""
 
-    def _look_for(self, operation: str | None) -> Seen:
+    def _look_for(self, operation: str | None) -> EndpointSnapshot:
         """There is no service: it is not made yet, or its operation ended without one."""
         if operation is None:
-            return Seen(missing="service")
+            return EndpointSnapshot(missing="service")
         try:
             with translated(self._request(f"show {operation!r}", missing=f"operation {operation!r}")):
                 one = self._client().get_operation({"name": operation}, **self._patience())
         except CloudNotFoundError:
-            return Seen(missing="service")
+            return EndpointSnapshot(missing="service")
         if not one.done:
-            return Seen(running=(Running(operation),))
+            return EndpointSnapshot(running=(RunningOperation(operation),))
         fault = fault_of(one.error.code, one.error.message) if one.error.code else None
-        return Seen(missing=None if fault else "service", fault=fault)
+        return EndpointSnapshot(missing=None if fault else "service", fault=fault)
 
     def _let_in(self, name: str, member: str) -> None:
         request = self._request(f"let {member!r} ask {name!r}", missing=f"service {name!r}")
@@ -183,8 +183,8 @@ class CloudRunHook(RegionalHook):
         except CloudNotFoundError:
             return None
 
-    def _part_of(self, found: Any) -> Part:
-        return Part(
+    def _part_of(self, found: Any) -> Resource:
+        return Resource(
             kind="service",
             name=found.name,
             labels=dict(found.labels),

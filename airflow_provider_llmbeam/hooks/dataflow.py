@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import RequestRefusedError
-from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.hooks.dataflow_replies import counts_of, job_of, texts_of
-from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, RegionalHook, retry
-from airflow_provider_llmbeam.hooks.google_errors import (
+from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook, retry
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.google_cloud.dataflow_replies import counts_of, job_of, texts_of
+from airflow_provider_llmbeam.google_cloud.errors import (
     CloudRequest,
     before_submission,
     translated,

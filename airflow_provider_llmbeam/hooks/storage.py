@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_provider_llmbeam.hooks.google import REQUEST_SECONDS, GoogleHook, retry
-from airflow_provider_llmbeam.hooks.google_errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
 
 
 class StorageHook(GoogleHook):

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from airflow_provider_llmbeam.links.job import CONSOLE, XComLink
-from airflow_provider_llmbeam.spec.endpoint_identity import run_service_of
+from airflow_provider_llmbeam.spec.endpoint.identity import run_service_of
 
 
 class EndpointLink(XComLink):

@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
+from airflow_provider_llmbeam.endpoints.platforms import platform_factory
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
+from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
-from airflow_provider_llmbeam.hooks.endpoint_removal import remove
-from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch, ProvisionEnd
-from airflow_provider_llmbeam.hooks.provisioning import ProvisionMemory
-from airflow_provider_llmbeam.hooks.site import site_factory
-from airflow_provider_llmbeam.hooks.wait import Wait, wait
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.operators.run_inference import job_name
-from airflow_provider_llmbeam.spec.cloud_run_endpoint import CloudRunEndpoint
+from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import (
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import (
     ENDPOINT_LABEL,
     endpoint_id,
     endpoint_labels,
     label_value,
     service_id,
 )
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.identity import identity
-from airflow_provider_llmbeam.spec.vertex_endpoint import VertexEndpoint
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class ProvisionEndpointOperator(BaseOperator):
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
-        self._watched: EndpointWatch | None = None
+        self._watched: EndpointMonitor | None = None
         check_literal(self.task_id, self.endpoint)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class ProvisionEndpointOperator(BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Goes on when the endpoint answers, or cannot; Airflow calls it."""
         with errors_of_airflow():
-            return self._conclude(ProvisionEnd.from_event(event), context)
+            return self._conclude(ProvisioningResult.from_event(event), context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Removes the endpoint when waiting for it failed, or took longer than `execution_timeout`."""
@@ -168,14 +168,14 @@ class ProvisionEndpointOperator(BaseOperator):
             endpoint=spec.model_dump(mode="json"),
             key=key,
             labels=labels,
-            memory=ProvisionMemory(started_at=now).to_dict(),
+            memory=ProvisioningHistory(started_at=now).to_dict(),
             gcp_conn_id=self.gcp_conn_id,
             impersonation_chain=self.impersonation_chain,
             poll_interval_seconds=self.poll_interval_seconds,
             ready_within_seconds=self.ready_within_seconds,
         )
 
-    def _conclude(self, end: ProvisionEnd, context: Context) -> dict[str, Any]:
+    def _conclude(self, end: ProvisioningResult, context: Context) -> dict[str, Any]:
         if end.error is not None:
             raise end.error
         assert end.model is not None
@@ -233,7 +233,7 @@ class TeardownEndpointOperator(BaseOperator):
         """Removes it."""
         with errors_of_airflow():
             spec, key = parse_endpoint(self.endpoint), identity(str(self.name))
-            connect = site_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
+            connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
             left = []
             for location in spec.locations:
                 self._cancel_jobs(spec, key, location)
@@ -272,10 +272,10 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
     """
     if spec.project is not None:
         return spec
-    from airflow_provider_llmbeam.hooks.google_errors import before_submission
+    from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
     with before_submission():
-        site = site_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
+        site = platform_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
         return spec.model_copy(update={"project": site.project})
 
 

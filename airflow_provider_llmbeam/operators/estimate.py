@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.job_process import JobProcess
+from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator, job_name
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

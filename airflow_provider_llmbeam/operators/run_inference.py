@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
+from airflow_provider_llmbeam.dataflow.outcome import JobResult
+from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
-from airflow_provider_llmbeam.hooks.job_end import JobEnd
-from airflow_provider_llmbeam.hooks.wait import Wait, wait
+from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, XComLink, dataflow_url, output_url
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.dataflow_task import DataflowTask
-from airflow_provider_llmbeam.operators.job_process import JobProcess
-from airflow_provider_llmbeam.operators.literal import literal_problems, plain
-from airflow_provider_llmbeam.operators.task_job import TaskJob
+from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
+from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -132,8 +132,8 @@ class RunInferenceOperator(BaseOperator):
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
         self._process: JobProcess | None = None
-        self._dataflow: DataflowTask | None = None
-        self._watched: TaskJob | None = None
+        self._dataflow: DataflowLauncher | None = None
+        self._watched: SubmittedJob | None = None
         data = self._spec_data(job_name or "parsed")
         if isinstance(self.model, Mapping) and self.model.get("type") == "gemini":
             data["model"] = {"project": "of-the-connection", **self.model}  # which may name one
@@ -161,11 +161,11 @@ class RunInferenceOperator(BaseOperator):
     ) -> dict[str, Any]:
         """Goes on when Dataflow is done; Airflow calls it."""
         with errors_of_airflow():
-            self._dataflow, seen = self._dataflow_task(context), JobEnd.from_event(event)
+            self._dataflow, seen = self._dataflow_task(context), JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 forgets the arguments
-                task_job = TaskJob.of(self._job(context)[0], seen.job_id, is_attached=False)
+                task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
             else:
-                task_job = TaskJob(**job)
+                task_job = SubmittedJob(**job)
             return self._conclude(task_job, seen, context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -211,7 +211,7 @@ class RunInferenceOperator(BaseOperator):
         self._watched = None
         return self._conclude(job, seen, context)
 
-    def _conclude(self, job: TaskJob, seen: JobEnd, context: Context) -> dict[str, Any]:
+    def _conclude(self, job: SubmittedJob, seen: JobResult, context: Context) -> dict[str, Any]:
         assert self._dataflow is not None
         if seen.outcome == "cancelled" and job.is_attached:
             # A clear cancels the job of the try before, sometimes after this one has found it.
@@ -219,16 +219,16 @@ class RunInferenceOperator(BaseOperator):
             return self.execute(context)
         return self._dataflow.collect(job, seen)
 
-    def _show_links(self, spec: JobSpec, job: TaskJob, context: Context) -> None:
+    def _show_links(self, spec: JobSpec, job: SubmittedJob, context: Context) -> None:
         url = dataflow_url(job.project, job.location, job.id)
         self.log.info("Open in Dataflow: %s", url)
         context["ti"].xcom_push(key=DataflowLink().xcom_key, value=url)
         if (output := output_url(spec)) is not None:
             context["ti"].xcom_push(key=OutputLink().xcom_key, value=output)
 
-    def _dataflow_task(self, context: Context) -> DataflowTask:
+    def _dataflow_task(self, context: Context) -> DataflowLauncher:
         store = context.get("task_state_store")
-        return DataflowTask(self.gcp_conn_id, self.impersonation_chain, store, self.log)
+        return DataflowLauncher(self.gcp_conn_id, self.impersonation_chain, store, self.log)
 
     def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
         """The spec, complete, and the environment that holds its secrets."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.endpoints.platforms import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
-from airflow_provider_llmbeam.hooks.site import ENDPOINT_TYPES, site_factory
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_llmbeam.hooks.endpoint_sweep import SweepManifest
-    from airflow_provider_llmbeam.hooks.progress_log import Log
+    from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
+    from airflow_provider_llmbeam.polling.task_log import TaskLog
 
 #: A job of an LLM that runs for longer has been forgotten.
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
@@ -108,14 +108,14 @@ def swept(
     older_than_seconds: float,
     max_job_age_seconds: float | None,
     gone_within_seconds: float,
-    log: Log,
+    log: TaskLog,
 ) -> SweepManifest:
     """Sweeps with the hooks of a connection; see `SweepEndpointsOperator`."""
+    from airflow_provider_llmbeam.endpoints.sweep import sweep
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-    from airflow_provider_llmbeam.hooks.endpoint_sweep import sweep
 
     sites = [
-        site_factory(kind, project, gcp_conn_id, impersonation_chain)(location)
+        platform_factory(kind, project, gcp_conn_id, impersonation_chain)(location)
         for kind in ENDPOINT_TYPES
         for location in locations
     ]

@@ -68,8 +68,8 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
         JobError: The job did not reach its end, or not one row was answered.
     """
     with _pipeline(spec, beam_options) as pipeline:
-        from airflow_provider_llmbeam.pipeline.progress import shown_progress
-        from airflow_provider_llmbeam.pipeline.report import Report
+        from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
+        from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
         with shown_progress(price_of(spec.model, spec.limits.price)):
             try:
@@ -123,7 +123,7 @@ def estimate(spec: JobSpec, ask_rows: int) -> dict[str, Any]:
         NothingAnsweredError: The model answered none of the prompts.
     """
     with _beam():
-        from airflow_provider_llmbeam.pipeline.pilot import make_estimate
+        from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 
     if ask_rows and not spec.environment_secrets:
         check_model(spec)
@@ -144,8 +144,8 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[Any]:
 
         from airflow_provider_llmbeam.pipeline import sinks
         from airflow_provider_llmbeam.pipeline.build import build
-        from airflow_provider_llmbeam.pipeline.runner import runner_of
-        from airflow_provider_llmbeam.pipeline.worker_package import build_worker_package
+        from airflow_provider_llmbeam.pipeline.launch.runner import runner_of
+        from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
 
         is_remote = isinstance(spec.runner, DataflowRunner)
         if not is_remote:  # else the workers have the keys, and this machine need not
@@ -180,7 +180,7 @@ def _unready(spec: JobSpec, error: Exception) -> LLMBeamError:
 def _started(pipeline: Any, spec: JobSpec) -> Any:
     if not isinstance(spec.runner, DataflowRunner):
         return pipeline.run()
-    from airflow_provider_llmbeam.pipeline.dataflow import submit_once
+    from airflow_provider_llmbeam.pipeline.launch.dataflow import submit_once
 
     return submit_once(pipeline, spec)
 

@@ -9,19 +9,19 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion
-from airflow_provider_llmbeam.pipeline.account import CountRows, TallyRows
-from airflow_provider_llmbeam.pipeline.check_sink import once_the_sink_is_checked
-from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Origin, Request
-from airflow_provider_llmbeam.pipeline.keys import unique
-from airflow_provider_llmbeam.pipeline.publish import Publish
-from airflow_provider_llmbeam.pipeline.read import ReadRows
-from airflow_provider_llmbeam.pipeline.render import Render
-from airflow_provider_llmbeam.pipeline.reuse import oldest_useful_at, reuse
+from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
-from airflow_provider_llmbeam.pipeline.write import WriteAside
+from airflow_provider_llmbeam.pipeline.transforms.account import CountRows, TallyRows
+from airflow_provider_llmbeam.pipeline.transforms.check_sink import once_the_sink_is_checked
+from airflow_provider_llmbeam.pipeline.transforms.keys import unique
+from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
+from airflow_provider_llmbeam.pipeline.transforms.read import ReadRows
+from airflow_provider_llmbeam.pipeline.transforms.render import Render
+from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at, reuse
+from airflow_provider_llmbeam.pipeline.transforms.write import WriteAside
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.workers import limits_of_a_worker
+from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
 
 
 def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
@@ -90,7 +90,7 @@ class FanOut(beam.DoFn):
                 first: Origin = "repaired" if result.inference.repairs else "fresh"
                 yield AnsweredRow(row, request.fingerprint, result.inference, "duplicate" if number else first)
             else:
-                yield beam.pvalue.TaggedOutput(DEAD, DeadRow(row, result.inference, is_duplicate=number > 0))
+                yield beam.pvalue.TaggedOutput(DEAD, FailedRow(row, result.inference, is_duplicate=number > 0))
 
 
 def handler_of(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 #: journal of this job or of another one, or shared with an equal prompt.
 Origin = Literal["fresh", "repaired", "resumed", "cached", "duplicate"]
 
-#: Name of the output that carries `DeadRow`s.
+#: Name of the output that carries `FailedRow`s.
 DEAD = "dead"
 
 
@@ -44,7 +44,7 @@ class AnsweredRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadRow:
+class FailedRow:
     """A row without an answer.
 
     Attributes:
@@ -58,6 +58,6 @@ class DeadRow:
     is_duplicate: bool = False
 
 
-def dead(row: Row, kind: FailureKind, message: str) -> DeadRow:
+def dead(row: Row, kind: FailureKind, message: str) -> FailedRow:
     """A row that never became a request."""
-    return DeadRow(row, Failure(kind=kind, message=message))
+    return FailedRow(row, Failure(kind=kind, message=message))

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.engine import Engine, Observer
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.metrics import BatchCounts, counts_of
+from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
 
 #: How often a caller that waits looks up. Dataflow reads counters about every 10 s; a bar shows it at once.
 SIGNAL_SECONDS = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, DeadRow, Row
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
@@ -26,7 +26,7 @@ def answer_record(answered: AnsweredRow, key: tuple[str, ...]) -> Row:
     }
 
 
-def dead_record(dead: DeadRow) -> Row:
+def dead_record(dead: FailedRow) -> Row:
     """The row as it came in, so that a source can read it again, and why it failed."""
     failure = dead.failure
     return {

@@ -18,21 +18,21 @@ from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 from airflow_provider_llmbeam.counts import NAMESPACE
 from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.backends.base import Backend
-from airflow_provider_llmbeam.engine.budget import Budget
-from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.engine import Engine
-from airflow_provider_llmbeam.engine.gate import Admission
-from airflow_provider_llmbeam.engine.governor import Governor
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
+from airflow_provider_llmbeam.engine.pacing.budget import Budget
+from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
+from airflow_provider_llmbeam.engine.pacing.gate import Admission
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
-from airflow_provider_llmbeam.engine.shared_governor import SharedGovernor, shared_path
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
-from airflow_provider_llmbeam.pipeline.metrics import count
+from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.limits import Batching, Limits

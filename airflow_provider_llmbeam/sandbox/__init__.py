@@ -9,25 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.sandbox.answers import prompt_sha256
-    from airflow_provider_llmbeam.sandbox.clock import ManualClock
-    from airflow_provider_llmbeam.sandbox.faults import Fault
-    from airflow_provider_llmbeam.sandbox.latency import Latency
-    from airflow_provider_llmbeam.sandbox.proxy import Proxy
-    from airflow_provider_llmbeam.sandbox.quota import FixedWindow, Quota
+    from airflow_provider_llmbeam.sandbox.core.clock import ManualClock
+    from airflow_provider_llmbeam.sandbox.core.faults import Fault
+    from airflow_provider_llmbeam.sandbox.models.answers import prompt_sha256
+    from airflow_provider_llmbeam.sandbox.models.latency import Latency
+    from airflow_provider_llmbeam.sandbox.models.quota import FixedWindow, Quota
+    from airflow_provider_llmbeam.sandbox.network.proxy import Proxy
     from airflow_provider_llmbeam.sandbox.server import Sandbox
 
 __all__ = ["Fault", "FixedWindow", "Latency", "ManualClock", "Proxy", "Quota", "Sandbox", "prompt_sha256"]
 
 _HOMES = {
-    "Fault": "faults",
-    "FixedWindow": "quota",
-    "Latency": "latency",
-    "ManualClock": "clock",
-    "Proxy": "proxy",
-    "Quota": "quota",
+    "Fault": "core.faults",
+    "FixedWindow": "models.quota",
+    "Latency": "models.latency",
+    "ManualClock": "core.clock",
+    "Proxy": "network.proxy",
+    "Quota": "models.quota",
     "Sandbox": "server",
-    "prompt_sha256": "answers",
+    "prompt_sha256": "models.answers",
 }
 
 

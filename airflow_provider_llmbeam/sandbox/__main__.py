@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from airflow_provider_llmbeam.sandbox.latency import Latency
-from airflow_provider_llmbeam.sandbox.monitoring import DEFAULT_DELAY_SECONDS
-from airflow_provider_llmbeam.sandbox.proxy import DEFAULT_PROJECT, Proxy
-from airflow_provider_llmbeam.sandbox.quota import Quota
+from airflow_provider_llmbeam.sandbox.models.latency import Latency
+from airflow_provider_llmbeam.sandbox.models.quota import Quota
+from airflow_provider_llmbeam.sandbox.monitoring.api import DEFAULT_DELAY_SECONDS
+from airflow_provider_llmbeam.sandbox.network.proxy import DEFAULT_PROJECT, Proxy
 from airflow_provider_llmbeam.sandbox.server import Sandbox
 
 log = logging.getLogger(__name__)

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.operators.literal import is_pending, plain
-from airflow_provider_llmbeam.sensors.look import LookSensor
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
+from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.model import model_problems
-from airflow_provider_llmbeam.triggers.ready import EndpointReadyTrigger
+from airflow_provider_llmbeam.tasks.literal import is_pending, plain
+from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class EndpointReadySensor(LookSensor):
+class EndpointReadySensor(PollingSensor):
     """Waits until a model that somebody else brought up answers, and soon enough.
 
     Each look asks for one token, as a job would ask: with the same address, key or account. Where the model is
@@ -73,7 +73,7 @@ class EndpointReadySensor(LookSensor):
         if problems := [problem for problem in model_problems(self.model) if not is_pending(problem.got)]:
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 
-    def trigger(self, patience: Patience) -> EndpointReadyTrigger:
+    def trigger(self, patience: PollSchedule) -> EndpointReadyTrigger:
         """Makes what asks, here and in the triggerer."""
         return EndpointReadyTrigger(
             model=self.model,
@@ -83,7 +83,7 @@ class EndpointReadySensor(LookSensor):
             **self.connections,
         )
 
-    def conclude(self, end: PatientEnd, context: Context) -> dict[str, Any]:
+    def conclude(self, end: SensorResult, context: Context) -> dict[str, Any]:
         """Says how soon the model answered."""
         assert end.event is not None
         if (url := endpoint_url(self.model)) is not None:

@@ -7,16 +7,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.google_credentials import google_credentials
-from airflow_provider_llmbeam.hooks.patience import Patience, PatientEnd
+from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
-from airflow_provider_llmbeam.operators.airflow_errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.job_process import JobProcess
-from airflow_provider_llmbeam.operators.literal import literal_problems, plain
 from airflow_provider_llmbeam.operators.run_inference import job_name
-from airflow_provider_llmbeam.sensors.look import LookSensor
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
+from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
+from airflow_provider_llmbeam.tasks.process import JobProcess
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _KEYS = ("limits", "model", "endpoint", "location")
 
 
-class QuotaHealthSensor(LookSensor):
+class QuotaHealthSensor(PollingSensor):
     """Waits until a job would finish in its window if it started now, and says at which rate.
 
     What counts as evidence depends on what stands behind the model. A published or stated limit: how much of it
@@ -157,7 +157,7 @@ class QuotaHealthSensor(LookSensor):
         if self._process is not None:
             self._process.stop()
 
-    def trigger(self, patience: Patience) -> QuotaTrigger:
+    def trigger(self, patience: PollSchedule) -> QuotaTrigger:
         """Makes what looks, here and in the triggerer."""
         return QuotaTrigger(
             question=self._question(),
@@ -165,7 +165,7 @@ class QuotaHealthSensor(LookSensor):
             **self.connections,
         )
 
-    def conclude(self, end: PatientEnd, context: Context) -> dict[str, Any]:
+    def conclude(self, end: SensorResult, context: Context) -> dict[str, Any]:
         """Hands the job its limits."""
         assert end.event is not None
         self.log.info("%s", end.event["sentence"])

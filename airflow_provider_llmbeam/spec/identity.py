@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from airflow_provider_llmbeam.spec.endpoint_identity import ENDPOINT_LABEL, endpoint_of_model
+from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL, endpoint_of_model
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: Label of a Dataflow job: whose it is. The same for every try.

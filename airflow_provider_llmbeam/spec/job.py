@@ -24,9 +24,9 @@ from airflow_provider_llmbeam.spec.model import (
 from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
+from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
-from airflow_provider_llmbeam.spec.worker_secrets import missing_worker_secrets
 
 #: Parts of a prompt that have no place in a vector of its text.
 _NOT_EMBEDDED = ("system", "output_schema", "media")

@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_llmbeam.dataflow.monitor import Dataflow, JobMonitor
+from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
+from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS, JobStateMachine
 from airflow_provider_llmbeam.exceptions import CloudError
-from airflow_provider_llmbeam.hooks.dataflow_job import JobAddress
-from airflow_provider_llmbeam.hooks.job_watch import Dataflow, JobWatch
-from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS, JobPoller
-from airflow_provider_llmbeam.hooks.progress_log import Log, cost_of_tokens
-from airflow_provider_llmbeam.triggers.look import LookTrigger
+from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
+from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 
-class DataflowJobTrigger(LookTrigger[JobWatch]):
-    """Looks at a job until it is over, and fires one event: `JobEnd.to_event`.
+class DataflowJobTrigger(PollingTrigger[JobMonitor]):
+    """Looks at a job until it is over, and fires one event: `JobResult.to_event`.
 
     Args:
         project: Google Cloud project.
@@ -100,12 +101,12 @@ class DataflowJobTrigger(LookTrigger[JobWatch]):
         else:
             self.log.warning("Dataflow job %r was cancelled with its task. %s", job_id, kept)
 
-    def watch(self, log: Log) -> JobWatch:
+    def watch(self, log: TaskLog) -> JobMonitor:
         """Makes what looks at the job; its lines go to `log`."""
-        return JobWatch(
+        return JobMonitor(
             self._connect,
             JobAddress(self.project, self.location, self.job_id),
-            poller=JobPoller(self.poll_interval_seconds, self.budget_usd),
+            poller=JobStateMachine(self.poll_interval_seconds, self.budget_usd),
             cost_usd=cost_of_tokens(self.price),
             journal_uri=self.journal_uri,
             log=log,

@@ -6,28 +6,28 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.hooks.endpoint_site import EndpointPlan
-from airflow_provider_llmbeam.hooks.endpoint_watch import EndpointWatch
-from airflow_provider_llmbeam.hooks.poller import FIRST_LOOK_SECONDS
-from airflow_provider_llmbeam.hooks.progress_log import Log
-from airflow_provider_llmbeam.hooks.provisioning import Provisioner, ProvisionMemory
-from airflow_provider_llmbeam.hooks.site import site_factory
+from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
+from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platforms import platform_factory
+from airflow_provider_llmbeam.endpoints.provisioning import Provisioner, ProvisioningHistory
+from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
-from airflow_provider_llmbeam.spec.endpoint_identity import TRY_LABEL
-from airflow_provider_llmbeam.triggers.look import LookTrigger
+from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 #: Of the 30 s that Airflow gives `on_kill` (`[triggerer] on_kill_timeout`).
 KILL_SECONDS = 18.0
 
 
-class EndpointTrigger(LookTrigger[EndpointWatch]):
-    """Does what an endpoint needs until it answers, and fires one event: `ProvisionEnd.to_event`.
+class EndpointTrigger(PollingTrigger[EndpointMonitor]):
+    """Does what an endpoint needs until it answers, and fires one event: `ProvisioningResult.to_event`.
 
     Args:
         endpoint: See `spec.endpoint`, as plain data with its project.
         key: See `spec.identity.identity`.
         labels: Of everything that is made.
-        memory: `ProvisionMemory.to_dict` of the looks before.
+        memory: `ProvisioningHistory.to_dict` of the looks before.
         gcp_conn_id: Airflow connection.
         impersonation_chain: Service account to act as, or several.
         poll_interval_seconds: Between two looks.
@@ -80,18 +80,18 @@ class EndpointTrigger(LookTrigger[EndpointWatch]):
             watch.abandon, "The task was marked or cleared while deferred.", within_seconds=KILL_SECONDS
         )
 
-    def watch(self, log: Log) -> EndpointWatch:
+    def watch(self, log: TaskLog) -> EndpointMonitor:
         """Makes what brings up the endpoint; its lines go to `log`."""
         spec = parse_endpoint(self.endpoint)
-        return EndpointWatch(
-            site_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain),
+        return EndpointMonitor(
+            platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain),
             EndpointPlan(spec, self.key, self.labels),
             provisioner=Provisioner(
                 spec.locations,
                 poll_interval_seconds=self.poll_interval_seconds,
                 ready_within_seconds=self.ready_within_seconds,
                 attempt=self.labels[TRY_LABEL],
-                memory=ProvisionMemory.from_dict(self.memory),
+                memory=ProvisioningHistory.from_dict(self.memory),
             ),
             log=log,
         )

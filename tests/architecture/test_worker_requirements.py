@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import airflow_provider_llmbeam
-from airflow_provider_llmbeam.pipeline.worker_package import REQUIREMENTS, SINK_REQUIREMENTS
+from airflow_provider_llmbeam.pipeline.launch.worker_package import REQUIREMENTS, SINK_REQUIREMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(airflow_provider_llmbeam.__file__).parent

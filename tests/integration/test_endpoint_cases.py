@@ -28,7 +28,7 @@ from local_airflow import local_airflow
 
 from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.spec.endpoint_identity import EXPIRES_LABEL, endpoint_id, service_id
+from airflow_provider_llmbeam.spec.endpoint.identity import EXPIRES_LABEL, endpoint_id, service_id
 from airflow_provider_llmbeam.spec.identity import identity
 
 DAGS = Path(__file__).parent / "dags"

@@ -10,9 +10,8 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task, task_group
 
+from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks import endpoint_removal
-from airflow_provider_llmbeam.hooks.wait import wait
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
     ReserveEndpointOperator,
@@ -21,6 +20,7 @@ from airflow_provider_llmbeam.operators.endpoint import (
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
+from airflow_provider_llmbeam.polling.poller import wait
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.sweep import main
@@ -269,9 +269,9 @@ def test_a_wait_that_ended_without_an_answer_removes_the_endpoint(run_dag, sandb
 
 
 def test_a_job_that_asks_an_endpoint_is_cancelled_with_it(run_dag, sandbox, here, monkeypatch):
+    from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-    from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
-    from airflow_provider_llmbeam.spec.endpoint_identity import endpoint_id
+    from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id
     from airflow_provider_llmbeam.spec.identity import identity
 
     ours, cancelled = {"llmbeam-job": "a", "llmbeam-endpoint": endpoint_id(identity("asked"))}, []
@@ -387,13 +387,13 @@ def test_values_of_the_spec_are_taken_as_they_are():
 def strays(run_dag, sandbox, here):
     """One endpoint of each kind that is past its expiry, one that is not, and one that is nobody's."""
     from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook
-    from airflow_provider_llmbeam.hooks.endpoint import EndpointHook
+    from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 
     for name, spec in here.items():
         with DAG(f"stray_{name}", schedule=None) as dag:
             ProvisionEndpointOperator(task_id="p", endpoint=spec, name=f"{name}-old", **QUICK)
         assert run_dag(dag)[0].state == "success"
-    return EndpointHook, CloudRunHook
+    return VertexAIHook, CloudRunHook
 
 
 def sweeping(project, **kwargs):
@@ -460,9 +460,9 @@ def later(monkeypatch):
 
 
 def foreign(google, sandbox):
-    from airflow_provider_llmbeam.hooks.endpoint import EndpointHook
+    from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 
-    hook = EndpointHook("us-central1", google.project)
+    hook = VertexAIHook("us-central1", google.project)
     client = hook._client("EndpointServiceClient")
     client.create_endpoint(
         parent=hook._parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}}, endpoint_id="theirs"

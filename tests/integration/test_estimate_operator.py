@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.triggers import patient
+from airflow_provider_llmbeam.triggers import sensor as patient
 
 GATE = Path(__file__).resolve().parents[2] / "dags" / "quota_gate.py"
 GENERATE = "gemini.generateContent"

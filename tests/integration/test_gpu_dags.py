@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.hooks import endpoint_removal
+from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
 from airflow_provider_llmbeam.triggers import endpoint as trigger
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"

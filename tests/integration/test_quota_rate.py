@@ -9,10 +9,10 @@ import time
 import pytest
 import requests
 
-from airflow_provider_llmbeam.operators.job_process import JobProcess
 from airflow_provider_llmbeam.sandbox import Latency, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.tasks.process import JobProcess
 
 QUOTA = 3000
 NEIGHBOURS = 0.4 * QUOTA

@@ -7,7 +7,7 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
-from airflow_provider_llmbeam.triggers import patient
+from airflow_provider_llmbeam.triggers import sensor as patient
 
 GENERATE = "gemini.generateContent"
 BUSY = Fault(kind="error", http_status=503)

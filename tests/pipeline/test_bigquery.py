@@ -20,10 +20,10 @@ from google.cloud.bigquery import SchemaField
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.__main__ import run
-from airflow_provider_llmbeam.pipeline.pilot import make_estimate
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
-from airflow_provider_llmbeam.sandbox.embeddings import vector
+from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
 

@@ -19,7 +19,7 @@ from pymilvus import MilvusClient
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, NothingAnsweredError
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Quota, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.embeddings import vector
+from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import JobSpec
 
 OPENAI, DEVELOPER, VERTEX = "openai.embeddings", "gemini.batchEmbedContents", "gemini.predict"

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, NothingAnsweredError
 from airflow_provider_llmbeam.pipeline.__main__ import estimate, main
-from airflow_provider_llmbeam.pipeline.pilot import make_estimate
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_llmbeam.exceptions import JobSpecError, NothingAnsweredError, TooManyDeadError
+from airflow_provider_llmbeam.exceptions import JobSpecError, NothingAnsweredError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
@@ -366,7 +366,9 @@ def test_too_many_dead_rows_fail_the_job_and_keep_the_former_output(job, sandbox
     before = job.run(rows(20)).answers
     sandbox.faults.when(GEMINI, "Say it: new", Fault(kind="error", http_status=400, message="no"))
     job.write([{"id": number, "text": f"{'new' if number < 5 else 'other'} {number}"} for number in range(20)])
-    with pytest.raises(TooManyDeadError, match=r"5 of 20 rows ended in the dead letter.*5 × bad_request \(no\)"):
+    with pytest.raises(
+        TooManyFailedRowsError, match=r"5 of 20 rows ended in the dead letter.*5 × bad_request \(no\)"
+    ):
         run(JobSpec.parse(job.spec | {"limits": {"max_dead_letter_ratio": 0.2}}))
     assert read_lines(job.out / "answers-00000-of-00001.jsonl") == before
     assert len(read_lines(job.out / "dead_letter-00000-of-00001.jsonl")) == 5

@@ -20,8 +20,8 @@ from packaging.utils import canonicalize_name
 
 from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline import worker_package
-from airflow_provider_llmbeam.pipeline.worker_package import build_worker_package, pinned_requirements
+from airflow_provider_llmbeam.pipeline.launch import worker_package
+from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package, pinned_requirements
 from airflow_provider_llmbeam.spec import JobSpec
 
 JOB = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, milvus, postgres
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
-from airflow_provider_llmbeam.spec.worker_secrets import sink_needs_worker_secrets
 
 
 def staged_as(sink: Sink) -> tuple[str, int]:

@@ -25,9 +25,9 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_once,
     words,
 )
-from airflow_provider_llmbeam.pipeline.key_types import OUTPUT_TYPES
-from airflow_provider_llmbeam.pipeline.parquet import Staged, read_staged
+from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES
 from airflow_provider_llmbeam.pipeline.sinks.merge import MergeColumn, merge_statement, quoted, quoted_table
+from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, read_staged
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 

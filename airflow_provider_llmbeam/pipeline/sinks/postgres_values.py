@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from airflow_provider_llmbeam.pipeline import key_types
 from airflow_provider_llmbeam.pipeline.elements import Row
-from airflow_provider_llmbeam.pipeline.key_types import KeyTypes
+from airflow_provider_llmbeam.pipeline.sinks import key_types
+from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyTypes
 
 _TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
 #: Of a new table; the answer's may be `jsonb` instead.

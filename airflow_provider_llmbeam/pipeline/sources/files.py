@@ -15,7 +15,7 @@ from apache_beam.io import fileio
 from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import DeadRow, Row, dead
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, dead
 from airflow_provider_llmbeam.spec.formats import FileFormat
 from airflow_provider_llmbeam.spec.source import FilesSource
 
@@ -31,7 +31,7 @@ def read(root: beam.Pipeline, source: FilesSource) -> beam.PCollection:
     """Reads the files of a source.
 
     Returns:
-        `Row`s, and a `DeadRow` for what is none.
+        `Row`s, and a `FailedRow` for what is none.
 
     Raises:
         JobSpecError: No file matches.
@@ -71,7 +71,7 @@ def check_source(uri: str) -> None:
         raise JobSpecError(f"`source.uri` {uri!r} matches no file. Nothing was sent or billed.")
 
 
-def parse_json_line(line: bytes) -> Iterator[Row | DeadRow]:
+def parse_json_line(line: bytes) -> Iterator[Row | FailedRow]:
     """Reads one line; a blank one is no row."""
     text = line.removeprefix(b"\xef\xbb\xbf").strip()
     if not text:
@@ -86,7 +86,7 @@ def parse_json_line(line: bytes) -> Iterator[Row | DeadRow]:
     yield row if isinstance(row, dict) else _unreadable(line, f"a JSON {type(row).__name__}, not an object")
 
 
-def parse_csv(text: io.TextIOBase) -> Iterator[Row | DeadRow]:
+def parse_csv(text: io.TextIOBase) -> Iterator[Row | FailedRow]:
     """Reads a file with a header; every value is text, as a CSV has no types."""
     reader = csv.DictReader(text, strict=True)
     if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
@@ -109,10 +109,10 @@ def parse_csv(text: io.TextIOBase) -> Iterator[Row | DeadRow]:
             yield row
 
 
-def _read_csv_file(file: fileio.ReadableFile) -> Iterator[Row | DeadRow]:
+def _read_csv_file(file: fileio.ReadableFile) -> Iterator[Row | FailedRow]:
     with io.TextIOWrapper(file.open(), encoding="utf-8-sig", errors="replace", newline="") as text:
         yield from parse_csv(text)
 
 
-def _unreadable(line: bytes, message: str) -> DeadRow:
+def _unreadable(line: bytes, message: str) -> FailedRow:
     return dead({"llmbeam_raw": line.decode("utf-8", "backslashreplace")}, "unreadable_row", message)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_llmbeam.sandbox.quota import Quota
-from airflow_provider_llmbeam.sandbox.records import RequestRecord
+from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
+from airflow_provider_llmbeam.sandbox.models.quota import Quota
 from bench.jobs import JOBS, ServerSettings, Target
 from bench.measure import Measurement, answer_figures, per_second, request_figures
 from bench.rows import Row

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
-from airflow_provider_llmbeam.engine.budget import Budget
-from airflow_provider_llmbeam.engine.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.engine import HOPELESS_AFTER, HOPELESS_KINDS, Engine
-from airflow_provider_llmbeam.engine.governor import Governor
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure, FailureKind, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.pacing.budget import Budget
+from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy

@@ -17,10 +17,10 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     RequestRefusedError,
 )
+from airflow_provider_llmbeam.google_cloud import base as google
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks import dataflow as module
-from airflow_provider_llmbeam.hooks import google
 from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook, belongs_to
-from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
 
 JOBS = "/v1b3/projects/acme-prod/locations/europe-west1/jobs"
 LAUNCH = "/v1b3/projects/acme-prod/locations/europe-west1/flexTemplates:launch"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.hooks.google_credentials import uses_google
+from airflow_provider_llmbeam.google_cloud.credentials import uses_google
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.spec import JobSpec
 

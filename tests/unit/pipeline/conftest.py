@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.engine.outcome import Completion
-from airflow_provider_llmbeam.pipeline.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.spec import JobSpec
 
 

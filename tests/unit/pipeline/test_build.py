@@ -6,7 +6,7 @@ from apache_beam.ml.inference.base import PredictionResult
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.build import FanOut
-from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, DeadRow, Request
+from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, FailedRow, Request
 
 REQUEST = Request("f", ({"id": 0}, {"id": 1}), Prompt("Hi"))
 
@@ -29,6 +29,6 @@ def test_a_failure_goes_to_every_row_and_was_paid_once() -> None:
     found = list(FanOut().process(PredictionResult(REQUEST, failure)))
     assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == DEAD for output in found)
     assert [output.value for output in found] == [
-        DeadRow({"id": 0}, failure, is_duplicate=False),
-        DeadRow({"id": 1}, failure, is_duplicate=True),
+        FailedRow({"id": 0}, failure, is_duplicate=False),
+        FailedRow({"id": 1}, failure, is_duplicate=True),
     ]

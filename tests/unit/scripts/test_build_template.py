@@ -10,7 +10,7 @@ from pathlib import Path
 import build_template
 import pytest
 
-from airflow_provider_llmbeam.pipeline.worker_package import pinned_requirements
+from airflow_provider_llmbeam.pipeline.launch.worker_package import pinned_requirements
 
 REQUIRED = ["--image", "registry.example/llmbeam/launcher:1", "--launcher-image", "registry.example/base:3.11"]
 ROOT = Path(__file__).resolve().parents[3]

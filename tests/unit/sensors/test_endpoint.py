@@ -18,17 +18,17 @@ from airflow.sdk.bases.sensor import AirflowRescheduleException
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
-from airflow_provider_llmbeam.hooks.patience import PatientEnd
-from airflow_provider_llmbeam.hooks.probe_reply import ProbeReply
-from airflow_provider_llmbeam.hooks.ready_watch import Ready, judged, named
-from airflow_provider_llmbeam.hooks.wait import Wait
+from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.schedule import SensorResult
+from airflow_provider_llmbeam.probe.readiness import ReadinessResult, judged, named
+from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Sandbox
+from airflow_provider_llmbeam.sensors.base import GRACE_SECONDS
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
-from airflow_provider_llmbeam.sensors.look import GRACE_SECONDS
 from airflow_provider_llmbeam.spec import GeminiModel
 from airflow_provider_llmbeam.spec.model import parse_model
-from airflow_provider_llmbeam.triggers import patient
-from airflow_provider_llmbeam.triggers.ready import EndpointReadyTrigger
+from airflow_provider_llmbeam.triggers import sensor as patient
+from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
 GENERATE = "gemini.generateContent"
 BUSY = Fault(kind="error", http_status=503)
@@ -142,11 +142,11 @@ def test_a_trigger_keeps_several_accounts_to_act_as():
 
 def timed_out():
     words = "Looked 5 times within 100 s (`timeout`). Model 'g' does not answer yet: HTTP 503: Loading."
-    return PatientEnd(outcome="timed_out", message=words, looks=5, waited_seconds=100.0).to_event()
+    return SensorResult(outcome="timed_out", message=words, looks=5, waited_seconds=100.0).to_event()
 
 
 def refused():
-    return PatientEnd(
+    return SensorResult(
         outcome="refused", message="Wrong key.", looks=1, waited_seconds=0.0, error_type="EndpointRefusedError"
     ).to_event()
 
@@ -254,7 +254,7 @@ def test_the_page_of_the_endpoint_is_linked():
         task_id="ready", model={"type": "vertex_endpoint", "name": "g", "endpoint": endpoint}
     )
     task = Task()
-    end = PatientEnd(outcome="met", looks=1, waited_seconds=0.0, event=Ready(0.5).to_event())
+    end = SensorResult(outcome="met", looks=1, waited_seconds=0.0, event=ReadinessResult(0.5).to_event())
     assert made.execute_complete({"ti": task}, end.to_event())["latency_seconds"] == 0.5
     assert "/endpoints/7?project=p" in task.pushed["llmbeam_endpoint_link"]
 
@@ -288,8 +288,8 @@ def test_a_reply_is_judged():
     def read(outcome, seconds=1.0, **reply):
         return judged(ProbeReply(outcome=outcome, seconds=seconds, **reply), "Model 'g'", 2.0)
 
-    assert read("answered") == Ready(1.0)
-    assert read("answered", 2.0) == Ready(2.0)
+    assert read("answered") == ReadinessResult(1.0)
+    assert read("answered", 2.0) == ReadinessResult(2.0)
     assert isinstance(read("answered", 2.1), Wait)
     assert read("rejected", retry_after_seconds=9.0).seconds == 9.0
     assert read("failed", words="HTTP 503: x").words == "Model 'g' does not answer yet: HTTP 503: x."

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.sandbox import Fault, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
-from airflow_provider_llmbeam.triggers import patient
+from airflow_provider_llmbeam.triggers import sensor as patient
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
 NAME = "gemini-2.5-flash"

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
-from airflow_provider_llmbeam.hooks.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.hooks.job_end import JobEnd
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.triggers import dataflow as module
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
@@ -48,7 +48,7 @@ class RunningJob:
 def trigger(monkeypatch):
     """Makes a trigger that waits for a job of this test, in no time."""
     monkeypatch.setattr(module, "FIRST_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("airflow_provider_llmbeam.hooks.job_watch.CANCELLING_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.monitor.CANCELLING_SECONDS", 0.0)
 
     def make(job, **arguments):
         made = DataflowJobTrigger(**{**ARGUMENTS, "poll_interval_seconds": 0.01, **arguments})
@@ -60,7 +60,7 @@ def trigger(monkeypatch):
 
 async def first_event(trigger):
     (payload,) = [event.payload async for event in trigger.run()]
-    return JobEnd.from_event(json.loads(json.dumps(payload)))
+    return JobResult.from_event(json.loads(json.dumps(payload)))
 
 
 def test_a_trigger_is_made_again_from_what_it_serialises():

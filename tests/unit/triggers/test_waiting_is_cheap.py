@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from airflow_provider_llmbeam.hooks.patience import Patience
+from airflow_provider_llmbeam.polling.schedule import PollSchedule
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 from bench.exhausted_cloud import MODEL, exhausted_cloud
 
@@ -26,7 +26,7 @@ def cloud():
 
 def waiting(probe_requests: int) -> QuotaTrigger:
     """Looks as often as patience allows, so that the test is short."""
-    patience = Patience(started_at=time.time(), timeout_seconds=3600, poke_interval_seconds=1, looks=1)
+    patience = PollSchedule(started_at=time.time(), timeout_seconds=3600, poke_interval_seconds=1, looks=1)
     trigger = QuotaTrigger(question={**QUESTION, "probe_requests": probe_requests}, patience=patience.to_dict())
     trigger._first_look_seconds = 1.0
     return trigger

@@ -16,8 +16,8 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.embeddings import vector
-from airflow_provider_llmbeam.sandbox.faults import Method
+from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import Embedding, GeminiModel
 
 EMBEDDING = Embedding(dimensions=5, task_type="RETRIEVAL_DOCUMENT")

@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.engine.backends.openai_embeddings import OpenAIEmb
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.embeddings import vector
+from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import Embedding, OpenAIModel
 
 METHOD = "openai.embeddings"

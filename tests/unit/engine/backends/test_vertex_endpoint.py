@@ -17,10 +17,10 @@ from airflow_provider_llmbeam.engine.backends.vertex_endpoint import (
     open_vertex_endpoint,
 )
 from airflow_provider_llmbeam.engine.engine import Engine
-from airflow_provider_llmbeam.engine.governor import Governor
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.spec import Generation, VertexEndpointModel

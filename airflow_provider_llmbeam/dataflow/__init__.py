@@ -1,0 +1,1 @@
+"""A task's job on Dataflow: find, submit, monitor, collect, cancel."""

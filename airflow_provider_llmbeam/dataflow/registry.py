@@ -1,0 +1,207 @@
+"""A task's job on Dataflow: exactly one, whatever became of earlier tries."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
+from airflow_provider_llmbeam.manifest import manifest
+from airflow_provider_llmbeam.spec.identity import dataflow_name, identity, spec_digest
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+    from airflow_provider_llmbeam.hooks.storage import StorageHook
+    from airflow_provider_llmbeam.polling.task_log import TaskLog
+
+#: Under which a task's state store (Airflow 3.3) keeps the job; it outlives retries and clears.
+STORE_KEY = "llmbeam_job"
+#: How long a job that is in the way may take to end.
+END_SECONDS = 600.0
+#: By how much the clocks of a worker and of Dataflow may differ.
+CLOCK_SECONDS = 60.0
+_LOOK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedJob:
+    """What a task keeps of its job; plain values, which Airflow stores while the task is deferred.
+
+    Attributes:
+        id: Of the job on Dataflow.
+        project: Google Cloud project.
+        location: Region.
+        name: Of the job in our words, `JobSpec.name`.
+        digest: Of what was asked for.
+        journal_uri: Where the answers are kept as they arrive.
+        report_uri: Where the report will be.
+        cancel_on_kill: Whether it ends with its task.
+        is_attached: Whether an earlier try submitted it.
+    """
+
+    id: str
+    project: str
+    location: str
+    name: str
+    digest: str
+    journal_uri: str
+    report_uri: str
+    cancel_on_kill: bool
+    is_attached: bool
+
+    @classmethod
+    def of(cls, spec: JobSpec, job_id: str, *, is_attached: bool) -> Self:
+        """Makes it of a spec with a project, and the id that Dataflow gave."""
+        assert isinstance(spec.runner, DataflowRunner)
+        return cls(
+            id=job_id,
+            project=spec.runner.project or "",
+            location=spec.runner.location,
+            name=spec.name,
+            digest=spec_digest(spec),
+            journal_uri=spec.journal_uri,
+            report_uri=f"{spec.output_uri}report.json",
+            cancel_on_kill=spec.runner.cancel_on_kill,
+            is_attached=is_attached,
+        )
+
+    @property
+    def address(self) -> JobAddress:
+        """Where Dataflow is asked for it."""
+        return JobAddress(self.project, self.location, self.id)
+
+    def plain(self) -> dict[str, Any]:
+        """Returns it as plain data; `SubmittedJob(**plain)` is the way back."""
+        return asdict(self)
+
+
+class JobRegistry:
+    """Finds a task's job, remembers it, and collects what it left.
+
+    The job's name and labels are made of Dag, task, run and map index, never of the try: a try that was killed
+    between submission and record is found by them. Dataflow runs one job of a name at a time, so that two tries
+    that submit at once end with one, too.
+
+    Args:
+        hook: Asks Dataflow.
+        store: The task's state store, where Airflow has one (3.3): it tells a retry, which collects a finished
+            job, from a clear, which runs it again. Without one a finished job is run again; the journal pays.
+        log: Of the task.
+        sleep: Waits between two looks at a job that is in the way, in seconds.
+        now: Seconds of the Unix epoch.
+    """
+
+    def __init__(
+        self,
+        hook: DataflowJobHook,
+        store: Any,
+        log: TaskLog,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._hook = hook
+        self._store = store
+        self._log = log
+        self._sleep = sleep
+        self._now = now
+
+    def find(self, spec: JobSpec) -> SubmittedJob | None:
+        """Finds the job that an earlier try left: live, or finished and not collected.
+
+        A live job that is being cancelled, or was asked for something else, is not it, and is ended first.
+
+        Raises:
+            CloudError: Dataflow cannot be asked.
+            JobFailedError: A job that is in the way does not end.
+        """
+        for job in self._hook.find(identity(spec.name), active_only=True):
+            if job.is_over:
+                continue
+            if job.name == dataflow_name(spec) and job.state != "JOB_STATE_CANCELLING":
+                self._log.info("Attaching to job %r, which an earlier try submitted.", job.job_id)
+                return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
+            self._end(job)
+        return self._finished(spec)
+
+    def intend(self, spec: JobSpec) -> None:
+        """Records that a job is about to be submitted.
+
+        A try that dies before `remember` leaves this: the next one looks for the job also when it is over by then.
+        """
+        if self._store is not None:
+            self._store.set(STORE_KEY, {"digest": spec_digest(spec), "intended_at": self._now()})
+
+    def remember(self, job: SubmittedJob) -> SubmittedJob:
+        """Records the job for later tries."""
+        if self._store is not None:
+            self._store.set(STORE_KEY, job.plain())
+        return job
+
+    def collect(self, job: SubmittedJob, storage: StorageHook) -> dict[str, Any]:
+        """Reads the report of a job that is done, and checks it against Dataflow's counters.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            CloudError: The report cannot be read.
+        """
+        report: dict[str, Any] = json.loads(storage.read(job.report_uri))
+        counted, read = self._hook.counts(job.id, running=False).rows, report["rows"]["read"]
+        if counted != read:
+            self._log.warning(
+                "Dataflow's counter says that %d rows were read, the report %d. The report adds up what was "
+                "written; compare it with the source.",
+                counted,
+                read,
+            )
+        if self._store is not None:
+            self._store.delete(STORE_KEY)
+        return manifest(report)
+
+    def _finished(self, spec: JobSpec) -> SubmittedJob | None:
+        kept = self._store.get(STORE_KEY) if self._store is not None else None
+        if not kept or kept["digest"] != spec_digest(spec):
+            return None
+        if "id" not in kept:
+            return self._finished_since(spec, kept["intended_at"] - CLOCK_SECONDS)
+        try:
+            if self._hook.get(kept["id"]).phase != "done":
+                return None
+        except CloudNotFoundError:
+            return None
+        self._log.info("Job %r of an earlier try is done: collecting its report.", kept["id"])
+        return SubmittedJob(**{**kept, "is_attached": True})
+
+    def _finished_since(self, spec: JobSpec, moment: float) -> SubmittedJob | None:
+        for job in self._hook.find(identity(spec.name)):
+            is_later = job.created_at is not None and job.created_at.timestamp() >= moment
+            if job.name == dataflow_name(spec) and job.phase == "done" and is_later:
+                self._log.info("Job %r of an earlier try is done: collecting its report.", job.job_id)
+                return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
+        return None
+
+    def _end(self, job: DataflowJob) -> None:
+        is_ending = job.state == "JOB_STATE_CANCELLING"
+        what = "is being cancelled" if is_ending else "was asked for something else, and is cancelled now"
+        self._log.warning(
+            "Job %r of an earlier try %s; waiting for its end. Its answers are in the journal.", job.job_id, what
+        )
+        if not is_ending:
+            self._hook.cancel(job.job_id)
+        waited = 0.0
+        while not self._hook.get(job.job_id).is_over:
+            if waited >= END_SECONDS:
+                raise JobFailedError(
+                    f"Job {job.job_id!r} of an earlier try did not end within {END_SECONDS:.0f} s of being "
+                    "cancelled. It may still be running and billing; nothing else was submitted. A retry looks "
+                    "again."
+                )
+            self._sleep(_LOOK_SECONDS)
+            waited += _LOOK_SECONDS

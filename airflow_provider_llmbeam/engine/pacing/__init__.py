@@ -1,0 +1,1 @@
+"""When a request may leave: governor, gate, limit of concurrent requests, budget."""

@@ -1,0 +1,1 @@
+"""What the Google Cloud hooks share: base hook, REST, tokens, credentials, errors, sessions, returned values."""

@@ -1,0 +1,42 @@
+"""The credentials of an Airflow connection, for a job in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
+
+
+@contextmanager
+def google_credentials(spec: JobSpec, gcp_conn_id: str) -> Iterator[None]:
+    """Puts a connection's key where Google's clients look, while the body runs and only if the job needs one.
+
+    Raises:
+        JobSpecError: The connection cannot be used.
+    """
+    if not uses_google(spec):
+        yield
+        return
+    from airflow_provider_llmbeam.google_cloud.base import GoogleHook
+    from airflow_provider_llmbeam.google_cloud.errors import before_submission, usable_connection
+
+    with before_submission(), usable_connection(gcp_conn_id):
+        key_file = GoogleHook(gcp_conn_id=gcp_conn_id).provide_gcp_credential_file_as_context()
+        key_file.__enter__()
+    try:
+        yield
+    finally:
+        key_file.__exit__(None, None, None)
+
+
+def uses_google(spec: JobSpec) -> bool:
+    """Whether a job asks Google Cloud for anything as an account, and not with an API key."""
+    match spec.model:
+        case GeminiModel(project=str()) | OpenAIModel(id_token_audience=str()) | VertexEndpointModel():
+            return True
+    if "bigquery" in (spec.source.type, spec.sink.type):
+        return True
+    places = (spec.state_uri, getattr(spec.source, "uri", None), getattr(spec.sink, "uri", None))
+    return any(place is not None and place.startswith("gs://") for place in places)

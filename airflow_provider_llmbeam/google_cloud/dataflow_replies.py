@@ -1,0 +1,71 @@
+"""Replies of Dataflow as our values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_llmbeam.counts import NAMESPACE, Counts
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
+
+if TYPE_CHECKING:
+    from google.cloud.dataflow_v1beta3 import Job, JobMessage, MetricUpdate
+
+_COUNTS = frozenset(field.name for field in fields(Counts))
+
+
+def job_of(reply: Job) -> DataflowJob:
+    """Reads a job; a state that the client does not know keeps its number."""
+    from google.cloud import dataflow_v1beta3
+
+    states: Any = dataflow_v1beta3.JobState  # an enum, which its annotations do not say
+    # Through the message below it: proto-plus warns of a number that it does not know.
+    number = type(reply).pb(reply).current_state
+    names = {member.value: member.name for member in states}
+    created_at: Any = reply.create_time  # proto-plus makes a datetime of it
+    return DataflowJob(
+        job_id=reply.id,
+        name=reply.name,
+        state=names.get(number, f"JOB_STATE_{number}"),
+        created_at=datetime.fromtimestamp(created_at.timestamp(), UTC) if created_at else None,
+        labels=dict(reply.labels),
+        replaced_by=reply.replaced_by_job_id or None,
+    )
+
+
+def counts_of(metrics: Iterable[MetricUpdate], *, running: bool) -> Counts:
+    """Adds up our counters over the steps of the pipeline.
+
+    Dataflow reports a counter of a step twice: as committed, and with what bundles in progress have counted
+    (`tentative`), which goes back when a bundle fails. One of the two counts, never both.
+
+    Args:
+        metrics: Of the job.
+        running: Whether bundles in progress count.
+    """
+    tentative: dict[tuple[str, str], int] = {}
+    committed: dict[tuple[str, str], int] = {}
+    for metric in metrics:
+        name, context = metric.name.name, metric.name.context
+        if context.get("namespace") != NAMESPACE or name not in _COUNTS or not metric.scalar:
+            continue
+        values = tentative if context.get("tentative") == "true" else committed
+        values[name, context.get("step", "")] = _whole(metric.scalar)
+    preferred, other = (tentative, committed) if running else (committed, tentative)
+    totals: Counter[str] = Counter()
+    for (name, _), value in {**other, **preferred}.items():
+        totals[name] += value
+    return Counts(**totals)
+
+
+def texts_of(messages: Iterable[JobMessage], limit: int) -> list[str]:
+    """The texts, each once, in order; the last `limit` of them."""
+    return list(dict.fromkeys(message.message_text for message in messages))[-limit:]
+
+
+def _whole(scalar: object) -> int:
+    # A 64-bit integer is text in JSON.
+    return int(float(scalar)) if isinstance(scalar, str | int | float) else 0

@@ -1,0 +1,40 @@
+"""A secret of Secret Manager, read by the task."""
+
+from __future__ import annotations
+
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, JobSpecError
+from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
+
+
+def read_secret(hook: GoogleHook, version: str) -> str:
+    """Reads a version of a secret.
+
+    Args:
+        hook: Whose credentials ask.
+        version: `projects/…/secrets/…/versions/…`.
+
+    Raises:
+        JobSpecError: There is none, or the account may not read it; nothing is billed.
+        CloudError: See `google_errors`.
+    """
+    from google.cloud.secretmanager_v1 import SecretManagerServiceClient
+
+    request = CloudRequest(
+        action=f"show secret {version!r}",
+        project=version.split("/")[1],
+        service="secretmanager.googleapis.com",
+        role="roles/secretmanager.secretAccessor",
+        missing=f"secret {version!r}",
+    )
+    with usable_connection(hook.gcp_conn_id):
+        credentials = hook.get_credentials()
+    try:
+        with translated(request):
+            client = SecretManagerServiceClient(
+                credentials=credentials, transport="rest", client_options=hook.get_client_options()
+            )
+            reply = client.access_secret_version(name=version, retry=retry(), timeout=REQUEST_SECONDS)
+            return str(reply.payload.data.decode()).strip()
+    except (AccessDeniedError, CloudNotFoundError) as error:
+        raise JobSpecError(f"`hf_token_secret`: {error} Nothing was started or billed.") from error

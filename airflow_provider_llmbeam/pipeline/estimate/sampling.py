@@ -1,0 +1,250 @@
+"""Rows of files without a graph: all of them, or portions that are spread evenly over the files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import IO
+
+import fastavro
+import pyarrow.parquet as pq
+from apache_beam.io.filesystem import CompressedFile, CompressionTypes, FileMetadata
+from apache_beam.io.filesystems import FileSystems
+
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
+from airflow_provider_llmbeam.pipeline.sources.files import parse_csv, parse_json_line
+from airflow_provider_llmbeam.spec.formats import FileFormat
+
+#: Of a source that is too large to be read whole.
+PORTIONS = 64
+_BATCH_ROWS = 1000
+_BUFFER_BYTES = 2**20
+#: Where an Avro file, or a CSV, has its header.
+_HEAD_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Some rows.
+
+    Attributes:
+        rows: `FailedRow`s are lines that are no row.
+        size: What they take of the source; bytes of its files as they are stored, or rows where it is Parquet.
+    """
+
+    rows: Sequence[Row | FailedRow]
+    size: float
+
+
+def read_portions(uri: str, file_format: FileFormat, max_bytes: int) -> tuple[float, Iterator[Portion]]:
+    """Reads files up to a bound.
+
+    Up to `max_bytes` everything is read. Beyond, portions of together as many bytes: of lines, CSV and Avro from
+    places that are spread evenly over all bytes; of Parquet the beginnings of row groups that are spread evenly;
+    of compressed files, in which one cannot seek, the beginnings of files that are spread evenly.
+
+    Args:
+        uri: A path or a glob.
+        file_format: Of the files.
+        max_bytes: Of uncompressed data.
+
+    Returns:
+        The size of the whole source, in the unit of `Portion.size`, and the portions. It was read whole if their
+        sizes add up to that.
+    """
+    files = [file for file in FileSystems.match([uri])[0].metadata_list if file.size_in_bytes]
+    size = float(sum(file.size_in_bytes for file in files))
+    if file_format == "parquet":
+        return _parquet(files, size, max_bytes)
+    if any(_compression(file) != CompressionTypes.UNCOMPRESSED for file in files):
+        return size, _beginnings(_spread(files), file_format, max_bytes)
+    if size <= max_bytes:
+        return size, (portion for file in files for portion in _whole(file, file_format))
+    return size, _spots(files, file_format, max_bytes)
+
+
+def _spread(found: Sequence[FileMetadata]) -> Sequence[FileMetadata]:
+    """At most `PORTIONS` of them, evenly."""
+    count = min(len(found), PORTIONS)
+    return [found[int((number + 0.5) * len(found) / count)] for number in range(count)]
+
+
+def _compression(file: FileMetadata) -> str:
+    return str(CompressionTypes.detect_compression_type(file.path))
+
+
+def _open(path: str) -> IO[bytes]:
+    file: IO[bytes] = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    return file
+
+
+def _rows(stream: IO[bytes], file_format: FileFormat) -> Iterator[Row | FailedRow]:
+    match file_format:
+        case "jsonl":
+            for line in stream:
+                yield from parse_json_line(line)
+        case "csv":
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+            try:
+                yield from parse_csv(text)
+            finally:
+                text.detach()  # else it closes the stream, whose owner does
+        case _:
+            yield from _avro_rows(stream)
+
+
+def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]:
+    while batch := list(islice(rows, _BATCH_ROWS)):
+        yield batch
+
+
+def _whole(file: FileMetadata, file_format: FileFormat) -> Iterator[Portion]:
+    with io.BufferedReader(_open(file.path), _BUFFER_BYTES) as stream:  # type: ignore[type-var]
+        for rows in _batches(_rows(stream, file_format)):
+            yield Portion(rows, 0.0)
+    yield Portion((), float(file.size_in_bytes))
+
+
+class _Counted(io.RawIOBase):
+    """Counts what is read from it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__()
+        self._stream = stream
+        self.read_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        found = self._stream.read(len(buffer))
+        buffer[: len(found)] = found
+        self.read_bytes += len(found)
+        return len(found)
+
+
+def _beginnings(files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: int) -> Iterator[Portion]:
+    size = sum(file.size_in_bytes for file in files)
+    for file in files:
+        budget = max_bytes * file.size_in_bytes / size
+        with _open(file.path) as raw:
+            compression, taken = _compression(file), 0.0
+            plain = raw if compression == CompressionTypes.UNCOMPRESSED else CompressedFile(raw, compression)
+            counted = _Counted(plain)
+            with io.BufferedReader(counted) as stream:
+                for rows in _batches(_rows(stream, file_format)):
+                    at = float(raw.tell())
+                    yield Portion(rows, at - taken)
+                    taken = at
+                    if counted.read_bytes > budget:
+                        break
+                else:
+                    yield Portion((), file.size_in_bytes - taken)
+
+
+def _parquet(files: Sequence[FileMetadata], size: float, max_bytes: int) -> tuple[float, Iterator[Portion]]:
+    looked_at = _spread(files)
+    groups: list[tuple[str, int, int, int]] = []  # path, number, rows, bytes
+    for file in looked_at:
+        with _open(file.path) as stream:
+            footer = pq.read_metadata(stream)
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            groups.append((file.path, number, group.num_rows, group.total_byte_size))
+    rows = sum(group[2] for group in groups)
+    is_whole = len(looked_at) == len(files) and sum(group[3] for group in groups) <= max_bytes
+    if is_whole:
+        return float(rows), (portion for group in groups for portion in _group(*group, None))
+    # Files that were not looked at hold, byte for byte, as many rows as the others.
+    of_all = rows * size / (sum(file.size_in_bytes for file in looked_at) or 1)
+    count = min(len(groups), PORTIONS)
+    picked = [groups[int((number + 0.5) * len(groups) / count)] for number in range(count)]
+    return of_all, (portion for group in picked for portion in _group(*group, max_bytes / count))
+
+
+def _group(path: str, number: int, rows: int, size: int, max_bytes: float | None) -> Iterator[Portion]:
+    left = rows if max_bytes is None else max(1, min(rows, int(rows * max_bytes / max(size, 1))))
+    with _open(path) as stream, pq.ParquetFile(stream) as file:
+        for batch in file.iter_batches(batch_size=min(left, _BATCH_ROWS) or 1, row_groups=[number]):
+            found = batch.slice(0, left).to_pylist()
+            yield Portion(found, float(len(found)))
+            left -= len(found)
+            if not left:
+                return
+
+
+def _spots(files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: int) -> Iterator[Portion]:
+    ends = list(accumulate(file.size_in_bytes for file in files))
+    span, distance = max_bytes // PORTIONS, ends[-1] / PORTIONS
+    for number in range(PORTIONS):
+        at = int(number * distance + (distance - span) / 2)
+        file, end = next((file, end) for file, end in zip(files, ends, strict=True) if at < end)
+        start = at - (end - file.size_in_bytes)
+        with io.BufferedReader(_open(file.path)) as stream:  # type: ignore[type-var]
+            match file_format:
+                case "jsonl":
+                    yield _lines_from(stream, start, span, file.size_in_bytes)
+                case "csv":
+                    yield _csv_from(stream, start, span, file.size_in_bytes)
+                case _:
+                    yield _avro_from(stream, start, span)
+
+
+def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
+    """Every line that begins in the span, the last one to its end."""
+    stream.seek(max(0, start - 1))
+    at = start - 1 + len(stream.readline()) if start else 0
+    rows: list[Row | FailedRow] = []
+    while at < start + span and (line := stream.readline()):
+        rows += parse_json_line(line)
+        at += len(line)
+    return Portion(rows, float(min(span, size - start)))
+
+
+def _csv_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
+    """The whole rows of a span; it may begin between rows or between two quotes, and what fits better counts."""
+    head = io.StringIO(stream.read(_HEAD_BYTES).decode("utf-8-sig", "replace"), newline="")
+    header = io.StringIO()
+    csv.writer(header).writerow(next(csv.reader(head)))
+    stream.seek(start)
+    text = stream.read(span).decode("utf-8", "replace")
+    is_end = start + span >= size
+    readings = [
+        list(parse_csv(io.StringIO(header.getvalue() + opening + text, newline="")))[1 : None if is_end else -1]
+        for opening in ("", '"')
+    ]
+    rows = min(readings, key=_faults)
+    begun = len(rows) + (not is_end)
+    return Portion(rows, min(span, size - start) * len(rows) / max(begun, 1))
+
+
+def _faults(rows: Iterable[Row | FailedRow]) -> int:
+    return sum(isinstance(row, FailedRow) for row in rows)
+
+
+def _avro_from(stream: IO[bytes], start: int, span: int) -> Portion:
+    """The whole blocks of a span, which is wide enough for one."""
+    head = io.BytesIO(stream.read(_HEAD_BYTES))
+    reader = fastavro.reader(head)
+    header, sync = head.getvalue()[: head.tell()], reader._header["sync"]
+    start = max(start, len(header) - len(sync))
+    stream.seek(start)
+    data = b""
+    while more := stream.read(span):
+        data += more
+        first, last = data.find(sync), data.rfind(sync)
+        if first < last:
+            break
+    else:
+        first, last = data.find(sync), data.rfind(sync)
+    if not 0 <= first < last:
+        return Portion((), 0.0)
+    blocks = data[first + len(sync) : last + len(sync)]
+    return Portion([*_avro_rows(io.BytesIO(header + blocks))], float(len(blocks)))
+
+
+def _avro_rows(stream: IO[bytes]) -> Iterator[Row]:
+    yield from fastavro.reader(stream)  # type: ignore[misc]

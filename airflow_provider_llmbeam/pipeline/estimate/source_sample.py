@@ -1,0 +1,184 @@
+"""What is in a source: rows, the prompts that they become, and those that stand for the others."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from airflow_provider_llmbeam.engine.plan import prompt_tokens
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
+from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
+from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.sources.files import check_source
+from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key, refuse_duplicates
+from airflow_provider_llmbeam.pipeline.transforms.read import with_key
+from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
+from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
+
+#: Of a source up to this size every row is read.
+MAX_BYTES = 64 * 2**20
+#: Prompts that are kept, drawn by chance: a sample of them is one of all.
+CANDIDATES = 2048
+
+
+@dataclass
+class SourceSample:
+    """What was found in the rows that were read.
+
+    Attributes:
+        rows: Read.
+        dead: Of them, those that become no request: no row, no key, a key that another row has, no prompt.
+        words: Why the first of them died.
+        tokens: Estimated input tokens by fingerprint: one for each prompt, equal ones once.
+        repeats: Rows by fingerprint, of those that several rows have.
+        candidates: Prompts by fingerprint; some of all, by chance, and the same ones every time.
+        scale: Rows of the source over rows read; 1 where all were.
+        spread_ratio: Standard error of the source's tokens over them, of reading a part of it; 0 where all was.
+    """
+
+    rows: int = 0
+    dead: int = 0
+    words: str = ""
+    tokens: dict[str, int] = field(default_factory=dict)
+    repeats: dict[str, int] = field(default_factory=dict)
+    candidates: dict[str, Prompt] = field(default_factory=dict)
+    scale: float = 1.0
+    spread_ratio: float = 0.0
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether a part of the source stands for all of it."""
+        return self.scale != 1
+
+
+def survey(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
+    """Reads a job's source and renders its prompts; a BigQuery source is exported for it, as by the job.
+
+    Args:
+        spec: The job.
+        max_bytes: A larger source is read in portions, and they stand for the rest.
+
+    Raises:
+        JobSpecError: There is nothing to read, or two rows have one key and may not.
+    """
+    size, portions = _portions(spec, max_bytes)
+    counter = _Counter(spec)
+    spans: list[tuple[float, float]] = []
+    for portion in portions:
+        spans.append((portion.size, float(counter.add(portion.rows))))
+    found = counter.finished()
+    read = sum(span for span, _ in spans)
+    if read and size - read > 1e-9 * size:
+        found.scale = size / read
+        found.spread_ratio = _spread_ratio(spans)
+    return found
+
+
+def _portions(spec: JobSpec, max_bytes: int) -> tuple[float, Iterable[Portion]]:
+    match spec.source:
+        case FilesSource() as source:
+            check_source(source.uri)
+            return read_portions(source.uri, source.resolved_format, max_bytes)
+        case BigQuerySource() as source:
+            from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
+
+            size, portions = read_portions(f"{export(source, spec.export_uri)}*.avro", "avro", max_bytes)
+            return size, (
+                Portion(
+                    [row if isinstance(row, FailedRow) else json_values(row) for row in portion.rows], portion.size
+                )
+                for portion in portions
+            )
+        case RowsSource() as source:
+            return float(len(source.rows)), [Portion([dict(row) for row in source.rows], float(len(source.rows)))]
+
+
+class _Counter:
+    def __init__(self, spec: JobSpec) -> None:
+        self._source = spec.source
+        self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
+        self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+        self._found = SourceSample()
+        self._keys: set[bytes] = set()
+        self._again: dict[bytes, None] = {}
+        self._picked: dict[bytes, tuple[bytes, Row]] = {}
+        self._worst: list[tuple[int, str]] = []
+
+    def add(self, rows: Iterable[Row | FailedRow]) -> int:
+        """Takes rows into account; returns their tokens."""
+        tokens = 0
+        for read in rows:
+            self._found.rows += 1
+            row = with_key(read, self._source.key)
+            if isinstance(row, FailedRow):
+                self._died(row.failure.message)
+            elif self._source.on_duplicate_key == "dead_letter":
+                tokens += self._pick(row)
+            else:
+                if self._source.on_duplicate_key == "error":
+                    self._see(encode_key(row, self._source.key))
+                tokens += self._render(row)
+        return tokens
+
+    def finished(self) -> SourceSample:
+        for _, row in self._picked.values():
+            self._render(row)
+        refuse_duplicates(list(self._again))
+        return self._found
+
+    def _died(self, words: str) -> None:
+        self._found.dead += 1
+        self._found.words = self._found.words or words
+
+    def _see(self, key: bytes) -> None:
+        if key in self._keys:
+            self._again[key] = None
+        self._keys.add(key)
+
+    def _pick(self, row: Row) -> int:
+        """Of the rows of a key the one that the job picks: the first by its record."""
+        key, record = encode_key(row, self._source.key), encode_record(row)
+        if key in self._picked:
+            self._died(f"another row has the key {key.decode('utf-8', 'replace').strip()}")
+            if self._picked[key][0] <= record:
+                return 0
+        self._picked[key] = record, row
+        return len(record)
+
+    def _render(self, row: Row) -> int:
+        try:
+            prompt = self._renderer.render(row)
+        except Exception as error:  # noqa: BLE001 - a template may raise anything, and it is this row's alone
+            self._died(f"{type(error).__name__}: {error}")
+            return 0
+        found, fingerprint = self._found, self._fingerprint(prompt.text, prompt.system, prompt.media)
+        if fingerprint in found.tokens:
+            found.repeats[fingerprint] = found.repeats.get(fingerprint, 1) + 1
+            return 0
+        tokens = found.tokens[fingerprint] = prompt_tokens(prompt)
+        self._keep(fingerprint, prompt)
+        return tokens
+
+    def _keep(self, fingerprint: str, prompt: Prompt) -> None:
+        """A fingerprint is a number by chance, so the smallest ones belong to any prompts."""
+        candidates, entry = self._found.candidates, (-int(fingerprint, 16), fingerprint)
+        if len(candidates) == CANDIDATES:
+            if entry < self._worst[0]:
+                return
+            del candidates[heapq.heappop(self._worst)[1]]
+        heapq.heappush(self._worst, entry)
+        candidates[fingerprint] = prompt
+
+
+def _spread_ratio(spans: list[tuple[float, float]]) -> float:
+    """Standard error of tokens per size, from portion to portion, over the tokens per size."""
+    sizes, tokens = sum(size for size, _ in spans), sum(tokens for _, tokens in spans)
+    if len(spans) < 2 or not tokens:
+        return 0.0
+    ratio = tokens / sizes
+    squares = sum((found - ratio * size) ** 2 for size, found in spans)
+    return float((squares * len(spans) / (len(spans) - 1)) ** 0.5 / tokens)

@@ -1,0 +1,102 @@
+"""Which Beam runner carries the job, and with which options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner.workers import first_workers, max_workers
+
+#: Bundles that a worker has under way: while one runs dry at its end, the next ones keep the window of requests
+#: full. Waiting for a server costs no processor, but each holds a batch of rows in memory.
+HARNESS_THREADS = 4
+
+
+EXPERIMENTS = (
+    # One process per worker, however many cores it has: that is what the number of workers is made from.
+    "no_use_multiple_sdk_containers",
+    # Beam would run `pip freeze` for its log: of 300 packages it takes a second or more, and a worker needs few.
+    "disable_logging_submission_environment",
+)
+
+
+def runner_of(
+    spec: JobSpec, beam_options: Sequence[str], worker_package: Path | None = None
+) -> tuple[FnApiRunner | None, PipelineOptions]:
+    """Takes the runner of the spec, or the one that `beam_options` name; for a local one, always `FnApiRunner`.
+
+    Beam's own default, `DirectRunner`, may pick Prism instead, which is a binary that it downloads at run time.
+
+    Args:
+        spec: The job.
+        beam_options: From the command line; they have the last word.
+        worker_package: What Dataflow's workers install.
+
+    Returns:
+        The runner, or `None` when the options decide, and the options.
+    """
+    said = tuple(dataflow_options(spec, worker_package)) if isinstance(spec.runner, DataflowRunner) else ()
+    options = PipelineOptions([*said, *beam_options])
+    named = options.view_as(StandardOptions).runner or "direct"
+    short = named.rpartition(".")[2].lower().removesuffix("runner")  # Beam knows each of these spellings
+    return (FnApiRunner() if short in ("direct", "fnapi") else None), options
+
+
+def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str]:
+    """The spec in Beam's words.
+
+    Raises:
+        JobSpecError: No project is named.
+    """
+    runner = spec.runner
+    assert isinstance(runner, DataflowRunner)
+    if runner.project is None:
+        raise JobSpecError("`runner.project`: this field is needed; got None. Nothing was sent or billed.")
+    service_options = []
+    if runner.max_runtime_seconds is not None:
+        # Source: cloud.google.com/dataflow/docs/reference/service-options
+        service_options.append(f"max_workflow_runtime_walltime_seconds={runner.max_runtime_seconds}")
+    yield from _flags(
+        {
+            "runner": "DataflowRunner",
+            "project": runner.project,
+            "region": runner.location,
+            "job_name": dataflow_name(spec),
+            "labels": [f"{key}={value}" for key, value in labels(spec).items()],
+            "temp_location": spec.temp_uri,
+            "staging_location": f"{spec.temp_uri}staging",
+            "machine_type": runner.machine_type,
+            "num_workers": first_workers(runner, spec.limits),
+            "max_num_workers": max_workers(runner, spec.limits),
+            "number_of_worker_harness_threads": HARNESS_THREADS,
+            "experiments": EXPERIMENTS,
+            "dataflow_service_options": service_options,
+            "service_account_email": runner.service_account,
+            "network": runner.network,
+            "subnetwork": runner.subnetwork,
+            "no_use_public_ips": not runner.use_public_ips,
+            "flexrs_goal": runner.flexrs and runner.flexrs.upper(),
+            "sdk_container_image": runner.container_image,
+            "extra_package": worker_package and str(worker_package),
+            # Nothing that is pickled lives in `__main__`, which is the door.
+            "no_save_main_session": True,
+        }
+    )
+    yield from _flags(runner.options)
+
+
+def _flags(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if one is True:
+                yield f"--{name}"
+            elif one is not False and one is not None:
+                yield f"--{name}={one}"

@@ -1,0 +1,199 @@
+"""What happened: the report beside the answers, and its short form for XCom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from airflow_provider_llmbeam.engine.length_buckets import bucket_label
+from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
+from airflow_provider_llmbeam.manifest import manifest
+from airflow_provider_llmbeam.pipeline.elements import Origin
+from airflow_provider_llmbeam.pipeline.estimate.accuracy import EstimateAccuracy, compare
+from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
+from airflow_provider_llmbeam.pipeline.transforms.account import Tally, percentile_seconds
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.price import price_of
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RowCounts(_Part):
+    """Rows in = answered + dead letter."""
+
+    read: int
+    answered: int
+    dead_letter: int
+
+
+class RequestCounts(_Part):
+    """Requests of this run; `per_minute` is over the time from the first request to the last answer."""
+
+    sent: int
+    rejected: int
+    retried: int
+    per_minute: float | None
+    quota_ratio: float | None
+
+
+class TokenCounts(_Part):
+    """Tokens billed in this run, answers that were thrown away included."""
+
+    input: int
+    output: int
+    per_minute: float | None
+
+
+class Latency(_Part):
+    """Seconds of the request that succeeded, at most 10 % too high."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class BucketCounts(_Part):
+    """One length bucket: rows answered in this run, and their tokens."""
+
+    input_tokens_range: str
+    rows: int
+    input_tokens: int
+    output_tokens: int
+
+
+class Report(_Part):
+    """What a job did. Times are Unix seconds; every sum is of this run alone.
+
+    Attributes:
+        origins: Answered rows by how they came by their answer: `fresh`, `repaired` (asked again as the first
+            answer was not valid), `resumed` from the journal, `cached` from another job, or `duplicate` of an
+            equal prompt.
+        dead_letter_by_kind: Failed rows by kind.
+        dead_letter_words: One failure's own words per kind.
+        padding_ratio: Padding over all input tokens that the server computed; 0 where it batches by itself.
+        first_token_seconds: Of streamed answers.
+        cost_usd: Of this run's tokens, at `limits.price` or the list price; `None` where neither is known.
+        truncated: Answers cut at `max_output_tokens`.
+        sending_seconds: From the first request to the last answer.
+        estimate: That was made of the job, beside what it was; `None`: none was made.
+    """
+
+    version: int = 1
+    name: str
+    model: str
+    started_at: float
+    finished_at: float
+    duration_seconds: float
+    sending_seconds: float | None
+    rows: RowCounts
+    origins: dict[str, int]
+    dead_letter_by_kind: dict[str, int]
+    dead_letter_words: dict[str, str]
+    requests: RequestCounts
+    tokens: TokenCounts
+    cost_usd: float | None
+    truncated: int
+    latency_seconds: Latency
+    first_token_seconds: Latency | None
+    padding_ratio: float
+    length_buckets: list[BucketCounts]
+    estimate: EstimateAccuracy | None
+    answers_uris: list[str]
+    dead_letter_uri: str
+    report_uri: str
+    spec: dict[str, Any]
+
+    def manifest(self) -> dict[str, Any]:
+        """The part that fits an XCom: counts and addresses, no rows."""
+        return manifest(self.model_dump(mode="json"))
+
+
+def build_report(
+    spec: JobSpec,
+    *,
+    tally: Tally,
+    answers_uris: list[str],
+    dead_letter_uri: str,
+    report_uri: str,
+    started_at: float,
+    finished_at: float,
+    estimate: Estimate | None = None,
+) -> Report:
+    """Puts the sums into words."""
+    seconds = tally.last_answered_at - tally.first_sent_at
+    minutes = seconds / 60 if 0 < seconds < float("inf") else None
+    sums, quota = tally.sums, spec.limits.requests_per_minute
+    requests_per_minute = sums["requests"] / minutes if minutes else None
+    price = price_of(spec.model, spec.limits.price)
+    cost = None if price is None else round(price.cost_usd(sums["input_tokens"], sums["output_tokens"]), 6)
+    boundaries = spec.batching.resolved_boundaries
+    return Report(
+        name=spec.name,
+        model=f"{spec.model.type}:{spec.model.name}",
+        started_at=started_at,
+        finished_at=finished_at,
+        duration_seconds=round(finished_at - started_at, 3),
+        sending_seconds=round(seconds, 3) if minutes else None,
+        rows=RowCounts(read=tally.read, answered=tally.answered.total(), dead_letter=tally.dead.total()),
+        origins={origin: tally.answered[origin] for origin in get_args(Origin)},
+        dead_letter_by_kind=dict(sorted(tally.dead.items())),
+        dead_letter_words={kind: words[:500] for kind, words in sorted(tally.words.items())},
+        requests=RequestCounts(
+            sent=sums["requests"],
+            rejected=sums["rejections"],
+            retried=sums["retries"],
+            per_minute=_rounded(requests_per_minute),
+            quota_ratio=_rounded(requests_per_minute / quota if requests_per_minute and quota else None),
+        ),
+        tokens=TokenCounts(
+            input=sums["input_tokens"],
+            output=sums["output_tokens"],
+            per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
+        ),
+        cost_usd=cost,
+        truncated=sums["truncated"],
+        latency_seconds=_latency(tally.latencies),
+        first_token_seconds=_latency(tally.first_tokens) if tally.first_tokens else None,
+        padding_ratio=round(1 - sums["real_tokens"] / sums["padded_tokens"], 4) if sums["padded_tokens"] else 0.0,
+        length_buckets=[
+            BucketCounts(
+                input_tokens_range=bucket_label(boundaries, index),
+                rows=rows,
+                input_tokens=tally.buckets[index, "input_tokens"],
+                output_tokens=tally.buckets[index, "output_tokens"],
+            )
+            for index in range(len(boundaries) + 1)
+            if (rows := tally.buckets[index, "rows"])
+        ],
+        estimate=None
+        if estimate is None
+        else compare(
+            estimate,
+            prompts=tally.answered["fresh"]
+            + tally.answered["repaired"]
+            + sum(rows for kind, rows in tally.dead.items() if kind not in BEFORE_ANY_REQUEST),
+            input_tokens=sums["input_tokens"],
+            output_tokens=sums["output_tokens"],
+            cost_usd=cost,
+        ),
+        answers_uris=answers_uris,
+        dead_letter_uri=dead_letter_uri,
+        report_uri=report_uri,
+        spec=spec.model_dump(mode="json"),
+    )
+
+
+def _latency(classes: Counter[int]) -> Latency:
+    return Latency(
+        p50=percentile_seconds(classes, 0.5),
+        p95=percentile_seconds(classes, 0.95),
+        p99=percentile_seconds(classes, 0.99),
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,62 @@
+"""Rows in, each with a key of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apache_beam as beam
+
+from airflow_provider_llmbeam.pipeline.elements import DEAD, FailedRow, Row, dead
+from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.pipeline.sources import bigquery, files
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
+
+
+class ReadRows(beam.PTransform):
+    """Reads the source. Outputs `rows` and `dead`: what is no row, or has no key.
+
+    Raises:
+        JobSpecError: There is nothing to read.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def expand(self, root: beam.Pipeline) -> beam.pvalue.DoOutputsTuple:
+        """Puts the reader of the source at the start of the graph."""
+        source = self._spec.source
+        match source:
+            case FilesSource():
+                found = files.read(root, source)
+            case BigQuerySource():
+                found = bigquery.read(root, source, self._spec.export_uri)
+            case RowsSource():
+                found = root | beam.Create([dict(row) for row in source.rows])
+        return found | "CheckKey" >> beam.ParDo(_CheckKey(source.key)).with_outputs(DEAD, main="rows")
+
+
+class _CheckKey(CountingDoFn):
+    def __init__(self, key: tuple[str, ...]) -> None:
+        super().__init__()
+        self._key = key
+
+    def process(self, row: Row | FailedRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
+        self.count("rows")
+        row = with_key(row, self._key)
+        if isinstance(row, FailedRow):
+            self.count("died")
+            yield beam.pvalue.TaggedOutput(DEAD, row)
+        else:
+            yield row
+
+
+def with_key(row: Row | FailedRow, key: tuple[str, ...]) -> Row | FailedRow:
+    """Returns the row if it has a value in each key column."""
+    if isinstance(row, FailedRow):
+        return row
+    missing = [column for column in key if row.get(column) is None]
+    if not missing:
+        return row
+    return dead(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")

@@ -1,0 +1,117 @@
+"""One prompt per row: Jinja2 in a sandbox, with strict names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.elements import DEAD, RenderedRow, Row, dead
+from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.prompt import PromptTemplate
+
+
+class _MissingColumn(jinja2.StrictUndefined):
+    """Says which columns there are."""
+
+    @property
+    def _undefined_message(self) -> str:
+        if isinstance(self._undefined_obj, dict):
+            return f"no column {self._undefined_name!r}; there are {sorted(map(str, self._undefined_obj))}"
+        return super()._undefined_message
+
+
+class _RowEnvironment(ImmutableSandboxedEnvironment):
+    """Looks a name up among a row's columns first, so that a column may be called `items` or `keys`."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if isinstance(obj, dict) and attribute in obj:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
+def _shown(value: Any) -> Any:
+    if callable(value) and not isinstance(value, jinja2.Undefined):
+        raise jinja2.UndefinedError(f"{value!r} is a method; no column of that name, or the call's () is missing")
+    return "" if value is None else value
+
+
+class PromptRenderer:
+    """Renders the prompt of a row.
+
+    Args:
+        template: The job's templates.
+        is_embedded: Whether vectors are asked for: then an empty text is refused.
+    """
+
+    def __init__(self, template: PromptTemplate, *, is_embedded: bool = False) -> None:
+        self._is_embedded = is_embedded
+        environment = _RowEnvironment(
+            undefined=_MissingColumn,
+            autoescape=False,
+            keep_trailing_newline=True,
+            finalize=_shown,
+        )
+        # Jinja's own tojson escapes <, > and & for HTML, which a model would read as they stand.
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
+        self._text = _compiled(environment, template.template)
+        self._system = _compiled(environment, template.system) if template.system else None
+        self._media = [(_compiled(environment, media.uri), media.mime_type) for media in template.media]
+        self._variables = dict(template.variables)
+
+    def render(self, row: Row) -> Prompt:
+        """Renders the templates for one row.
+
+        Raises:
+            Exception: Whatever the template's own code raises; a missing column is a `jinja2.UndefinedError`, and
+                an empty text to embed a `ValueError`.
+        """
+        scope = {"row": row, "variables": self._variables}
+        text = self._text.render(scope)
+        if self._is_embedded and not text.strip():
+            # APIs refuse a whole request for one empty text, and finding it takes many more.
+            raise ValueError("the text is empty, and nothing has no vector")
+        return Prompt(
+            text=text,
+            system=self._system.render(scope) if self._system else None,
+            media=tuple((uri.render(scope), mime_type) for uri, mime_type in self._media),
+        )
+
+
+def _compiled(environment: jinja2.Environment, text: str) -> jinja2.Template:
+    template = environment.from_string(text)
+    # Jinja copies these for each rendering, and its own chain of mappings takes 3.5 of 6 µs for it.
+    template.globals = dict(template.globals)
+    return template
+
+
+class Render(CountingDoFn):
+    """Turns a row into `(fingerprint, RenderedRow)`; one that cannot be rendered goes to `dead`."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def setup(self) -> None:
+        """Compiles the templates once per worker."""
+        spec = self._spec
+        self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
+        self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+
+    def process(self, row: Row) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
+        """Renders one row."""
+        try:
+            prompt = self._renderer.render(row)
+        except Exception as error:  # noqa: BLE001 - a template may raise anything, and it is this row's alone
+            self.count("died")
+            yield beam.pvalue.TaggedOutput(DEAD, dead(row, "template_error", f"{type(error).__name__}: {error}"))
+            return
+        rendered = (row, prompt.text, prompt.system, prompt.media)
+        yield self._fingerprint(*rendered[1:]), rendered

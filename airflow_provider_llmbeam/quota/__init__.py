@@ -1,0 +1,1 @@
+"""Quota health: from evidence through findings to a verdict and a recommendation."""

@@ -1,0 +1,88 @@
+"""Cloud Quotas: the limits of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_llmbeam.google_cloud.base import GoogleHook
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest
+from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
+
+HOST = "https://cloudquotas.googleapis.com"
+#: A value that stands for no limit.
+UNLIMITED = -1.0
+_PAGE_SIZE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """One limit, where it holds.
+
+    Attributes:
+        metric: What is limited.
+        value: The limit; `UNLIMITED` for none.
+        dimensions: Where it holds, e.g. `{"region": "us-central1", "base_model": "gemma-3"}`; empty: everywhere.
+        locations: That it applies to.
+        interval: It counts per `minute` or `day`; empty for what is held, such as accelerators.
+    """
+
+    metric: str
+    value: float
+    dimensions: Mapping[str, str]
+    locations: tuple[str, ...] = ()
+    interval: str = ""
+
+    def holds(self, location: str, base_model: str | None = None) -> bool:
+        """Whether it is a limit of a location, and of a model if one is given."""
+        region = self.dimensions.get("region") or self.dimensions.get("location")
+        is_there = region == location if region else not self.locations or location in self.locations
+        return is_there and (base_model is None or self.dimensions.get("base_model") == base_model)
+
+    @property
+    def narrowness(self) -> int:
+        """A limit with more dimensions overrides one with fewer."""
+        return len(self.dimensions)
+
+
+def read_limits(hook: GoogleHook, service: str, rest: GoogleRest | None = None) -> list[QuotaLimit]:
+    """Reads all limits of a service.
+
+    Args:
+        hook: Whose credentials and project.
+        service: E.g. `aiplatform.googleapis.com`.
+        rest: Left out, of its own.
+
+    Raises:
+        CloudError: See `google_errors`.
+    """
+    asking, project = rest or GoogleRest(hook), hook.project
+    url = f"{HOST}/v1/projects/{project}/locations/global/services/{service}/quotaInfos"
+    request = CloudRequest(
+        action=f"show the quotas of {service!r}",
+        project=project,
+        service="cloudquotas.googleapis.com",
+        role="roles/cloudquotas.viewer",
+        missing=f"service {service!r}",
+    )
+    params: dict[str, Any] = {"pageSize": _PAGE_SIZE}
+    found: list[QuotaLimit] = []
+    while True:
+        reply = asking.get(url, params, request)
+        for info in reply.get("quotaInfos", ()):
+            found += [_limit(info, each) for each in info.get("dimensionsInfos", ())]
+        if not (token := reply.get("nextPageToken")):
+            return found
+        params["pageToken"] = token
+
+
+def _limit(info: Mapping[str, Any], data: Mapping[str, Any]) -> QuotaLimit:
+    return QuotaLimit(
+        metric=info["metric"],
+        # JSON of Google's APIs leaves a number out that is 0.
+        value=float(data.get("details", {}).get("value", 0)),
+        dimensions=data.get("dimensions", {}),
+        locations=tuple(data.get("applicableLocations", ())),
+        interval=info.get("refreshInterval", ""),
+    )

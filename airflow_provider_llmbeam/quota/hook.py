@@ -1,0 +1,279 @@
+"""Quota health: reads all evidence there is, and judges it."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, JobSpecError
+from airflow_provider_llmbeam.google_cloud.base import GoogleHook
+from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
+from airflow_provider_llmbeam.probe.prober import Probe
+from airflow_provider_llmbeam.quota.accelerators import accelerator_need
+from airflow_provider_llmbeam.quota.cloud_quotas import UNLIMITED, QuotaLimit, read_limits
+from airflow_provider_llmbeam.quota.evidence import (
+    STATED,
+    Accelerators,
+    Allowance,
+    Evidence,
+    Situation,
+    Traffic,
+    Unit,
+)
+from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
+from airflow_provider_llmbeam.quota.metrics import QuotaMetrics
+from airflow_provider_llmbeam.quota.monitoring import MonitoringReader
+from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
+from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.model import GeminiModel, Model, VertexEndpointModel
+
+VERTEX = "aiplatform.googleapis.com"
+_T = TypeVar("_T")
+
+#: Limits change by hand, and there are hundreds of them: they are read every ten minutes.
+LIMITS_SECONDS = 600.0
+#: Gemini from 2.0 on shares a pool and has no quota of its own when paid as one goes
+#: (cloud.google.com/vertex-ai/generative-ai/docs/dynamic-shared-quota); its embedding models have one.
+_SHARED_POOL = re.compile(r"gemini-(?!1\.|.*embedding)")
+#: Before the name of a metric, by location; regional ones have none.
+_PREFIXES = {"global": "global_", "eu": "eu_multi_region_", "us": "us_multi_region_"}
+
+
+_USED = re.compile(
+    r"(global_|eu_multi_region_|us_multi_region_)?(generate_content|online_prediction|embed_content)_"
+    r"(requests_per_(minute_per_project_per_)?base_model|(?P<kind>input_|output_)?(?P<tokens>tokens)_per_minute_per_base_model)"
+)
+
+
+class QuotaHook(GoogleHook):
+    """Says whether a model, or an endpoint that is to come, has room.
+
+    Nothing here sends a request to a model: who wants to try does so with `hooks.probe` and hands the result in.
+
+    Args:
+        model: A model to ask; or
+        endpoint: An endpoint that is to be brought up.
+        limits: Of the job: rates that its user knows count where none are published.
+        project: Left out, that of the model or endpoint, the connection or the credentials.
+        gcp_conn_id: Airflow connection of type `google_cloud_platform`.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+        now: Seconds of the Unix epoch.
+
+    Raises:
+        AccessDeniedError: There is no connection of that name.
+    """
+
+    def __init__(
+        self,
+        model: Model | None = None,
+        endpoint: VertexEndpoint | CloudRunEndpoint | None = None,
+        limits: Limits | None = None,
+        project: str | None = None,
+        gcp_conn_id: str = GoogleHook.default_conn_name,
+        impersonation_chain: str | Sequence[str] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        of_target = project_of(model) if endpoint is None else endpoint.project
+        super().__init__(project or of_target, gcp_conn_id, impersonation_chain)
+        self._model = model
+        self._endpoint = endpoint
+        self._limits = limits or Limits()
+        self._now = now
+        self._rest = GoogleRest(self)
+        self._published: dict[str, tuple[float, list[QuotaLimit]]] = {}
+
+    def health(self, location: str = "", probe: Probe | None = None) -> QuotaHealth:
+        """Judges one location.
+
+        What cannot be read, for want of permission or of an answer, is missing evidence and no error; the sentence
+        says so. Only the quota for accelerators has nothing else beside it.
+
+        Args:
+            location: Google Cloud's; empty where there is none.
+            probe: Requests that were sent to try.
+
+        Raises:
+            CloudError: The quota for accelerators may not be read.
+            JobSpecError: Nobody knows which accelerators an endpoint takes, or whose project it is.
+        """
+        return judge(self.evidence(location, probe), self._now())
+
+    def evidence(self, location: str = "", probe: Probe | None = None) -> Evidence:
+        """Reads what there is to know of one location; see `health`."""
+        if self._endpoint is not None:
+            return self._of_accelerators(self._endpoint, location)
+        if self._model is None:
+            raise JobSpecError("Quota health needs a `model` or an `endpoint`; got neither.")
+        model, situation = self._model, situation_of(self._model)
+        found = Evidence(
+            situation=situation,
+            what=f"{model.name} in {location!r}" if location else model.name,
+            location=location,
+            probe=probe,
+        )
+        if isinstance(model, VertexEndpointModel):
+            notes: list[str] = []
+            endpoint_id = model.endpoint.rpartition("/")[2]
+            serving = _readable(notes, lambda: self._metrics(location).serving(endpoint_id))
+            return replace(found, serving=serving, unreadable=tuple(notes))
+        if isinstance(model, GeminiModel) and situation != "unpublished_quota":
+            return self._of_publisher(model, found)
+        return replace(found, allowances=self._stated(None))
+
+    def _of_publisher(self, model: GeminiModel, found: Evidence) -> Evidence:
+        """Of a model that Google or a partner serves."""
+        notes: list[str] = []
+        name, metrics = model.name.rpartition("/")[2], self._metrics(found.location)
+        with_tokens = self._limits.tokens_per_minute is not None
+        seen = _readable(notes, lambda: (metrics.traffic(name, with_tokens=with_tokens), metrics.dedicated(name)))
+        traffic, dedicated = seen or (None, None)
+        allowances = self._stated(traffic)
+        if found.situation == "published_quota":
+            limits = _readable(notes, lambda: self._published_limits(found.location, name)) or {}
+            if seen is not None:
+                read = _readable(notes, lambda: self._allowances(metrics, limits, found.location, name))
+                allowances += read or ()
+            else:
+                allowances += tuple(
+                    Allowance(name=metric.rpartition("/")[2], unit=unit_of(metric) or "requests", limit=limit)
+                    for metric, limit in limits.items()
+                )
+        return replace(found, traffic=traffic, dedicated=dedicated, allowances=allowances, unreadable=tuple(notes))
+
+    def _allowances(
+        self, metrics: QuotaMetrics, limits: Mapping[str, float], location: str, model: str
+    ) -> tuple[Allowance, ...]:
+        """What is used of each published limit, whoever tells the limit."""
+        base = base_model(model)
+        known = dict(limits)
+        if not known:
+            for metric in _usual_metrics(location):
+                if (limit := metrics.published_limit(metric, base)) is not None:
+                    known[metric] = limit
+        return tuple(
+            metrics.allowance(metric, unit, limit, base)
+            for metric, limit in known.items()
+            if (unit := unit_of(metric)) is not None
+        )
+
+    def _published_limits(self, location: str, model: str) -> dict[str, float]:
+        """Limits per minute of a model by metric, as Cloud Quotas tells them."""
+        base, prefix = base_model(model), _PREFIXES.get(location, "")
+        found: dict[str, QuotaLimit] = {}
+        for each in self._limits_of(VERTEX):
+            name = each.metric.rpartition("/")[2]
+            is_of_here = name.startswith(prefix) if prefix else not name.startswith(tuple(_PREFIXES.values()))
+            is_used = unit_of(name) is not None and each.interval in ("", "minute")
+            if not is_used or not is_of_here or not each.holds(location, base):
+                continue
+            if name not in found or each.narrowness > found[name].narrowness:
+                found[name] = each
+        return {name: each.value for name, each in found.items() if each.value != UNLIMITED}
+
+    def _stated(self, traffic: Traffic | None) -> tuple[Allowance, ...]:
+        """The limits that the job's user knows."""
+        used = (traffic.peak_requests_per_minute, traffic.peak_tokens_per_minute) if traffic else (None, None)
+        rates: tuple[tuple[Unit, float | None, float | None], ...] = (
+            ("requests", self._limits.requests_per_minute, used[0]),
+            ("tokens", self._limits.tokens_per_minute, used[1]),
+        )
+        return tuple(
+            Allowance(name=STATED, unit=unit, limit=limit, used=peak, until=traffic.until if traffic else None)
+            for unit, limit, peak in rates
+            if limit is not None
+        )
+
+    def _of_accelerators(self, endpoint: VertexEndpoint | CloudRunEndpoint, location: str) -> Evidence:
+        notes: list[str] = []
+        need = accelerator_need(endpoint)
+        found = Evidence(situation="accelerators", what=f"{need.kind} in {location!r}", location=location)
+        try:
+            limits = self._limits_of(need.service)
+        except CloudUnavailableError as error:
+            limits = []
+            notes.append(str(error))
+        here = [each for each in limits if each.metric == need.metric and each.holds(location)]
+        limit = max(here, key=lambda each: each.narrowness).value if here else None
+        metrics = self._metrics(location)
+        used = _readable(notes, lambda: metrics.allocated(need.metric, need.service))
+        accelerators = Accelerators(
+            name=need.metric.rpartition("/")[2],
+            limit=math.inf if limit == UNLIMITED else limit,
+            used=used[0] if used else None,
+            wanted=need.count,
+            until=used[1] if used else None,
+        )
+        return replace(found, accelerators=accelerators, unreadable=tuple(notes))
+
+    def _limits_of(self, service: str) -> list[QuotaLimit]:
+        read_at, limits = self._published.get(service, (-math.inf, []))
+        if self._now() - read_at > LIMITS_SECONDS:
+            limits = read_limits(self, service, self._rest)
+            self._published[service] = (self._now(), limits)
+        return limits
+
+    def _metrics(self, location: str) -> QuotaMetrics:
+        return QuotaMetrics(MonitoringReader(self, self._rest), location, self._now())
+
+
+def situation_of(model: Model) -> Situation:
+    """What stands behind a model."""
+    match model:
+        case GeminiModel(project=str(), name=name):
+            return "shared_pool" if _SHARED_POOL.match(name.rpartition("/")[2]) else "published_quota"
+        case VertexEndpointModel():
+            return "own_endpoint"
+    return "unpublished_quota"
+
+
+def project_of(model: Model | None) -> str | None:
+    """The project that is billed for a model; `None`: it does not say."""
+    match model:
+        case GeminiModel(project=project):
+            return project
+        case VertexEndpointModel(endpoint=endpoint):
+            return endpoint.split("/")[1]
+    return None
+
+
+def base_model(name: str) -> str:
+    """How quotas call a model: without its version, and text-embedding-005 by the name of its ancestor.
+
+    Source: 429s of Vertex AI that public issues quote, such as "Quota exceeded for
+    aiplatform.googleapis.com/online_prediction_requests_per_base_model with base model: textembedding-gecko".
+    """
+    versionless = re.sub(r"(@.*|-\d{3})$", "", name)
+    return {"text-embedding": "textembedding-gecko"}.get(versionless, versionless)
+
+
+def unit_of(metric: str) -> Unit | None:
+    """What a quota counts that a job of ours uses; `None`: something else, such as flex requests."""
+    match = _USED.fullmatch(metric.rpartition("/")[2])
+    if match is None:
+        return None
+    tokens: dict[str | None, Unit] = {"input_": "input_tokens", "output_": "output_tokens", "": "tokens"}
+    return "requests" if match["tokens"] is None else tokens[match["kind"] or ""]
+
+
+def _usual_metrics(location: str) -> tuple[str, ...]:
+    prefix = _PREFIXES.get(location, "")
+    return (
+        "generate_content_requests_per_minute_per_project_per_base_model",
+        "generate_content_input_tokens_per_minute_per_base_model",
+        f"{prefix}online_prediction_requests_per_base_model",
+        f"{prefix}online_prediction_input_tokens_per_minute_per_base_model",
+    )
+
+
+def _readable(notes: list[str], read: Callable[[], _T]) -> _T | None:
+    """Reads; what Google Cloud refuses to tell, or does not answer, becomes a note."""
+    try:
+        return read()
+    except CloudError as error:
+        if str(error) not in notes:
+            notes.append(str(error))
+        return None

@@ -1,0 +1,232 @@
+"""Waiting for room: one look at all locations, and what a job should do about it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.probe.model_access import ModelAccess
+from airflow_provider_llmbeam.probe.prober import Probe, Prober
+from airflow_provider_llmbeam.quota.health import QuotaHealth
+from airflow_provider_llmbeam.quota.hook import QuotaHook
+from airflow_provider_llmbeam.quota.recommendation import Fit, best, fit, may_start, recommended_limits
+from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
+
+
+class Judge(Protocol):
+    """What waiting needs of `hooks.quota.QuotaHook`."""
+
+    def health(self, location: str = "", probe: Probe | None = None) -> QuotaHealth:
+        """Judges one location."""
+
+
+#: For one reply. A look at two locations, of 8 requests each, then ends before `sensors.look.GRACE_SECONDS` do.
+REPLY_SECONDS = 15.0
+
+#: Sends so many requests in a location, for so much money at most.
+Try = Callable[[str, int, float], Probe]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaAnswer:
+    """What was seen of all locations, and the one to take.
+
+    Attributes:
+        may_start: Whether a job should start now.
+        health: Of the location to take.
+        fit: How the job and its window match there.
+        others: Of the other locations.
+    """
+
+    may_start: bool
+    health: QuotaHealth
+    fit: Fit
+    others: tuple[QuotaHealth, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What a person should read."""
+        return f"{self.health.sentence} {self._finish()}".rstrip()
+
+    def _finish(self) -> str:
+        seconds, ratio = self.fit.seconds, self.fit.ratio
+        if seconds is None or not math.isfinite(seconds):
+            return ""
+        words = f"The job would take {_hours(seconds)} at the rate that is free"
+        return (
+            f"{words}, and its window holds {ratio:.0%} of it." if ratio is not None and ratio < 1 else f"{words}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaResult:
+    """There is room.
+
+    Attributes:
+        result: What becomes the XCom.
+    """
+
+    result: dict[str, Any]
+
+    def to_event(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return self.result
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaCheck:
+    """A question, complete, and who answers it."""
+
+    question: QuotaQuestion
+    judge: Judge
+    attempt: Try
+
+
+class QuotaPoller:
+    """Looks at all locations of a question. Blocks, in the thread that it is called from.
+
+    Args:
+        connect: Completes the question, at the first look: that reads Airflow's connections.
+        log: Receives a sentence for each location that is not taken.
+        now: Seconds of the Unix epoch.
+    """
+
+    def __init__(
+        self, connect: Callable[[], QuotaCheck], *, log: TaskLog, now: Callable[[], float] = time.time
+    ) -> None:
+        self._connect = connect
+        self._log = log
+        self._now = now
+        self._asked: QuotaCheck | None = None
+        self._probe_usd = 0.0
+
+    def look(self) -> Wait | QuotaResult:
+        """Looks once.
+
+        Raises:
+            JobSpecError: Every location refuses every request, for a reason that waiting does not mend.
+            LLMBeamError: There are no credentials, or no project.
+        """
+        asked, self._asked = self._asked or self._connect(), None
+        answer = self._answer(asked)
+        if answer.health.verdict != "unknown":
+            self._asked = asked  # else the connections are read again: a key may have been changed meanwhile
+        if not answer.may_start:
+            return Wait(0.0, answer.sentence)
+        return QuotaResult(self._result(asked.question, answer))
+
+    def _answer(self, asked: QuotaCheck) -> QuotaAnswer:
+        """Reads the evidence of all locations."""
+        question = asked.question
+        found = {place: self._health(asked, place) for place in question.places}
+        healths = [each for each in found.values() if isinstance(each, QuotaHealth)]
+        if not healths:
+            raise JobSpecError(f"{' '.join(map(str, found.values()))} Nothing of the job was sent or billed.")
+        chosen = best(question, healths)
+        for each in found.values():
+            if each is not chosen:
+                self._log.log(logging.INFO, "%s", each.sentence if isinstance(each, QuotaHealth) else each)
+        return QuotaAnswer(
+            may_start=may_start(question, chosen),
+            health=chosen,
+            fit=fit(question, chosen),
+            others=tuple(health for health in healths if health is not chosen),
+        )
+
+    def _health(self, asked: QuotaCheck, place: str) -> QuotaHealth | str:
+        """Judges a location; or says why its model refuses every request, which waiting does not mend."""
+        question = asked.question
+        if question.model is None or not question.probe_requests or not question.max_probe_usd:
+            return asked.judge.health(place)
+        probe = asked.attempt(place, question.probe_requests, question.max_probe_usd - self._probe_usd)
+        self._probe_usd += probe.cost_usd or 0.0
+        if (refusal := probe.refusal) is not None and refusal.is_final and not probe.answered:
+            where = f" in {place!r}" if place else ""
+            name = question.model.name
+            return f"{name}{where} refuses every request, and waiting mends nothing: {refusal.words}"
+        return asked.judge.health(place, probe)
+
+    def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
+        health = answer.health
+        limits = recommended_limits(question, health)
+        return {
+            **question.target_at(health.location),
+            "limits": limits,
+            "location": health.location,
+            "verdict": health.verdict,
+            "sentence": answer.sentence,
+            "requests_per_minute": limits.get("requests_per_minute"),
+            "tokens_per_minute": limits.get("tokens_per_minute"),
+            "expected_seconds": answer.fit.seconds,
+            "fit_ratio": answer.fit.ratio,
+            "health": health.to_dict(),
+            "others": [other.to_dict() for other in answer.others],
+            "probe_usd": round(self._probe_usd, 6),
+            "at": self._now(),
+        }
+
+
+def quota_poller(
+    question: Mapping[str, Any],
+    *,
+    llmbeam_conn_id: str,
+    gcp_conn_id: str,
+    impersonation_chain: str | Sequence[str] | None,
+    log: TaskLog,
+) -> QuotaPoller:
+    """Makes what looks, by the connections of a task.
+
+    Args:
+        question: A `spec.QuotaQuestion` as plain data.
+        llmbeam_conn_id: Connection with key, base URL, project and location.
+        gcp_conn_id: Connection whose credentials read metrics and quotas, and ask where it is Google Cloud.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+        log: Receives lines.
+    """
+
+    def connect() -> QuotaCheck:
+        data, environment = dict(question), dict[str, str]()
+        if data.get("model") is not None:
+            data["model"], environment = LLMBeamHook(llmbeam_conn_id).complete_model({**data["model"]})
+        asked = QuotaQuestion.parse(data)
+        hook = QuotaHook(
+            asked.model,
+            asked.endpoint,
+            asked.limits,
+            gcp_conn_id=gcp_conn_id,
+            impersonation_chain=impersonation_chain,
+        )
+
+        @cache
+        def prober(place: str) -> Prober:
+            model = asked.model_at(place)
+            assert model is not None
+            access = ModelAccess(
+                model, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
+            )
+            return Prober(
+                model,
+                access=access,
+                embeds=asked.asks_for_vectors,
+                price=asked.limits.price,
+                reply_seconds=REPLY_SECONDS,
+            )
+
+        return QuotaCheck(asked, hook, lambda place, requests, max_usd: prober(place).probe(requests, max_usd))
+
+    return QuotaPoller(connect, log=log)
+
+
+def _hours(seconds: float) -> str:
+    if seconds < 7200:
+        return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,90 @@
+"""What BigQuery calls its tables and datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_llmbeam.sandbox.bigquery.columns import Field, quoted
+from airflow_provider_llmbeam.sandbox.core.rest import RestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableId:
+    """The name of a table; sorts and prints as BigQuery writes it."""
+
+    project: str
+    dataset: str
+    table: str
+
+    @classmethod
+    def of(cls, reference: Mapping[str, Any], project: str = "") -> TableId:
+        """Read a `TableReference`.
+
+        Raises:
+            RestError: A part is missing, or a partition is meant.
+        """
+        names = [str(reference.get(key) or "") for key in ("projectId", "datasetId", "tableId")]
+        names[0] = names[0] or project
+        if not all(names):
+            raise RestError(400, "Required parameter is missing: tableReference", "required")
+        if "$" in names[2]:
+            raise RestError(400, f"The sandbox has no partitions; {names[2]!r} was asked for.", "invalid")
+        return cls(project=names[0], dataset=names[1], table=names[2])
+
+    def __str__(self) -> str:
+        """Return e.g. "project:dataset.table"."""
+        return f"{self.project}:{self.dataset}.{self.table}"
+
+    @property
+    def schema(self) -> str:
+        """The DuckDB schema it is in."""
+        return f"{self.project}:{self.dataset}"
+
+    @property
+    def sql(self) -> str:
+        """Its name in DuckDB."""
+        return f"{quoted(self.schema)}.{quoted(self.table)}"
+
+    def reference(self) -> dict[str, str]:
+        """Return a `TableReference`."""
+        return {"projectId": self.project, "datasetId": self.dataset, "tableId": self.table}
+
+
+@dataclass(slots=True, kw_only=True)
+class Table:
+    """A table without its rows.
+
+    Attributes:
+        id: Its name.
+        created_at: Seconds since the epoch.
+        modified_at: Seconds since the epoch.
+        fields: What the client set: `schema`, `labels`, `expirationTime` and more.
+    """
+
+    id: TableId
+    created_at: float
+    modified_at: float
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[Field]:
+        """Its schema; empty when it has none yet."""
+        return list((self.fields.get("schema") or {}).get("fields") or [])
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it is a query under a name."""
+        return bool(self.fields.get("view"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Dataset:
+    """A dataset: what the client set, and its tables."""
+
+    project: str
+    name: str
+    created_at: float
+    fields: dict[str, Any]
+    tables: dict[str, Table] = field(default_factory=dict)

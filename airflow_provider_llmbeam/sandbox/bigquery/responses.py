@@ -1,0 +1,103 @@
+"""How BigQuery words datasets, tables, results and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_llmbeam.sandbox.bigquery.catalog import Dataset, Table
+from airflow_provider_llmbeam.sandbox.bigquery.columns import TimestampFormat
+from airflow_provider_llmbeam.sandbox.bigquery.jobs import LOCATION
+from airflow_provider_llmbeam.sandbox.bigquery.state import ABORTED
+from airflow_provider_llmbeam.sandbox.core.rest import RestError, Wording
+
+WORDING = Wording(
+    reasons={
+        400: "invalid",
+        401: "authError",
+        403: "accessDenied",
+        404: "notFound",
+        409: "duplicate",
+        412: "conditionNotMet",
+        429: "rateLimitExceeded",
+        500: "internalError",
+        501: "notImplemented",
+        502: "badGateway",
+        503: "backendError",
+    },
+    messages={
+        403: "Access Denied: User does not have permission to do this, or perhaps the resource does not exist.",
+        500: "An internal error occurred and the request could not be completed.",
+        503: ABORTED,
+    },
+    rate_limit=RestError(
+        403,
+        "Exceeded rate limits: too many api requests per user per method for this user_method. For more "
+        "information, see https://cloud.google.com/bigquery/docs/troubleshoot-quotas",
+        "rateLimitExceeded",
+    ),
+)
+# Source: docs.cloud.google.com/bigquery/docs/error-messages.
+HTTP_STATUS_OF = {
+    "accessDenied": 403,
+    "backendError": 503,
+    "bytesBilledLimitExceeded": 400,
+    "duplicate": 409,
+    "internalError": 500,
+    "notFound": 404,
+    "notImplemented": 501,
+    "rateLimitExceeded": 403,
+    "stopped": 499,
+}
+
+
+def dataset_resource(dataset: Dataset) -> dict[str, Any]:
+    """Return a dataset as the API shows it."""
+    created = str(int(dataset.created_at * 1000))
+    return {
+        "location": LOCATION,
+        **dataset.fields,
+        "kind": "bigquery#dataset",
+        "etag": "CAE=",
+        "id": f"{dataset.project}:{dataset.name}",
+        "datasetReference": {"projectId": dataset.project, "datasetId": dataset.name},
+        "creationTime": created,
+        "lastModifiedTime": created,
+    }
+
+
+def table_outline(table: Table) -> dict[str, Any]:
+    """Return a table as lists show it."""
+    return {
+        **table.fields,
+        "kind": "bigquery#table",
+        "etag": "CAE=",
+        "id": str(table.id),
+        "tableReference": table.id.reference(),
+        "type": "VIEW" if table.is_view else "TABLE",
+        "location": LOCATION,
+        "creationTime": str(int(table.created_at * 1000)),
+    }
+
+
+def flat_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the `formatOptions` of a body by the names they have in a query string."""
+    return {f"formatOptions.{name}": str(value) for name, value in options.items()}
+
+
+def timestamp_format(query: Mapping[str, str]) -> TimestampFormat:
+    """Return how a request wants its timestamps."""
+    if query.get("formatOptions.timestampOutputFormat") == "ISO8601_STRING":
+        return "iso"
+    is_integer = query.get("formatOptions.useInt64Timestamp", "").lower() == "true"
+    return "microseconds" if is_integer else "seconds"
+
+
+def processed_bytes(statistics: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a query read, as results say it."""
+    return {"totalBytesProcessed": str(statistics.get("totalBytesProcessed", 0))}
+
+
+def next_token(token: str) -> dict[str, str]:
+    """Return the token of the next page, if there is one."""
+    return {"nextPageToken": token} if token else {}

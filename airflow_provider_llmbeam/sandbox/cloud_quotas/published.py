@@ -1,0 +1,150 @@
+"""The quotas that the emulated cloud tells of: of models with a fixed one, and of accelerators. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from airflow_provider_llmbeam.sandbox.billing.gpus import GPUS, Gpu
+from airflow_provider_llmbeam.sandbox.models.quota import Quota
+
+VERTEX, RUN = "aiplatform.googleapis.com", "run.googleapis.com"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateQuota:
+    """A limit per minute, project, location and base model.
+
+    Attributes:
+        metric: Without the service in front.
+        id: In Cloud Quotas; the `limit_name` in Cloud Monitoring.
+        title: For people.
+        is_tokens: Whether input tokens are limited rather than requests.
+    """
+
+    metric: str
+    id: str
+    title: str
+    is_tokens: bool
+
+    def limit(self, quota: Quota) -> int | None:
+        """Return the limit in what the sandbox allows; None is without limit."""
+        return quota.tokens_per_minute if self.is_tokens else quota.requests_per_minute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuQuota:
+    """A limit of accelerators per project and region.
+
+    Attributes:
+        service: Vertex AI or Cloud Run.
+        gpu: Which accelerator.
+        metric: In full.
+        id: In Cloud Quotas.
+        title: For people.
+        is_used: Whether what is rented counts against it; of the two of Cloud Run one.
+    """
+
+    service: str
+    gpu: Gpu
+    metric: str
+    id: str
+    title: str
+    is_used: bool = True
+
+    @property
+    def locations(self) -> frozenset[str]:
+        """Where there is such an accelerator."""
+        return self.gpu.vertex_locations if self.service == VERTEX else self.gpu.cloud_run_locations
+
+
+# The metrics are named in 429s and on the page about quotas; the ids could not be checked.
+_GENERATION = (
+    RateQuota(
+        metric="generate_content_requests_per_minute_per_project_per_base_model",
+        id="GenerateContentRequestsPerMinutePerProjectPerRegionPerBaseModel",
+        title="Generate content requests per minute per project per base model per region",
+        is_tokens=False,
+    ),
+    RateQuota(
+        metric="generate_content_input_tokens_per_minute_per_base_model",
+        id="GenerateContentInputTokensPerMinutePerProjectPerRegionPerBaseModel",
+        title="Generate content input tokens per minute per base model per region",
+        is_tokens=True,
+    ),
+)
+_EMBEDDING = (
+    RateQuota(
+        metric="online_prediction_requests_per_base_model",
+        id="OnlinePredictionRequestsPerMinutePerProjectPerRegionPerBaseModel",
+        title="Online prediction requests per base model per minute per region",
+        is_tokens=False,
+    ),
+    RateQuota(
+        metric="embed_content_input_tokens_per_minute_per_base_model",
+        id="EmbedContentInputTokensPerMinutePerProjectPerRegionPerBaseModel",
+        title="Embed content input tokens per minute per base model per region",
+        is_tokens=True,
+    ),
+)
+RATE_QUOTAS = (*_GENERATION, *_EMBEDDING)
+
+
+def rate_quotas(model: str) -> tuple[RateQuota, ...]:
+    """Return those that a model has, if it has a published quota."""
+    return _EMBEDDING if "embedding" in model else _GENERATION
+
+
+def has_published_quota(model: str) -> bool:
+    """Return whether a model has a fixed quota, rather than a share of a pool.
+
+    Source: https://cloud.google.com/vertex-ai/generative-ai/docs/dynamic-shared-quota (Gemini 2.0 and later).
+    """
+    chat = re.match(r"gemini-(\d+)", model)
+    return chat is None or int(chat[1]) < 2
+
+
+def base_model(model: str) -> str:
+    """Return the name under which the quota of a model is kept, without its version.
+
+    Source: 429s quoted in public repositories: "with base model: textembedding-gecko", "…: gemini-embedding".
+    """
+    name = model.partition("@")[0]
+    return "textembedding-gecko" if re.match(r"text-?embedding-", name) else re.sub(r"-\d{3}$", "", name)
+
+
+def _vertex(gpu: Gpu) -> GpuQuota:
+    """Source of the ids: `_ACCELERATOR_TYPE_TO_QUOTA_ID_MAP` of the gcloud SDK."""
+    word = gpu.quota.replace("_", "").upper()
+    return GpuQuota(
+        service=VERTEX,
+        gpu=gpu,
+        metric=f"{VERTEX}/custom_model_serving_nvidia_{gpu.quota}_gpus",
+        id=f"CustomModelServing{word}GPUsPerProjectPerRegion",
+        title=f"Custom model serving Nvidia {word} GPUs per region",
+    )
+
+
+def _run(gpu: Gpu, *, is_redundant: bool) -> GpuQuota:
+    """Source of the ids, of L4: `NvidiaL4GpuAllocNoZonalRedundancyPerProjectRegion` in many repositories."""
+    word = "".join(part.capitalize() for part in gpu.quota.split("_"))
+    return GpuQuota(
+        service=RUN,
+        gpu=gpu,
+        metric=f"{RUN}/nvidia_{gpu.quota}_gpu_allocation{'' if is_redundant else '_no_zonal_redundancy'}",
+        id=f"Nvidia{word}GpuAlloc{'' if is_redundant else 'NoZonalRedundancy'}PerProjectRegion",
+        title=f"Total Nvidia {word} GPU allocation {'with' if is_redundant else 'without'} zonal redundancy, per "
+        "project per region",
+        is_used=not is_redundant,
+    )
+
+
+GPU_QUOTAS = (
+    *map(_vertex, GPUS),
+    *(
+        _run(gpu, is_redundant=is_redundant)
+        for gpu in GPUS
+        if gpu.cloud_run_name
+        for is_redundant in (False, True)
+    ),
+)

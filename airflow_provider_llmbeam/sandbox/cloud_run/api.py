@@ -1,0 +1,341 @@
+"""Cloud Run's Admin API v2, as far as services go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from airflow_provider_llmbeam.sandbox.billing.bill import Bill
+from airflow_provider_llmbeam.sandbox.cloud_run.checks import WORDING, Plan, check_id, over_quota, read_plan
+from airflow_provider_llmbeam.sandbox.cloud_run.state import (
+    FAILED,
+    RECONCILING,
+    SUCCEEDED,
+    Instances,
+    RunService,
+)
+from airflow_provider_llmbeam.sandbox.core.backend import Backend
+from airflow_provider_llmbeam.sandbox.core.faults import Fault, Method
+from airflow_provider_llmbeam.sandbox.core.operations import Operation, Operations, failure
+from airflow_provider_llmbeam.sandbox.core.resource_filter import paged
+from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
+from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
+from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
+from airflow_provider_llmbeam.sandbox.dataflow.checks import check_caller
+from airflow_provider_llmbeam.sandbox.storage.state import timestamp
+from airflow_provider_llmbeam.sandbox.vertex.checks import check_labels, check_location
+
+Work = Callable[[RestCall], Reply]
+_TYPE = "type.googleapis.com/google.cloud.run.v2.Service"
+_PARENT = r"/v2/(?P<parent>projects/[^/]+/locations/[^/:]+)"
+_SERVICE = r"/v2/(?P<parent>projects/[^/]+/locations/[^/:]+)/services/(?P<service>[^/:]+)"
+_OPERATION = r"/v2/(?P<name>projects/[^/]+/locations/[^/:]+/operations/[^/:]+)"
+_OUTPUT = frozenset(
+    {
+        "name",
+        "uid",
+        "generation",
+        "createTime",
+        "updateTime",
+        "deleteTime",
+        "conditions",
+        "terminalCondition",
+        "uri",
+    }
+    | {"urls", "latestReadyRevision", "latestCreatedRevision", "reconciling", "etag", "observedGeneration"}
+    | {"trafficStatuses", "creator", "lastModifier", "expireTime", "satisfiesPzs"}
+)
+
+
+class CloudRun:
+    """The methods of Cloud Run.
+
+    Args:
+        backend: Faults, log and clock.
+        timeline: What is due.
+        bill: For the instances that run.
+        operation_seconds: How long an operation takes, by the clock.
+        instances: How instances start and end.
+        gpu_quota: Location and accelerator to number, what is not named is 0; None is without limit.
+        has_secret: Whether there is a version of a secret, given project, name and version.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        timeline: Timeline,
+        bill: Bill,
+        *,
+        operation_seconds: float,
+        instances: Instances,
+        gpu_quota: Mapping[str, Mapping[str, int]] | None,
+        has_secret: Callable[[str, str, str], bool],
+    ) -> None:
+        self.timeline = timeline
+        self.instances = instances
+        self._bill = bill
+        self._gpu_quota = gpu_quota
+        self._has_secret = has_secret
+        self._operations = Operations(timeline=timeline, seconds=operation_seconds)
+        self._services: dict[str, RunService] = {}
+        self._count = 0
+        self.service = Service(backend, WORDING, self._routes(), is_slow=False)
+
+    @property
+    def services(self) -> list[dict[str, Any]]:
+        """All services as the API shows them."""
+        with self.timeline.lock:
+            self.timeline.settle()
+            return [service.resource() for service in self._services.values()]
+
+    def at(self, host: str) -> RunService | None:
+        """Return the service that answers at a host; None when there is none. Called under the timeline's lock."""
+        url = f"https://{host}"
+        return next((one for one in self._services.values() if one.serving and url in one.urls), None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self.timeline.lock:
+            self._services.clear()
+            self._operations.clear()
+
+    def _routes(self) -> list[Route]:
+        return [
+            self._route("POST", f"{_PARENT}/services", "run.services.create", self._create),
+            self._route("GET", f"{_PARENT}/services", "run.services.list", self._list),
+            self._route("GET", _SERVICE, "run.services.get", self._get),
+            self._route("PATCH", _SERVICE, "run.services.patch", self._patch),
+            self._route("DELETE", _SERVICE, "run.services.delete", self._delete),
+            self._route("POST", f"{_SERVICE}:setIamPolicy", "run.services.setIamPolicy", self._set_policy),
+            self._route("GET", f"{_SERVICE}:getIamPolicy", "run.services.getIamPolicy", self._get_policy),
+            self._route("GET", _OPERATION, "run.operations.get", self._operation),
+            self._route("POST", f"{_OPERATION}:wait", "run.operations.wait", self._operation),
+            self._route("DELETE", _OPERATION, "run.operations.delete", self._forget),
+            self._route("GET", f"{_PARENT}/operations", "run.operations.list", self._list_operations),
+        ]
+
+    def _route(self, verb: str, path: str, method: Method, work: Work) -> Route:
+        def checked(call: RestCall) -> Reply:
+            check_caller(call.headers)
+            if "parent" in call.names:
+                check_location(call.names["parent"].rpartition("/")[2])
+            with self.timeline.lock:
+                self.timeline.settle()
+                return work(call)
+
+        return Route(verb=verb, pattern=re.compile(path), method=method, work=checked)
+
+    # Services
+
+    def _create(self, call: RestCall) -> Reply:
+        own, fields = call.query.get("serviceId", ""), _settable(call.fields())
+        check_id(own)
+        check_labels(fields.get("labels") or {})
+        where = call.names["parent"]
+        name = f"{where}/services/{own}"
+        if name in self._services:
+            raise RestError(409, f"Resource '{own}' already exists.")
+        plan = read_plan(fields, name)
+        self._check_quota(name, plan, call.fault)
+        now = self.timeline.now()
+        service = RunService(name=name, fields=fields, plan=plan, created_at=now, updated_at=now)
+        if call.query.get("validateOnly") == "true":
+            return json_reply({"name": f"{where}/operations/{uuid5(NAMESPACE_URL, name)}"})
+        self._services[name] = service
+        return self._roll_out(service, plan, call.fault)
+
+    def _roll_out(self, service: RunService, plan: Plan, fault: Fault | None) -> Reply:
+        """Bring up an instance of what the service is to be from now on; it must start for that to succeed."""
+        now = self.timeline.now()
+        service.state, service.message, service.plan = RECONCILING, "", plan
+        if not service.instances:
+            self.instances.start(service, plan, max(plan.least, 1), now)
+        missing = [secret for secret in plan.secrets if not self._has_secret(*secret)]
+        failed = _fate(service, plan, fault, missing)
+
+        def finish(at: float) -> dict[str, Any]:
+            service.state, service.serving, service.updated_at = SUCCEEDED, plan, at
+            self.instances.start(service, plan, plan.least, at)
+            service.warm_at = at if plan.least else None
+            return {"@type": _TYPE, **service.resource()}
+
+        def undo(at: float) -> None:
+            message = str((operation.failure or {}).get("message", ""))
+            service.state, service.message, service.updated_at = FAILED, message, at
+            kept = service.serving
+            self.instances.start(service, kept or plan, kept.least if kept else 0, at)
+            service.warm_at = at if kept and kept.least else None
+
+        operation = Operation(
+            name=self._operation_name(service),
+            metadata={"@type": _TYPE, **service.resource()},
+            finish=finish,
+            undo=undo,
+            failure=failed,
+        )
+        return json_reply(self._operations.start(operation, fault).resource())
+
+    def _patch(self, call: RestCall) -> Reply:
+        service, fields = self._find(call), _settable(call.fields())
+        mask = [part for part in call.query.get("updateMask", "").split(",") if part]
+        if self._operations_on(service):
+            raise _busy(service)
+        merged = _masked(service.fields, fields, mask)
+        check_labels(merged.get("labels") or {})
+        plan = read_plan(merged, service.name)
+        self._check_quota(service.name, plan, call.fault)
+        service.fields, service.generation = merged, service.generation + 1
+        return self._roll_out(service, plan, call.fault)
+
+    def _delete(self, call: RestCall) -> Reply:
+        service = self._find(call)
+        if self._operations_on(service):
+            raise _busy(service)
+
+        def finish(at: float) -> dict[str, Any]:
+            self.instances.stop(service, at)
+            self._services.pop(service.name, None)
+            return {"@type": _TYPE, **service.resource(), "deleteTime": timestamp(at)}
+
+        operation = Operation(
+            name=self._operation_name(service),
+            metadata={"@type": _TYPE, **service.resource()},
+            finish=finish,
+            undo=lambda at: None,
+            failure=None,
+        )
+        return json_reply(self._operations.start(operation, call.fault).resource())
+
+    def _get(self, call: RestCall) -> Reply:
+        return json_reply(self._find(call).resource())
+
+    def _list(self, call: RestCall) -> Reply:
+        under = f"{call.names['parent']}/services/"
+        found = [one.resource() for name, one in self._services.items() if name.startswith(under)]
+        return json_reply(paged(call, "services", found))
+
+    def _set_policy(self, call: RestCall) -> Reply:
+        service = self._find(call)
+        service.policy = {"version": 1, "bindings": [], **(call.fields().get("policy") or {})}
+        return json_reply(service.policy)
+
+    def _get_policy(self, call: RestCall) -> Reply:
+        return json_reply(self._find(call).policy)
+
+    def _find(self, call: RestCall) -> RunService:
+        found = self._services.get(f"{call.names['parent']}/services/{call.names['service']}")
+        if found is None:
+            raise RestError(
+                404,
+                f"Resource '{call.names['service']}' of kind 'SERVICE' in region "
+                f"'{call.names['parent'].rpartition('/')[2]}' in project "
+                f"'{call.names['parent'].split('/')[1]}' does not exist.",
+            )
+        return found
+
+    def _check_quota(self, name: str, plan: Plan, fault: Fault | None) -> None:
+        if plan.gpu is None:
+            return
+        _, project, _, location, *_ = name.split("/")
+        limit = None if self._gpu_quota is None else self._gpu_quota.get(location, {}).get(plan.gpu.name, 0)
+        others = sum(
+            one.plan.most * one.plan.gpus
+            for other, one in self._services.items()
+            if other != name
+            and other.startswith(f"projects/{project}/locations/{location}/")
+            and one.plan.gpu is plan.gpu
+        )
+        is_over = limit is not None and others + plan.most * plan.gpus > limit
+        if is_over or (fault is not None and fault.kind == "quota"):
+            raise over_quota(plan)
+
+    # Operations
+
+    def _operation_name(self, service: RunService) -> str:
+        self._count += 1
+        where = service.name.partition("/services/")[0]
+        return f"{where}/operations/{uuid5(NAMESPACE_URL, f'{service.name}/{self._count}')}"
+
+    def _operations_on(self, service: RunService) -> bool:
+        where = service.name.partition("/services/")[0]
+        return any(
+            one.metadata["name"] == service.name and not one.is_done for one in self._operations.under(where)
+        )
+
+    def _operation(self, call: RestCall) -> Reply:
+        return json_reply(self._operations.get(call.names["name"]).resource())
+
+    def _forget(self, call: RestCall) -> Reply:
+        self._operations.forget(call.names["name"])
+        return json_reply({})
+
+    def _list_operations(self, call: RestCall) -> Reply:
+        found = [one.resource() for one in self._operations.under(f"{call.names['parent']}/operations")]
+        return json_reply(paged(call, "operations", found, is_filtered=False))
+
+
+def _fate(service: RunService, plan: Plan, fault: Fault | None, missing: list[Any]) -> dict[str, Any] | None:
+    """Return what bringing up an instance is going to end in; None when it succeeds."""
+    location = service.name.split("/")[3]
+    if fault is not None and fault.kind == "stock-out":
+        text = (
+            f"The region {location} does not have enough resources available to fulfill the request: no "
+            f"{plan.gpu.cloud_run_name if plan.gpu else 'CPU'} could be allocated. Please try again later."
+        )
+        return failure(fault.http_status or 429, fault.message or text)
+    for project, name, version in missing:
+        return failure(
+            400,
+            f"Revision '{service.id}-{service.generation:05d}-abc' is not ready and cannot serve traffic. Secret "
+            f"projects/{project}/secrets/{name}/versions/{version} was not found",
+        )
+    if plan.served.failure:
+        # Source: cloud.google.com/run/docs/troubleshooting. The service tells of a log; its last line is here.
+        return failure(
+            400,
+            f"Revision '{service.id}-{service.generation:05d}-abc' is not ready and cannot serve traffic. The "
+            "user-provided container failed to start and listen on the port defined provided by the PORT=8000 "
+            "environment variable within the allocated timeout. Logs for this revision might contain more "
+            f"information. : {plan.served.failure}",
+        )
+    return None
+
+
+def _busy(service: RunService) -> RestError:
+    return RestError(
+        409,
+        f"Conflict for resource '{service.id}': version '{service.generation}' was specified but another "
+        "operation is under way.",
+        "ABORTED",
+    )
+
+
+def _settable(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in _OUTPUT}
+
+
+def _masked(old: Mapping[str, Any], new: Mapping[str, Any], mask: list[str]) -> dict[str, Any]:
+    """Return the fields after an update: all new ones without a mask, else those that it names.
+
+    Args:
+        old: As they are.
+        new: As sent.
+        mask: Paths such as "template.scaling", in either case; "*" is all.
+    """
+    if not mask or "*" in mask:
+        return dict(new)
+    merged: dict[str, Any] = dict(old)
+    for path in mask:
+        names = [re.sub(r"_([a-z])", lambda found: found[1].upper(), part) for part in path.split(".")]
+        source: Any = new
+        target = merged
+        for name in names[:-1]:
+            target[name] = dict(target.get(name) or {})
+            target, source = target[name], (source or {}).get(name)
+        if isinstance(source, Mapping) and names[-1] in source:
+            target[names[-1]] = source[names[-1]]
+        else:
+            target.pop(names[-1], None)
+    return merged

@@ -1,0 +1,1 @@
+"""What every service of the sandbox is built from: clock, faults, records, REST requests and responses."""

@@ -1,0 +1,146 @@
+"""The sandbox's own API, for other processes: health, statistics, faults, reset."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Any, TypedDict
+
+from aiohttp import web
+
+from airflow_provider_llmbeam.sandbox.core.backend import Backend
+from airflow_provider_llmbeam.sandbox.core.faults import METHODS, Fault, Faults
+from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
+from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply, read_object
+
+_FAULT_KEYS = frozenset({"method", "fault", "every", "contains", "times"})
+
+
+class MethodStats(TypedDict):
+    """What one method has done so far; requests that hang count under "none" in `by_http_status`."""
+
+    calls: int
+    by_http_status: dict[str, int]
+    faults_left: int
+
+
+class Stats(TypedDict):
+    """What the sandbox has done since it started, or since the last reset. Times in epoch seconds.
+
+    `dataflow_jobs` counts jobs by state, e.g. {"RUNNING": 1}. `bill` is that of accelerators: what is `running`,
+    past `lines`, `gpu_minutes`, `usd`, `usd_per_hour`.
+    """
+
+    methods: dict[str, MethodStats]
+    billed_answers: int
+    input_tokens: int
+    output_tokens: int
+    max_in_flight: int
+    storage_bytes_received: int
+    storage_bytes_sent: int
+    bigquery_bytes_billed: int
+    dataflow_jobs: dict[str, int]
+    bill: dict[str, Any]
+    refused_hosts: dict[str, int]
+    quota: dict[str, Any]
+    first_request_at: float | None
+    last_request_at: float | None
+
+
+def stats(backend: Backend) -> Stats:
+    """Summarise the log of requests; tokens are those billed."""
+    records = list(backend.log)
+    arrivals = [record.received_at for record in records]
+    stored = [record for record in records if record.method.startswith("storage.")]
+    left = backend.faults.left()
+    return Stats(
+        methods={
+            method: _method_stats([record for record in records if record.method == method], left.get(method, 0))
+            for method in METHODS
+        },
+        billed_answers=sum(record.is_billed for record in records),
+        storage_bytes_received=sum(record.received_bytes for record in stored),
+        storage_bytes_sent=sum(record.sent_bytes for record in stored),
+        bigquery_bytes_billed=backend.billed_bytes,
+        dataflow_jobs=backend.jobs_by_state(),
+        bill=backend.bill(0.0),
+        refused_hosts=dict(backend.refused_hosts),
+        input_tokens=sum(record.input_tokens for record in records),
+        output_tokens=sum(record.output_tokens for record in records),
+        max_in_flight=backend.max_in_flight,
+        quota=asdict(backend.quota),
+        first_request_at=min(arrivals, default=None),
+        last_request_at=max(arrivals, default=None),
+    )
+
+
+def add_fault(faults: Faults, order: dict[str, Any]) -> None:
+    """Add what `POST /sandbox/faults` asks for.
+
+    Args:
+        faults: Where to add it.
+        order: `method`, `fault` (the fields of `Fault`) and, for a rule, either `every` or
+            `contains` with an optional `times`.
+
+    Raises:
+        ValueError: A key is missing or unknown, or a value is out of bounds.
+    """
+    unknown = order.keys() - _FAULT_KEYS
+    if unknown or not {"method", "fault"} <= order.keys():
+        raise ValueError(f"Give `method`, `fault`, and maybe `every`, `contains`, `times`; got {sorted(order)}.")
+    try:
+        fault = Fault(**order["fault"])
+    except TypeError as error:
+        raise ValueError(f"`fault` must hold the fields of a fault; got {order['fault']!r}. {error}") from error
+    if "every" in order:
+        faults.every(order["method"], int(order["every"]), fault)
+    elif "contains" in order:
+        faults.when(order["method"], order["contains"], fault, order.get("times"))
+    else:
+        faults.queue(order["method"], fault)
+
+
+def routes(backend: Backend) -> list[web.RouteDef]:
+    """Return the routes of the control API."""
+
+    async def health(request: web.Request) -> web.Response:
+        return web.Response(text="OK")
+
+    async def get_stats(request: web.Request) -> web.Response:
+        return _response(json_reply(stats(backend)))
+
+    async def get_bill(request: web.Request) -> web.Response:
+        try:
+            after = float(request.query.get("after", "0"))
+        except ValueError:
+            error = f"`after` must be seconds since the epoch; got {request.query['after']!r}."
+            return _response(json_reply({"error": error}, http_status=400))
+        return _response(json_reply(backend.bill(after)))
+
+    async def post_faults(request: web.Request) -> web.Response:
+        try:
+            add_fault(backend.faults, read_object(await request.read()))
+        except (ValueError, TypeError) as error:
+            return _response(json_reply({"error": str(error)}, http_status=400))
+        return _response(json_reply({"faults_left": backend.faults.left()}))
+
+    async def post_reset(request: web.Request) -> web.Response:
+        backend.reset()
+        return _response(json_reply({}))
+
+    return [
+        web.get("/", health),
+        web.get("/sandbox/stats", get_stats),
+        web.get("/sandbox/bill", get_bill),
+        web.post("/sandbox/faults", post_faults),
+        web.post("/sandbox/reset", post_reset),
+    ]
+
+
+def _method_stats(records: list[RequestRecord], faults_left: int) -> MethodStats:
+    statuses = Counter(str(record.http_status or "none") for record in records)
+    return MethodStats(calls=len(records), by_http_status=dict(statuses), faults_left=faults_left)
+
+
+def _response(reply: Reply) -> web.Response:
+    return web.Response(status=reply.http_status, body=reply.body, headers=reply.all_headers())

@@ -1,0 +1,53 @@
+"""Filters and pages of lists, as Google's APIs take them: `labels.a=b AND labels.c:* AND display_name="d"`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError
+
+_TERM = re.compile(r'(?P<field>[\w.-]+)\s*(?:(?P<sign>!=|=|:)\s*(?P<value>"[^"]*"|\S+))?')
+DEFAULT_PAGE = 100
+
+
+def matches(text: str, resource: Mapping[str, Any]) -> bool:
+    """Return whether a resource is meant by a filter.
+
+    Args:
+        text: Terms joined by AND; "" means all resources.
+        resource: As the API shows it.
+
+    Raises:
+        RestError: The filter cannot be read.
+    """
+    return all(_holds(term.strip(), resource) for term in re.split(r"\s+AND\s+", text.strip()) if term.strip())
+
+
+def paged(
+    call: RestCall, key: str, found: Sequence[dict[str, Any]], *, is_filtered: bool = True
+) -> dict[str, Any]:
+    """Return the page of a list that a call asks for, of what its filter lets through."""
+    if is_filtered:
+        found = [one for one in found if matches(call.query.get("filter", ""), one)]
+    start, size = call.number("pageToken", 0), call.number("pageSize", 0) or DEFAULT_PAGE
+    end = start + size
+    return {key: found[start:end]} | ({"nextPageToken": str(end)} if end < len(found) else {})
+
+
+def _holds(term: str, resource: Mapping[str, Any]) -> bool:
+    found = _TERM.fullmatch(term)
+    if found is None:
+        raise RestError(400, f"Invalid filter: {term!r}.")
+    wanted, sign = (found["value"] or "").strip('"'), found["sign"]
+    name, _, key = found["field"].partition(".")
+    if name == "labels" and key:
+        value = (resource.get("labels") or {}).get(key)
+    elif not key and name in ("display_name", "displayName"):
+        value = resource.get("displayName")
+    else:
+        raise RestError(400, f"Invalid filter: the field {found['field']!r} is not supported.")
+    if sign == "!=":
+        return bool(value != wanted)
+    return value is not None if sign is None or wanted == "*" else bool(value == wanted)

@@ -1,0 +1,1 @@
+"""The emulated Dataflow, which runs the jobs that it is sent."""

@@ -1,0 +1,166 @@
+"""Flex templates: a file that describes a container, and the local command that stands for the container."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_llmbeam.sandbox.core import lifeline
+from airflow_provider_llmbeam.sandbox.core.rest import RestError
+from airflow_provider_llmbeam.sandbox.dataflow.checks import refused
+from airflow_provider_llmbeam.sandbox.dataflow.runs import Runs
+from airflow_provider_llmbeam.sandbox.dataflow.state import CANCELLED, FAILED, Job, Jobs
+from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
+
+_OPTIONS = {
+    "machineType": "worker_machine_type",
+    "maxWorkers": "max_num_workers",
+    "numWorkers": "num_workers",
+    "serviceAccountEmail": "service_account_email",
+    "network": "network",
+    "subnetwork": "subnetwork",
+    "workerZone": "worker_zone",
+    "workerRegion": "worker_region",
+    "diskSizeGb": "disk_size_gb",
+    "kmsKeyName": "dataflow_kms_key",
+    "sdkContainerImage": "sdk_container_image",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch of a template.
+
+    Attributes:
+        name: Of the job.
+        parameters: Given to the container.
+        environment: How the workers are to be.
+        labels: Of the job.
+    """
+
+    name: str
+    parameters: Mapping[str, str]
+    environment: Mapping[str, Any]
+    labels: Mapping[str, str]
+
+
+def read(store: ObjectStore, parameter: Mapping[str, Any]) -> Launch:
+    """Read and check a `LaunchFlexTemplateParameter`.
+
+    Raises:
+        RestError: The template is not there or is none, or its parameters are not those given.
+    """
+    uri = str(parameter.get("containerSpecGcsPath") or "")
+    spec = parameter.get("containerSpec") or _template(store, uri)
+    if not isinstance(spec, dict) or not spec.get("image"):
+        raise refused(400, f"Unable to parse template file '{uri}': it names no container image.")
+    parameters = {str(name): str(value) for name, value in (parameter.get("parameters") or {}).items()}
+    _check(spec.get("metadata") or {}, parameters)
+    environment = parameter.get("environment") or {}
+    return Launch(
+        name=str(parameter.get("jobName") or ""),
+        parameters=parameters,
+        environment=environment,
+        labels=dict(environment.get("additionalUserLabels") or {}),
+    )
+
+
+def arguments(launch: Launch, project: str, location: str, bucket: str) -> list[str]:
+    """Return the options with which the container submits the job.
+
+    Args:
+        launch: What was asked for.
+        project: Of the job.
+        location: Of the job.
+        bucket: Where temporary files go when no place is named.
+    """
+    environment = launch.environment
+    temp = environment.get("tempLocation") or f"gs://{bucket}/tmp"
+    options = {
+        "runner": "DataflowRunner",
+        "project": project,
+        "region": location,
+        "job_name": launch.name,
+        "temp_location": temp,
+        "staging_location": environment.get("stagingLocation") or temp,
+    }
+    options |= {option: environment[field] for field, option in _OPTIONS.items() if environment.get(field)}
+    listed = [f"--{name}={value}" for name, value in (dict(launch.parameters) | options).items()]
+    if environment.get("ipConfiguration") in ("WORKER_IP_PRIVATE", 2):
+        listed.append("--no_use_public_ips")
+    listed += [f"--labels={name}={value}" for name, value in launch.labels.items()]
+    return listed + [f"--experiments={one}" for one in environment.get("additionalExperiments") or ()]
+
+
+class Launcher:
+    """Runs the command that stands for the container.
+
+    Args:
+        jobs: Where states are kept.
+        runs: What runs processes.
+        command: The command, to which the options are added.
+    """
+
+    def __init__(self, jobs: Jobs, runs: Runs, command: Sequence[str]) -> None:
+        self._jobs = jobs
+        self._runs = runs
+        self._command = tuple(command)
+
+    def start(self, job: Job, launch: Launch) -> None:
+        """Begin to launch a queued job."""
+        self._runs.follow(job, self._launch, launch)
+
+    def _launch(self, job: Job, launch: Launch) -> None:
+        self._runs.pause(job)
+        bucket = f"dataflow-staging-{job.location}-{job.project}"
+        given = arguments(launch, job.project, job.location, bucket)
+
+        def command(directory: Path) -> list[str]:
+            return [sys.executable, "-P", str(lifeline.__file__), *self._command, *given]
+
+        run = self._runs.start(job, command, "launcher", is_heard=False)
+        status = run.wait() if run is not None else 0
+        if not job.is_adoptable:
+            return
+        if run is None or self._runs.is_cancelled(job):
+            self._jobs.move(job, CANCELLED)
+            return
+        ended = "without a job" if status == 0 else f"with exit status {status}"
+        text = (
+            "Error occurred in the launcher container: Template launch failed. See console logs. The launcher "
+            f"ended {ended}; its last lines:\n{run.last_lines()}"
+        )
+        self._jobs.say(job, "JOB_MESSAGE_ERROR", text)
+        self._jobs.move(job, FAILED)
+
+
+def _template(store: ObjectStore, uri: str) -> Any:
+    bucket, _, name = uri.removeprefix("gs://").partition("/")
+    if not uri.startswith("gs://") or not name:
+        raise refused(400, f"Invalid value for containerSpecGcsPath: '{uri}' is not a gs:// path of a file.")
+    try:
+        found = store.get(bucket, name, {})
+    except RestError as error:
+        raise refused(404, f"Unable to open template file: {uri}.") from error
+    try:
+        return json.loads(found.data)
+    except ValueError as error:
+        raise refused(400, f"Unable to parse template file '{uri}': it is not JSON. {error}") from error
+
+
+def _check(metadata: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
+    declared = {str(one["name"]): one for one in metadata.get("parameters") or () if one.get("name")}
+    if not declared:
+        return
+    faults = [f"{name}: Unrecognized parameter" for name in parameters if name not in declared]
+    faults += [
+        f"{name}: Missing required parameter"
+        for name, one in declared.items()
+        if name not in parameters and not one.get("isOptional")
+    ]
+    if faults:
+        raise refused(400, "The template parameters are invalid. Details: \n" + "\n".join(faults))

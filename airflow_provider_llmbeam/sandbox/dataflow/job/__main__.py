@@ -1,0 +1,119 @@
+"""Runs the job in DIRECTORY/job.json: `python -m airflow_provider_llmbeam.sandbox.dataflow.job DIRECTORY`.
+
+Standard input is its lifeline and takes orders, standard output tells `events`, standard error is for people.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_llmbeam.sandbox.core import lifeline
+from airflow_provider_llmbeam.sandbox.dataflow.job.events import Events
+
+KILL_HARNESS = "kill-harness"
+NEEDS_BEAM = (
+    "The sandbox runs Dataflow jobs with Apache Beam, which is not installed here: `pip install "
+    "'apache-beam[gcp]'`. Missing: {module}."
+)
+_MAX_TEXT = 30_000
+
+
+def run(directory: Path, events: Events, orders: dict[str, Callable[[], None]]) -> None:
+    """Run the job; returns when it has succeeded.
+
+    Args:
+        directory: Of the job.
+        events: Where to tell of it.
+        orders: Is given what can be asked of the job while it runs.
+    """
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.portability.api import beam_provision_api_pb2
+    from apache_beam.runners.portability.fn_api_runner import fn_runner
+
+    from airflow_provider_llmbeam.sandbox.dataflow.job import bundles, distribution, harnesses, progress, staging
+
+    order = json.loads((directory / "job.json").read_text())
+    fields: dict[str, Any] = staging.whole(order["options"])
+    known = {name: value for name, value in fields.items() if name not in staging.NOT_OPTIONS}
+    options = PipelineOptions.from_dictionary(known)
+    FileSystems.set_options(options)
+    pipeline = staging.read_pipeline(fields)
+    staging.prefer(staging.stage(pipeline, directory))
+
+    file = directory / "options.json"
+    file.write_text(json.dumps({"options": known}))
+    # As a file: as a `Struct` the harness would get every integer as a float, and refuse it.
+    os.environ |= {"PIPELINE_OPTIONS_FILE": str(file), "SEMI_PERSISTENT_DIRECTORY": str(directory)}
+    harnesses.replace_environments(pipeline)
+    orders[KILL_HARNESS] = harnesses.POOL.kill_one
+    harnesses.POOL.on_death = lambda death: events.message("WARNING", death)
+    names = {key: found.unique_name for key, found in pipeline.components.pcollections.items()}
+    counted = progress.Progress(names, events.metrics)
+    counted.install()
+    dealt = distribution.Distribution(order["workers"])
+    dealt.install()
+    retries = bundles.Retries(
+        order["repeats"], lambda text: events.message("ERROR", text[:_MAX_TEXT]), counted.end, dealt
+    )
+    retries.install()
+
+    provision = fn_runner.ExtendedProvisionInfo(
+        beam_provision_api_pb2.ProvisionInfo(retrieval_token="sandbox"), job_name=order["name"]
+    )
+    runner = fn_runner.FnApiRunner(provision_info=provision, progress_request_frequency=progress.REQUEST_SECONDS)
+    runner._num_workers = order["workers"]
+    events.state("RUNNING")
+    events.message("BASIC", f"Starting {order['workers']} workers in {order['location']}...")
+    runner.run_via_runner_api(pipeline, options)
+    events.message("BASIC", "Worker pool stopped.")
+
+
+def explained(error: Exception) -> str:
+    """Return what the log of the job says of an error; called where it is handled."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ("apache_beam", "grpc"):
+        return NEEDS_BEAM.format(module=error.name)
+    # By name: the module may have been loaded a second time, out of a staged wheel.
+    if type(error).__name__ in ("BundleFailedError", "StagingError"):
+        return str(error)
+    return f"Workflow failed. Causes: {traceback.format_exc()}"
+
+
+def main(directory: Path) -> int:
+    """Run the job and tell how it ended; returns the exit status."""
+    events = Events()
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+
+    orders: dict[str, Callable[[], None]] = {}
+
+    def order(line: str) -> None:
+        if line in orders:
+            orders[line]()
+
+    # What the sandbox would have removed itself, had it not been killed.
+    lifeline.hold(order, lambda: shutil.rmtree(directory.parent, ignore_errors=True))
+    try:
+        run(directory, events, orders)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job's log must say it
+        traceback.print_exc()
+        text = explained(error)
+        events.message("ERROR", text[-_MAX_TEXT:])
+        events.state("FAILED")
+        return 1
+    events.state("DONE")
+    return 0
+
+
+if __name__ == "__main__":
+    # Threads of Beam and gRPC that still wait for a harness are nobody's concern any more.
+    status = main(Path(sys.argv[1]))
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,149 @@
+"""Bundles as the service runs them: one that fails is tried again, and only the last attempt counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from apache_beam.runners.portability.fn_api_runner import fn_runner
+
+from airflow_provider_llmbeam.sandbox.dataflow.job.distribution import Distribution
+
+MAX_ATTEMPTS = 4
+"""Source: docs.cloud.google.com/dataflow/docs/pipeline-lifecycle, "Error and exception handling"."""
+WORK_ITEM_FAILED = (
+    "Workflow failed. Causes: The job failed because a work item has failed 4 times. Look in previous log entries "
+    "for the cause of each one of the 4 failures. The work item was attempted on these workers: {workers}"
+)
+"""Beam looks for "work item was attempted", and prefers a message with a traceback."""
+
+
+class BundleFailedError(Exception):
+    """A bundle has failed for good; its message is that of the service."""
+
+
+class _Buffer:
+    """Holds what one attempt has written until it is known to count."""
+
+    cleared = False
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def append(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+
+
+class _Attempt:
+    """The context of one attempt: as the stage's, but outputs are held, and connections stay the same."""
+
+    def __init__(self, context: Any, handler: Any) -> None:
+        self._context = context
+        self._buffers: dict[tuple[bytes, str], _Buffer] = {}
+        # Taken once: a harness that is replaced in between must not get half of a bundle.
+        self.worker_handlers = [
+            SimpleNamespace(
+                control_conn=handler.control_conn, data_conn=handler.data_conn, worker_id=handler.worker_id
+            )
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def get_buffer(self, buffer_id: bytes, transform_id: str) -> _Buffer:
+        return self._buffers.setdefault((buffer_id, transform_id), _Buffer())
+
+    def keep(self) -> None:
+        for (buffer_id, transform_id), held in self._buffers.items():
+            with fn_runner.BundleManager._lock:
+                buffer = self._context.get_buffer(buffer_id, transform_id)
+                if getattr(buffer, "cleared", False):
+                    buffer.reset()
+                for piece in held.pieces:
+                    buffer.append(piece)
+
+
+class Retries:
+    """Takes the place of how the runner processes a bundle.
+
+    Args:
+        repeats: How often each bundle is run besides, its outputs and state forgotten.
+        on_failure: Is told of each failure.
+        on_attempt: Called when an attempt ends, with the metrics that count, or None.
+        distribution: Chooses the harness of each attempt.
+    """
+
+    def __init__(
+        self,
+        repeats: int,
+        on_failure: Callable[[str], None],
+        on_attempt: Callable[[Any | None], None],
+        distribution: Distribution,
+    ) -> None:
+        self._repeats = repeats
+        self._distribution = distribution
+        self._on_failure = on_failure
+        self._on_attempt = on_attempt
+        self._process: Any = None
+        self._stateful = threading.RLock()
+
+    def install(self) -> None:
+        """Put this in front of the runner's own."""
+        self._process = fn_runner.BundleManager.process_bundle
+        retries = self
+
+        def process_bundle(manager: Any, *arguments: Any, **options: Any) -> Any:
+            return retries.run(manager, *arguments, **options)
+
+        fn_runner.BundleManager.process_bundle = process_bundle
+
+    def run(self, manager: Any, *arguments: Any, **options: Any) -> Any:
+        """Process a bundle.
+
+        Raises:
+            BundleFailedError: Each of `MAX_ATTEMPTS` has failed.
+        """
+        context = manager.bundle_context_manager
+        workers: list[str] = []
+        repeats = self._repeats
+        while True:
+            try:
+                with self._distribution.turn(context.worker_handlers) as handler:
+                    attempt = manager.bundle_context_manager = _Attempt(context, handler)
+                    result = self._attempt(manager, context, arguments, options, counts=not repeats)
+            except RuntimeError as error:
+                self._on_attempt(None)
+                workers.append(getattr(manager._worker_handler, "worker_id", "?"))
+                self._on_failure(str(error))
+                if len(workers) >= MAX_ATTEMPTS:
+                    raise BundleFailedError(WORK_ITEM_FAILED.format(workers=", ".join(workers))) from error
+                continue
+            finally:
+                manager.bundle_context_manager = context
+            if repeats:
+                repeats -= 1
+                self._on_attempt(None)
+                continue
+            attempt.keep()
+            self._on_attempt(result[0].process_bundle.monitoring_infos)
+            return result
+
+    def _attempt(self, manager: Any, context: Any, arguments: Any, options: Any, *, counts: bool) -> Any:
+        if not context.stage.is_stateful():
+            return self._process(manager, *arguments, **options)
+        # A stage with state is never run in parallel, so nobody else writes to the checkpoint.
+        state = context.execution_context.state_servicer
+        state.checkpoint()
+        try:
+            result = self._process(manager, *arguments, **options)
+        except RuntimeError:
+            state.restore()
+            raise
+        if counts:
+            # Not `state.commit()`, which takes nested checkpoints only.
+            state._state, state._checkpoint = state._state.commit(), None
+        else:
+            state.restore()
+        return result

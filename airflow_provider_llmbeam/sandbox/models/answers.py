@@ -1,0 +1,110 @@
+"""Deterministic answers: equal prompts give equal answers, different prompts different ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import sha256
+
+from airflow_provider_llmbeam.sandbox.models.schema import Schema, document
+
+BYTES_PER_TOKEN = 4
+Tokenizer = Callable[[str], int]
+"""Returns the tokens of a text; of a longer one at least as many."""
+ANY_JSON: Schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+"""What is answered when JSON is asked for without a schema."""
+_WORD = re.compile(r"\w+")
+_WINDOW_CHARACTERS = 2000
+"""Words come from this many characters: a 32 MB prompt is hashed, but not split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the model says.
+
+    Attributes:
+        text: The answer, after any cut.
+        output_tokens: Its length.
+        is_cut: Whether it was longer than the caller's limit.
+        parts: The answers to the parts of a call, when it has some; `text` is then "".
+    """
+
+    text: str
+    output_tokens: int
+    is_cut: bool
+    parts: tuple[Answer, ...] = ()
+
+
+def count_bytes(text: str) -> int:
+    """Return the UTF-8 bytes of `text` / 4, rounded up."""
+    return -(-len(text.encode()) // BYTES_PER_TOKEN)
+
+
+TOKENIZER: ContextVar[Tokenizer] = ContextVar("TOKENIZER", default=count_bytes)
+"""Of the sandbox that answers; there may be several in a process, and a request is answered in one task."""
+
+
+def count_tokens(text: str) -> int:
+    """Return the tokens of `text`, as the sandbox that answers counts them: by default UTF-8 bytes / 4."""
+    return TOKENIZER.get()(text)
+
+
+def prompt_sha256(prompt: str, system: str = "") -> str:
+    """Return what the request log knows a prompt by: SHA-256 of the text, in hexadecimal.
+
+    Args:
+        prompt: All user text, parts joined by a line break.
+        system: The system text; without one, the hash is that of `prompt` alone.
+    """
+    return sha256(_whole(prompt, system).encode()).hexdigest()
+
+
+def answer_text(
+    prompt: str,
+    *,
+    model: str,
+    system: str = "",
+    schema: Schema | None = None,
+    max_output_tokens: int | None = None,
+) -> Answer:
+    """Answer a prompt.
+
+    Args:
+        prompt: All user text.
+        model: Part of what the answer depends on, as is `system`.
+        system: The system text.
+        schema: What the answer has to satisfy; None gives a short sentence.
+        max_output_tokens: Where the answer is cut; None is no limit.
+
+    Raises:
+        SchemaError: No document satisfies `schema`.
+    """
+    digest = sha256(f"{model}\n{_whole(prompt, system)}".encode()).hexdigest()
+    if schema is None:
+        text = f"{' '.join(_WORD.findall(prompt[:_WINDOW_CHARACTERS])[:8])} [{model} {digest[:12]}]"
+    else:
+        words = _WORD.findall(prompt[-_WINDOW_CHARACTERS:]) or ["answer"]
+        text = json.dumps(document(schema, seed=digest, words=words), ensure_ascii=False)
+    return _cut(text.strip(), max_output_tokens)
+
+
+def pieces(text: str) -> list[str]:
+    """Cut an answer into at most four pieces of nearly equal length, for streaming."""
+    size = max(1, -(-len(text) // 4))
+    return [text[start : start + size] for start in range(0, len(text), size)] or [""]
+
+
+def _whole(prompt: str, system: str) -> str:
+    return f"{system}\n{prompt}" if system else prompt
+
+
+def _cut(text: str, max_output_tokens: int | None) -> Answer:
+    tokens = count_tokens(text)
+    if max_output_tokens is None or tokens <= max_output_tokens:
+        return Answer(text=text, output_tokens=tokens, is_cut=False)
+    size = bisect_right(range(1, len(text) + 1), max_output_tokens, key=lambda end: count_tokens(text[:end]))
+    return Answer(text=text[:size], output_tokens=max_output_tokens, is_cut=True)

@@ -1,0 +1,300 @@
+"""The Gemini API, on the paths of Google AI Studio (Developer) and of Vertex AI."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+
+from airflow_provider_llmbeam.sandbox.core.backend import Backend
+from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.google_errors import error_info, google_error, quota_exceeded
+from airflow_provider_llmbeam.sandbox.core.responses import (
+    EVENT_STREAM_TYPE,
+    JSON_TYPE,
+    ModelCall,
+    RefusedError,
+    Reply,
+    encoded,
+    json_reply,
+    read_object,
+)
+from airflow_provider_llmbeam.sandbox.models.answers import (
+    ANY_JSON,
+    Answer,
+    count_tokens,
+    pieces,
+    prompt_sha256,
+)
+from airflow_provider_llmbeam.sandbox.models.quota import Rejection
+from airflow_provider_llmbeam.sandbox.models.schema import Schema
+
+BLOCK_MARKER = "[[block]]"
+"""A prompt that contains this is blocked by the emulated safety filter."""
+_PATH = re.compile(
+    r"/(?P<version>v1|v1beta|v1beta1)/"
+    r"(?:(?P<project>projects/[^/]+/locations/[^/]+/)?(?P<publisher>publishers/[^/]+)/)?"
+    r"models/(?P<model>[^/:]+):(?P<verb>generateContent|streamGenerateContent|countTokens)"
+)
+_METHODS: Mapping[str, Method] = {
+    "generateContent": "gemini.generateContent",
+    "streamGenerateContent": "gemini.streamGenerateContent",
+    "countTokens": "gemini.countTokens",
+}
+_ROLES = frozenset({"", "user", "model", "function", "tool"})
+_NO_KEY = (
+    "Method doesn't allow unregistered callers (callers without established identity). Please use API "
+    "Key or other form of API consumer identity to call this API."
+)
+_NO_TOKEN = (
+    "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie "
+    "or other valid authentication credential. See "
+    "https://developers.google.com/identity/sign-in/web/devconsole-project."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeminiDialect:
+    """One Gemini method on one model.
+
+    Attributes:
+        method: The method called.
+        model: As in the path.
+        version: Of the API, as in the path.
+        publisher: "publishers/…" on Vertex AI paths, "" on Developer paths.
+        project: "projects/…/locations/…/"; "" on Developer paths and in Vertex AI's express mode.
+        is_sse: Whether a stream comes as server-sent events rather than as one JSON array.
+        input_token_limit: Longest prompt the model takes, in tokens.
+    """
+
+    method: Method
+    model: str
+    version: str
+    publisher: str
+    project: str
+    is_sse: bool
+    input_token_limit: int
+
+    @property
+    def is_metered(self) -> bool:
+        """Whether a call is charged to the quota, takes time and is billed."""
+        return self.method != "gemini.countTokens"
+
+    @property
+    def location(self) -> str:
+        """Where the quota is that a call is charged to; "" on Developer and express paths."""
+        return self.project.split("/")[3] if self.project else ""
+
+    @property
+    def resource(self) -> str:
+        """Project and location; "" on Developer and express paths."""
+        return self.project.rstrip("/")
+
+    def read(self, request: web.Request, body: bytes) -> ModelCall:
+        """Check and read a request; raises `RefusedError` when the service would refuse it."""
+        self.authenticate(request)
+        if not self.model.startswith(("gemini", "gemma")):
+            raise RefusedError(google_error(404, self.not_found()))
+        try:
+            fields = read_object(body)
+            call = self._call(fields.get("generateContentRequest") or fields)
+        except (ValueError, TypeError, AttributeError) as error:
+            message = f"Invalid JSON payload received. {error}"
+            raise RefusedError(google_error(400, message)) from error
+        if self.is_metered and call.input_tokens > self.input_token_limit:
+            raise RefusedError(google_error(400, self._too_long(call.input_tokens)))
+        return call
+
+    def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
+        """Word an answer."""
+        if self.method == "gemini.countTokens":
+            return json_reply(self._token_count(call))
+        common = {"modelVersion": call.model, "responseId": answer_id}
+        if self.publisher:
+            common["createTime"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        if call.is_blocked:
+            return self._framed([{"promptFeedback": {"blockReason": "SAFETY"}, **self._usage(call, 0), **common}])
+        parts = pieces(answer.text) if call.is_streamed else [answer.text]
+        reason = "MAX_TOKENS" if answer.is_cut else "STOP"
+        bodies = [{"candidates": [_candidate(part)], **common} for part in parts]
+        bodies[-1] = {
+            "candidates": [_candidate(parts[-1], reason)],
+            **self._usage(call, answer.output_tokens),
+            **common,
+        }
+        return self._framed(bodies)
+
+    def error(self, http_status: int, message: str) -> Reply:
+        """Word an error; an empty message gives the service's usual one."""
+        return google_error(http_status, message)
+
+    def quota_exceeded(self, call: ModelCall, rejection: Rejection | None, delay: float | None) -> Reply:
+        """Word a 429."""
+        return quota_exceeded(
+            model=call.model, is_vertex=bool(self.publisher), rejection=rejection, delay_seconds=delay
+        )
+
+    def stream_error(self, reply: Reply, error: Reply) -> Reply:
+        """Put an error after the first chunk of a streamed reply."""
+        chunk = _event(error.body) if self.is_sse else b",\r\n" + error.body + b"]"
+        return Reply(
+            chunks=(reply.chunks[0].removesuffix(b"]"), chunk),
+            content_type=reply.content_type,
+            is_streamed=True,
+        )
+
+    def authenticate(self, request: web.Request) -> None:
+        """Check key or token; raises `RefusedError`."""
+        if self.project:
+            if not request.headers.get("Authorization", "").startswith("Bearer "):
+                info = error_info("CREDENTIALS_MISSING", service="aiplatform.googleapis.com")
+                raise RefusedError(google_error(401, _NO_TOKEN, (info,)))
+            return
+        key = request.headers.get("x-goog-api-key") or request.query.get("key")
+        if not key:
+            raise RefusedError(google_error(403, _NO_KEY))
+        if key.startswith("invalid"):
+            info = error_info("API_KEY_INVALID", service="generativelanguage.googleapis.com")
+            message = "API key not valid. Please pass a valid API key."
+            raise RefusedError(google_error(400, message, (info,)))
+
+    def _call(self, fields: Mapping[str, Any]) -> ModelCall:
+        contents = _field(fields, "contents") or []
+        contents = [contents] if isinstance(contents, Mapping) else contents
+        if not contents:
+            message = "* GenerateContentRequest.contents: contents is not specified\n"
+            raise RefusedError(google_error(400, message))
+        if any((content.get("role") or "") not in _ROLES for content in contents):
+            raise RefusedError(google_error(400, "Please use a valid role: user, model."))
+        prompt, system = _text(contents), _text([_field(fields, "systemInstruction") or {}])
+        config = _field(fields, "generationConfig") or {}
+        mime_type = _field(config, "responseMimeType") or "text/plain"
+        return ModelCall(
+            model=self.model,
+            prompt=prompt,
+            system=system,
+            input_tokens=count_tokens(prompt) + count_tokens(system),
+            prompt_sha256=prompt_sha256(prompt, system),
+            schema=_schema(config, mime_type),
+            is_enum=mime_type == "text/x.enum",
+            max_output_tokens=_max_output_tokens(config),
+            is_streamed=self.method == "gemini.streamGenerateContent",
+            is_blocked=BLOCK_MARKER in prompt,
+        )
+
+    def not_found(self) -> str:
+        """Word that there is no such model."""
+        if self.publisher:
+            return (
+                f"Publisher Model `{self.project}{self.publisher}/models/{self.model}` was not found or your "
+                "project does not have access to it. Please ensure you are using a valid model version."
+            )
+        return (
+            f"models/{self.model} is not found for API version {self.version}, or is not supported for "
+            f"{self.method.removeprefix('gemini.')}. Call ListModels to see the list of available models and "
+            "their supported methods."
+        )
+
+    def _too_long(self, tokens: int) -> str:
+        return (
+            f"The input token count ({tokens}) exceeds the maximum number of tokens allowed "
+            f"({self.input_token_limit})."
+        )
+
+    def _token_count(self, call: ModelCall) -> dict[str, Any]:
+        counted: dict[str, Any] = {
+            "totalTokens": call.input_tokens,
+            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": call.input_tokens}],
+        }
+        if self.publisher:
+            counted["totalBillableCharacters"] = sum(len("".join(t.split())) for t in (call.prompt, call.system))
+        return counted
+
+    def _usage(self, call: ModelCall, output_tokens: int) -> dict[str, Any]:
+        usage: dict[str, Any] = {
+            "promptTokenCount": call.input_tokens,
+            "totalTokenCount": call.input_tokens + output_tokens,
+            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": call.input_tokens}],
+        }
+        if output_tokens:
+            usage["candidatesTokenCount"] = output_tokens
+        if self.publisher:
+            usage["trafficType"] = "ON_DEMAND"
+        return {"usageMetadata": usage}
+
+    def _framed(self, bodies: list[dict[str, Any]]) -> Reply:
+        if self.method != "gemini.streamGenerateContent":
+            return json_reply(bodies[0])
+        chunks = [encoded(body) for body in bodies]
+        if self.is_sse:
+            return Reply(chunks=tuple(map(_event, chunks)), content_type=EVENT_STREAM_TYPE, is_streamed=True)
+        array = [(b",\r\n" if index else b"[") + chunk for index, chunk in enumerate(chunks)]
+        array[-1] += b"]"
+        return Reply(chunks=tuple(array), content_type=JSON_TYPE, is_streamed=True)
+
+
+def find_dialect(request: web.Request, *, input_token_limit: int) -> GeminiDialect | None:
+    """Return the dialect for the path of a request; None when it is no Gemini path."""
+    match = _PATH.fullmatch(request.path)
+    if match is None:
+        return None
+    return GeminiDialect(
+        method=_METHODS[match["verb"]],
+        model=match["model"],
+        version=match["version"],
+        publisher=match["publisher"] or "",
+        project=match["project"] or "",
+        is_sse=request.query.get("alt") == "sse",
+        input_token_limit=input_token_limit,
+    )
+
+
+def routes(backend: Backend, *, input_token_limit: int) -> list[web.RouteDef]:
+    """Return the routes of the Gemini API; the last of an application, as they match every POST."""
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        dialect = find_dialect(request, input_token_limit=input_token_limit)
+        if dialect is None:
+            reply = google_error(404, f"The requested URL {request.path} was not found on this server.")
+            return web.Response(status=404, body=reply.body, headers=reply.all_headers())
+        return await backend.serve(request, dialect)
+
+    return [web.post("/{path:.*}", serve)]
+
+
+def _event(body: bytes) -> bytes:
+    return b"data: " + body + b"\r\n\r\n"
+
+
+def _candidate(text: str, finish_reason: str | None = None) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0}
+    if finish_reason:
+        candidate["finishReason"] = finish_reason
+    return candidate
+
+
+def _field(fields: Mapping[str, Any], name: str) -> Any:
+    """Read a field by its JSON name or, as protobuf's JSON mapping allows, by its proto name."""
+    return fields.get(name, fields.get(re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", name)))
+
+
+def _text(contents: Iterable[Mapping[str, Any]]) -> str:
+    parts = [part for content in contents for part in content.get("parts") or ()]
+    return "\n".join(part["text"] if "text" in part else json.dumps(part, sort_keys=True) for part in parts)
+
+
+def _schema(config: Mapping[str, Any], mime_type: str) -> Schema | None:
+    schema: Schema | None = _field(config, "responseJsonSchema") or _field(config, "responseSchema")
+    return schema or (ANY_JSON if mime_type == "application/json" else None)
+
+
+def _max_output_tokens(config: Mapping[str, Any]) -> int | None:
+    limit = _field(config, "maxOutputTokens")
+    if limit is not None and int(limit) < 1:
+        raise RefusedError(google_error(400, "max_output_tokens must be positive."))
+    return None if limit is None else int(limit)

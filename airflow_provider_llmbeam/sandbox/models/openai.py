@@ -1,0 +1,267 @@
+"""The OpenAI API, as far as a chat client needs it: chat completions and the list of models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from airflow_provider_llmbeam.sandbox.core.backend import Backend
+from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.responses import (
+    EVENT_STREAM_TYPE,
+    ModelCall,
+    RefusedError,
+    Reply,
+    encoded,
+    json_reply,
+    read_object,
+)
+from airflow_provider_llmbeam.sandbox.models.answers import (
+    ANY_JSON,
+    Answer,
+    count_tokens,
+    pieces,
+    prompt_sha256,
+)
+from airflow_provider_llmbeam.sandbox.models.quota import LimitName, Rejection
+from airflow_provider_llmbeam.sandbox.models.schema import Schema
+
+LISTED_MODELS = ("google/gemma-3-1b-it", "gpt-4o-mini")
+"""What `GET /v1/models` lists; chat completions take any model name."""
+CREATED = 1_700_000_000
+UNMETERED = frozenset({"openai.models", "run.models"})
+_METHODS: tuple[Method, ...] = ("openai.chatCompletions", "openai.models")
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+_ERROR_TYPE = {
+    401: "invalid_request_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    429: "requests",
+}
+_ERROR_MESSAGE = {
+    429: "Rate limit reached.",
+    500: "The server had an error while processing your request. Sorry about that!",
+    503: "The engine is currently overloaded, please try again later.",
+}
+_LIMIT_WORDS: Mapping[LimitName, tuple[str, str]] = {
+    "requests-per-minute": ("requests", "requests per min (RPM)"),
+    "tokens-per-minute": ("tokens", "tokens per min (TPM)"),
+    "requests-per-day": ("requests", "requests per day (RPD)"),
+    "window": ("requests", "requests per window"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAIDialect:
+    """One method of the OpenAI API.
+
+    Attributes:
+        method: E.g. "openai.chatCompletions".
+        api_key: What callers must bring as bearer token; None lets everyone in.
+        input_token_limit: Context length, in tokens.
+        resource: The deployed model that is asked; "" for none.
+    """
+
+    method: Method
+    api_key: str | None
+    input_token_limit: int
+    resource: str = ""
+
+    @property
+    def location(self) -> str:
+        """Where the quota is that a call is charged to: the one that all share."""
+        return ""
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The names of the models there are."""
+        return LISTED_MODELS
+
+    @property
+    def is_metered(self) -> bool:
+        """Whether a call is charged to the quota, takes time and is billed."""
+        return self.method not in UNMETERED
+
+    def read(self, request: web.Request, body: bytes) -> ModelCall:
+        """Check and read a request; raises `RefusedError` when the service would refuse it."""
+        self.authenticate(request)
+        if self.method in UNMETERED:
+            return ModelCall(model="", prompt="", system="", input_tokens=0, prompt_sha256="")
+        try:
+            call = self.call(read_object(body))
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            message = f"We could not parse the JSON body of your request: {error}"
+            raise RefusedError(openai_error(400, message)) from error
+        if call.input_tokens > self.input_token_limit:
+            raise RefusedError(self._too_long(call.input_tokens))
+        return call
+
+    def call(self, fields: Mapping[str, Any]) -> ModelCall:
+        """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
+        return chat_call(fields)
+
+    def authenticate(self, request: web.Request) -> None:
+        """Check the key; raises `RefusedError`."""
+        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
+            raise RefusedError(openai_error(401, "Incorrect API key provided.", code="invalid_api_key"))
+
+    def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
+        """Word an answer."""
+        if self.method in UNMETERED:
+            return json_reply({"object": "list", "data": [_model(name) for name in self.listed]})
+        common = {"id": f"chatcmpl-{answer_id}", "created": CREATED, "model": call.model}
+        reason = "length" if answer.is_cut else "stop"
+        if call.is_streamed:
+            return self._stream(call, answer, common, reason)
+        message = {"role": "assistant", "content": answer.text, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
+        body = {"object": "chat.completion", **common, "choices": [choice], "usage": _usage(call, answer)}
+        return json_reply(body)
+
+    def error(self, http_status: int, message: str) -> Reply:
+        """Word an error; an empty message gives the service's usual one."""
+        return openai_error(http_status, message)
+
+    def quota_exceeded(self, call: ModelCall, rejection: Rejection | None, delay: float | None) -> Reply:
+        """Word a 429: the delay is in `Retry-After`, in whole seconds rounded up."""
+        kind, limit = _LIMIT_WORDS[rejection.limit_name] if rejection else ("requests", "requests")
+        message = f"Rate limit reached for {call.model} on {limit}."
+        headers: dict[str, str] = {}
+        if delay is not None:
+            message += f" Please try again in {delay:.3f}s."
+            headers = {"Retry-After": str(math.ceil(delay)), "retry-after-ms": str(math.ceil(delay * 1000))}
+        return openai_error(429, message, kind=kind, code="rate_limit_exceeded", headers=headers)
+
+    def stream_error(self, reply: Reply, error: Reply) -> Reply:
+        """Put an error after the first chunk of a streamed reply."""
+        return Reply(
+            chunks=(reply.chunks[0], _event(error.body)), content_type=EVENT_STREAM_TYPE, is_streamed=True
+        )
+
+    def _too_long(self, tokens: int) -> Reply:
+        message = (
+            f"This model's maximum context length is {self.input_token_limit} tokens. However, your messages "
+            f"resulted in {tokens} tokens. Please reduce the length of the messages."
+        )
+        return openai_error(400, message, param="messages", code="context_length_exceeded")
+
+    def _stream(self, call: ModelCall, answer: Answer, common: Mapping[str, Any], reason: str) -> Reply:
+        deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}]
+        deltas += [{"content": piece} for piece in pieces(answer.text)]
+        choices = [[_choice(delta, None)] for delta in deltas] + [[_choice({}, reason)]]
+        chunks = [{"object": "chat.completion.chunk", **common, "choices": choice} for choice in choices]
+        if call.has_usage:
+            last = {"object": "chat.completion.chunk", **common, "choices": [], "usage": _usage(call, answer)}
+            chunks = [{**chunk, "usage": None} for chunk in chunks] + [last]
+        events = [*(_event(encoded(chunk)) for chunk in chunks), _event(b"[DONE]")]
+        return Reply(chunks=tuple(events), content_type=EVENT_STREAM_TYPE, is_streamed=True)
+
+
+def routes(backend: Backend, *, api_key: str | None, input_token_limit: int) -> list[web.RouteDef]:
+    """Return the routes of the OpenAI API."""
+    completions, models = (
+        OpenAIDialect(method=method, api_key=api_key, input_token_limit=input_token_limit) for method in _METHODS
+    )
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        return await backend.serve(request, completions)
+
+    async def list_models(request: web.Request) -> web.StreamResponse:
+        return await backend.serve(request, models)
+
+    return [web.post("/v1/chat/completions", complete), web.get("/v1/models", list_models)]
+
+
+def openai_error(
+    http_status: int,
+    message: str = "",
+    *,
+    kind: str = "",
+    param: str | None = None,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """Return an error reply; an empty message gives the service's usual one."""
+    usual = "server_error" if http_status >= 500 else "invalid_request_error"
+    error = {
+        "message": message or _ERROR_MESSAGE.get(http_status, f"HTTP {http_status}."),
+        "type": kind or _ERROR_TYPE.get(http_status, usual),
+        "param": param,
+        "code": code,
+    }
+    return json_reply({"error": error}, http_status=http_status, headers=headers)
+
+
+def chat_call(fields: Mapping[str, Any]) -> ModelCall:
+    """Read the fields of a chat completion; raises `RefusedError` when they are none."""
+    model, messages = fields.get("model"), fields.get("messages")
+    if not model:
+        raise RefusedError(openai_error(400, "you must provide a model parameter"))
+    if not messages:
+        raise RefusedError(openai_error(400, "[] is too short - 'messages'", param="messages"))
+    prompt = _text([message for message in messages if message.get("role") not in _SYSTEM_ROLES])
+    system = _text([message for message in messages if message.get("role") in _SYSTEM_ROLES])
+    return ModelCall(
+        model=model,
+        prompt=prompt,
+        system=system,
+        input_tokens=count_tokens(prompt) + count_tokens(system),
+        prompt_sha256=prompt_sha256(prompt, system),
+        schema=_schema(fields.get("response_format") or {}),
+        max_output_tokens=_max_output_tokens(fields),
+        is_streamed=bool(fields.get("stream")),
+        has_usage=bool((fields.get("stream_options") or {}).get("include_usage")),
+    )
+
+
+def _text(messages: list[Mapping[str, Any]]) -> str:
+    contents = [message.get("content") or "" for message in messages]
+    parts = [
+        part.get("text", "")
+        for content in contents
+        for part in ([{"text": content}] if isinstance(content, str) else content)
+    ]
+    return "\n".join(parts)
+
+
+def _schema(response_format: Mapping[str, Any]) -> Schema | None:
+    match response_format.get("type"):
+        case "json_schema":
+            schema: Schema = response_format["json_schema"].get("schema") or ANY_JSON
+            return schema
+        case "json_object":
+            return ANY_JSON
+        case _:
+            return None
+
+
+def _max_output_tokens(fields: Mapping[str, Any]) -> int | None:
+    limit = fields.get("max_completion_tokens", fields.get("max_tokens"))
+    if limit is not None and int(limit) < 1:
+        message = f"Invalid 'max_tokens': integer below minimum value. Expected a value >= 1, but got {limit}."
+        raise RefusedError(openai_error(400, message, param="max_tokens", code="integer_below_min_value"))
+    return None if limit is None else int(limit)
+
+
+def _usage(call: ModelCall, answer: Answer) -> dict[str, int]:
+    return {
+        "prompt_tokens": call.input_tokens,
+        "completion_tokens": answer.output_tokens,
+        "total_tokens": call.input_tokens + answer.output_tokens,
+    }
+
+
+def _choice(delta: Mapping[str, str], finish_reason: str | None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _event(body: bytes) -> bytes:
+    return b"data: " + body + b"\n\n"
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": CREATED, "owned_by": "sandbox"}

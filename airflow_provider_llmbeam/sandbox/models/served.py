@@ -1,0 +1,194 @@
+"""What the containers of deployed models answer: chat completions as vLLM, plain prompts, lists of prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from airflow_provider_llmbeam.sandbox.core.google_errors import google_error, quota_exceeded
+from airflow_provider_llmbeam.sandbox.core.responses import ModelCall, RefusedError, Reply, json_reply
+from airflow_provider_llmbeam.sandbox.models.answers import Answer, count_tokens, prompt_sha256
+from airflow_provider_llmbeam.sandbox.models.openai import CREATED, OpenAIDialect, chat_call, openai_error
+from airflow_provider_llmbeam.sandbox.models.quota import Rejection
+
+USUAL_MAX_TOKENS = 16
+"""Of an answer to a plain prompt that names no limit. Source: vLLM, `SamplingParams.max_tokens`."""
+CHAT_FORMAT = "chatCompletions"
+Admit = Callable[[web.Request], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedDialect(OpenAIDialect):
+    """Chat completions of one deployed model.
+
+    Attributes:
+        name: Of the model.
+        admit: Raises `RefusedError` for a request that does not get as far as the container.
+        is_named: Whether the container takes only its own model's name; Vertex AI replaces it.
+    """
+
+    name: str
+    admit: Admit
+    is_named: bool = False
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The names of the models there are."""
+        return (self.name,)
+
+    def authenticate(self, request: web.Request) -> None:
+        """Check what is in front of the container; raises `RefusedError`."""
+        self.admit(request)
+
+    def call(self, fields: Mapping[str, Any]) -> ModelCall:
+        """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
+        return chat_call(self.named(fields))
+
+    def named(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields with the model's name in them.
+
+        Raises:
+            RefusedError: They name another model, and the name matters.
+        """
+        asked = fields.get("model")
+        if self.is_named and asked != self.name:
+            # Source of the wording: vLLM, `create_error_response` of its OpenAI server.
+            message = f"The model `{asked}` does not exist."
+            raise RefusedError(openai_error(404, message, kind="NotFoundError"))
+        return {**fields, "model": self.name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexChatDialect(ServedDialect):
+    """The same behind Vertex AI, whose own errors are worded otherwise."""
+
+    def error(self, http_status: int, message: str) -> Reply:
+        """Word an error; an empty message gives the service's usual one."""
+        return google_error(http_status, message)
+
+    def quota_exceeded(self, call: ModelCall, rejection: Rejection | None, delay: float | None) -> Reply:
+        """Word a 429."""
+        return quota_exceeded(model=call.model, is_vertex=True, rejection=rejection, delay_seconds=delay)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictDialect(VertexChatDialect):
+    """Instances and predictions, as Vertex AI's containers of vLLM know them; raw bodies as well.
+
+    Attributes:
+        told: What Vertex AI adds to the container's answer; {} for raw predictions.
+        is_shared: Whether the answer passes through the region's API, where predictions are always a list.
+    """
+
+    told: Mapping[str, str]
+    is_shared: bool = False
+
+    def call(self, fields: Mapping[str, Any]) -> ModelCall:
+        """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
+        if "messages" in fields and not self.told:
+            return super().call(fields)
+        instances = fields.get("instances", [fields] if "prompt" in fields and not self.told else None)
+        if not isinstance(instances, list) or not instances:
+            raise RefusedError(google_error(400, "Invalid request: `instances` must be a list of at least one."))
+        formats = {instance.get("@requestFormat") for instance in instances}
+        if formats == {CHAT_FORMAT}:
+            if len(instances) > 1:
+                raise RefusedError(
+                    google_error(
+                        400, f"Only one instance of the format {CHAT_FORMAT} is answered; got {len(instances)}."
+                    )
+                )
+            return super().call({**instances[0], "stream": False})
+        parts = tuple(plain_call(self.name, instance) for instance in instances)
+        return together(self.name, parts)
+
+    def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
+        """Word an answer: a list, but one object for a chat."""
+        if not call.parts:
+            reply = super().answer(call, answer, answer_id)
+            if not self.told:
+                return reply
+            chat = json.loads(reply.body)
+            return json_reply({"predictions": [chat] if self.is_shared else chat, **self.told})
+        predictions = [_prediction(part, one) for part, one in zip(call.parts, answer.parts, strict=True)]
+        return json_reply({"predictions": predictions, **self.told})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionsDialect(ServedDialect):
+    """Completions of plain prompts, as of vLLM's server."""
+
+    def call(self, fields: Mapping[str, Any]) -> ModelCall:
+        """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
+        fields = self.named(fields)
+        prompts = fields.get("prompt") or []
+        prompts = [prompts] if isinstance(prompts, str) else prompts
+        if not prompts or fields.get("stream"):
+            raise RefusedError(openai_error(400, "The sandbox needs `prompt`, and does not stream completions."))
+        return together(self.name, tuple(plain_call(self.name, {**fields, "prompt": text}) for text in prompts))
+
+    def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
+        """Word an answer."""
+        choices = [
+            {
+                "index": index,
+                "text": one.text,
+                "logprobs": None,
+                "finish_reason": "length" if one.is_cut else "stop",
+            }
+            for index, one in enumerate(answer.parts)
+        ]
+        usage = {
+            "prompt_tokens": call.input_tokens,
+            "completion_tokens": answer.output_tokens,
+            "total_tokens": call.input_tokens + answer.output_tokens,
+        }
+        body = {"id": f"cmpl-{answer_id}", "object": "text_completion", "created": CREATED, "model": call.model}
+        return json_reply({**body, "choices": choices, "usage": usage})
+
+
+def plain_call(model: str, fields: Mapping[str, Any]) -> ModelCall:
+    """Read one plain prompt.
+
+    Raises:
+        RefusedError: There is none, or its limit is below 1.
+    """
+    prompt, limit = fields.get("prompt"), int(fields.get("max_tokens", USUAL_MAX_TOKENS))
+    if not isinstance(prompt, str) or not prompt or limit < 1:
+        raise RefusedError(
+            google_error(400, "Each instance needs a `prompt`, and `max_tokens` >= 1 when it has some.")
+        )
+    return ModelCall(
+        model=model,
+        prompt=prompt,
+        system="",
+        input_tokens=count_tokens(prompt),
+        prompt_sha256=prompt_sha256(prompt),
+        max_output_tokens=limit,
+        is_raw=bool(fields.get("raw_response")),
+    )
+
+
+def together(model: str, parts: Sequence[ModelCall]) -> ModelCall:
+    """Return the call that consists of these."""
+    prompt = "\n".join(part.prompt for part in parts)
+    return ModelCall(
+        model=model,
+        prompt=prompt,
+        system="",
+        input_tokens=sum(part.input_tokens for part in parts),
+        prompt_sha256=prompt_sha256(prompt),
+        parts=tuple(parts),
+    )
+
+
+def _prediction(call: ModelCall, answer: Answer) -> str:
+    """Return a prediction: the prompt is repeated in it unless `raw_response` was asked for.
+
+    Source: the containers' output in notebooks of github.com/GoogleCloudPlatform/vertex-ai-samples.
+    """
+    return answer.text if call.is_raw else f"Prompt:\n{call.prompt.strip()}\nOutput:\n{answer.text}"

@@ -1,0 +1,171 @@
+"""What Cloud Monitoring samples rather than counts: limits, replicas, how busy accelerators are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from airflow_provider_llmbeam.sandbox.billing.bill import VERTEX, Bill
+from airflow_provider_llmbeam.sandbox.cloud_quotas.published import (
+    GPU_QUOTAS,
+    GpuQuota,
+    RateQuota,
+    base_model,
+    rate_quotas,
+)
+from airflow_provider_llmbeam.sandbox.cloud_quotas.published import VERTEX as VERTEX_SERVICE
+from airflow_provider_llmbeam.sandbox.models.quota import LocationQuotas
+from airflow_provider_llmbeam.sandbox.monitoring.time_series import MINUTE_SECONDS, Point, Series
+from airflow_provider_llmbeam.sandbox.monitoring.traffic import Traffic, minute_of
+from airflow_provider_llmbeam.sandbox.vertex.checks import project_number
+from airflow_provider_llmbeam.sandbox.vertex.state import Deployed, Endpoint, VertexState
+
+MOST_POINTS = 3000
+"""Of a gauge in a reply, the newest: two days, minute by minute."""
+GpuLimits = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """What there is at any time.
+
+    Attributes:
+        labels: Of the metric.
+        resource: Labels of the resource.
+        value: Takes seconds since the epoch; returns None when there was nothing to measure.
+    """
+
+    labels: Mapping[str, str]
+    resource: Mapping[str, str]
+    value: Callable[[float], int | float | None]
+
+    def sampled(self, start: float, end: float, every_seconds: float) -> Series:
+        """Return its values at whole multiples of a time, later than `start` and up to `end`."""
+        last, first = math.floor(end / every_seconds), math.floor(start / every_seconds) + 1
+        times = [count * every_seconds for count in range(max(first, last - MOST_POINTS), last + 1)]
+        values = [(at, self.value(at)) for at in times]
+        points = [Point(start=at, end=at, value=value) for at, value in values if value is not None]
+        return Series(labels=self.labels, resource=self.resource, points=points)
+
+
+def rate_limits(
+    metric: str, quotas: LocationQuotas, asked: Mapping[str, Iterable[str]], project: str
+) -> Iterator[Gauge]:
+    """Yield the limits per minute of models with a published quota.
+
+    Args:
+        metric: Of the quota, e.g. "online_prediction_requests_per_base_model".
+        quotas: What is allowed where, now and before.
+        asked: Model to locations.
+        project: What the series call it.
+    """
+    seen = set()
+    for model, locations in asked.items():
+        for quota in rate_quotas(model):
+            for location in locations if quota.metric == metric else ():
+                if (base_model(model), location) in seen:
+                    continue
+                seen.add((base_model(model), location))
+                yield Gauge(
+                    labels={"base_model": base_model(model), "limit_name": quota.id},
+                    resource={"resource_container": project, "location": location},
+                    value=_limit(quotas, quota, location),
+                )
+
+
+def of_endpoints(what: str, state: VertexState, traffic: Iterable[Traffic], project: str) -> Iterator[Gauge]:
+    """Yield replicas, target replicas or duty cycles of what is deployed now.
+
+    Args:
+        what: "replicas", "target_replicas" or "accelerator/duty_cycle".
+        state: Of Vertex AI.
+        traffic: By which accelerators are busy.
+        project: What the series call it.
+    """
+    busy: dict[tuple[str, float], float] = {}
+    for one in traffic:
+        key = (one.endpoint, minute_of(one.at) + MINUTE_SECONDS)
+        busy[key] = busy.get(key, 0.0) + one.seconds * one.count
+    with state.timeline.lock:
+        state.timeline.settle()
+        mine = f"projects/{project_number(project)}/"
+        found = [
+            (endpoint, deployed)
+            for name, endpoint in state.endpoints.items()
+            if name.startswith(mine)
+            for deployed in endpoint.deployed.values()
+        ]
+    for endpoint, deployed in found:
+        if what == "accelerator/duty_cycle" and deployed.hardware.gpu is None:
+            continue
+        own = endpoint.name.rpartition("/")[2]
+        yield Gauge(
+            labels={"deployed_model_id": deployed.id},
+            resource={"resource_container": project, "location": endpoint.location, "endpoint_id": own},
+            value=_endpoint_value(what, endpoint, deployed, busy),
+        )
+
+
+def of_accelerators(what: str, bill: Bill, limits: GpuLimits | None, project: str) -> Iterator[Gauge]:
+    """Yield limits and use of the project's quota of accelerators.
+
+    Args:
+        what: "limit" or "allocation/usage".
+        bill: What is in use.
+        limits: Location and accelerator to number; None is without limit, and then none is told.
+        project: What the series call it.
+    """
+    for quota in GPU_QUOTAS:
+        used = _used(bill, quota, project)
+        told = {place: own.get(quota.gpu.name, 0) for place, own in (limits or {}).items()}
+        for location in sorted(told if what == "limit" else {*told, *used}):
+            labels = {"quota_metric": quota.metric} | ({"limit_name": quota.id} if what == "limit" else {})
+            resource = {"project_id": project, "service": quota.service, "location": location}
+            if what == "limit":
+                yield Gauge(labels=labels, resource=resource, value=_always(told[location]))
+            else:
+                yield Gauge(labels=labels, resource=resource, value=_in_use(used.get(location, [])))
+
+
+def _limit(quotas: LocationQuotas, quota: RateQuota, location: str) -> Callable[[float], int | None]:
+    return lambda at: quota.limit(quotas.at(at, location))
+
+
+def _always(value: int) -> Callable[[float], int]:
+    return lambda at: value
+
+
+def _endpoint_value(
+    what: str, endpoint: Endpoint, deployed: Deployed, busy: Mapping[tuple[str, float], float]
+) -> Callable[[float], int | float | None]:
+    replicas, own = deployed.hardware.replicas, endpoint.name.rpartition("/")[2]
+
+    def value(at: float) -> int | float | None:
+        if at < deployed.created_at:
+            return None
+        if what == "target_replicas":
+            return replicas
+        is_up = deployed.deployed_at is not None and deployed.deployed_at <= at
+        if what == "replicas":
+            return replicas if is_up else 0
+        return min(1.0, busy.get((own, at), 0.0) / MINUTE_SECONDS / replicas) if is_up else None
+
+    return value
+
+
+def _used(bill: Bill, quota: GpuQuota, project: str) -> dict[str, list[tuple[float, float, int]]]:
+    """Return what was rented where: from, until, how many."""
+    found: dict[str, list[tuple[float, float, int]]] = {}
+    for charge in (*bill.lines, *bill.running) if quota.is_used else ():
+        is_vertex = charge.kind == VERTEX
+        if charge.gpu != quota.gpu.name or is_vertex != (quota.service == VERTEX_SERVICE):
+            continue
+        if project_number(charge.project) == project_number(project):
+            until = float("inf") if charge.until is None else charge.until
+            found.setdefault(charge.location, []).append((charge.since, until, charge.gpus))
+    return found
+
+
+def _in_use(rented: Iterable[tuple[float, float, int]]) -> Callable[[float], int]:
+    return lambda at: sum(gpus for since, until, gpus in rented if since <= at < until)

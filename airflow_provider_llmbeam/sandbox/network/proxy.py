@@ -1,0 +1,293 @@
+"""A proxy that is Google's hosts for whoever trusts its certificate authority, and refuses all others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from airflow_provider_llmbeam.sandbox.network.credentials import write_service_account
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.sandbox.server import Sandbox
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+DEFAULT_PROJECT = "llmbeam-sandbox"
+SERVED_HOSTS = frozenset(
+    {
+        "aiplatform.googleapis.com",
+        "bigquery.googleapis.com",
+        "cloudquotas.googleapis.com",
+        "dataflow.googleapis.com",
+        "generativelanguage.googleapis.com",
+        "iamcredentials.googleapis.com",
+        "monitoring.googleapis.com",
+        "oauth2.googleapis.com",
+        "run.googleapis.com",
+        "secretmanager.googleapis.com",
+        "storage.googleapis.com",
+        "www.googleapis.com",
+    }
+)
+SERVED_SUFFIXES = (
+    "-aiplatform.googleapis.com",
+    ".prediction.vertexai.goog",
+    ".run.app",
+    # Regional ones of Cloud Run.
+    "-run.googleapis.com",
+)
+GRPC_HOSTS = frozenset({"dataflow.googleapis.com"})
+"""Those whose clients get gRPC when they ask for HTTP/2."""
+NEEDS_EXTRA = "The proxy needs a package more: `pip install 'airflow-provider-llmbeam[sandbox]'`."
+_PORT = "443"
+_HTTP2 = "h2"
+_MAX_HEAD_BYTES = 65_536
+_CHUNK_BYTES = 262_144
+_CLOSE_SECONDS = 2.0
+
+
+class Proxy:
+    """Sends what is meant for Google's hosts to a sandbox; a context manager.
+
+    Any other host is refused with 403 and counted in the `refused_hosts` of the sandbox's statistics.
+    TLS ends here, so that unmodified clients need nothing but `environment()`.
+
+    Args:
+        sandbox: A running one.
+        port: 0 takes a free one.
+        project: Of the service account that clients find.
+    """
+
+    __test__ = False
+
+    def __init__(self, sandbox: Sandbox, *, port: int = 0, project: str = DEFAULT_PROJECT) -> None:
+        self.project = project
+        self._sandbox = sandbox
+        self._port = port
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._context: Callable[..., ssl.SSLContext] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """What `HTTPS_PROXY` has to be."""
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def directory(self) -> Path:
+        """Where certificates and credentials are while it runs.
+
+        Raises:
+            RuntimeError: It does not run.
+        """
+        if self._directory is None:
+            raise RuntimeError("The proxy is not running; start it first.")
+        return Path(self._directory.name)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables under which a process reaches the sandbox in place of Google.
+
+        Which client reads which, all seen with the versions of `constraints.txt`: requests
+        (google-cloud-*, google-auth) `REQUESTS_CA_BUNDLE`; httpx, aiohttp and Python's ssl
+        `SSL_CERT_FILE`; httplib2 (Beam's BigQuery, google-api-python-client) `HTTPLIB2_CA_CERTS`;
+        curl `CURL_CA_BUNDLE`. Beam and aiohttp read the proxies in lower case.
+        """
+        authority = str(self.directory / "ca.pem")
+        proxies = {"http_proxy": self.url, "https_proxy": self.url, "no_proxy": "127.0.0.1,localhost"}
+        bundles = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "HTTPLIB2_CA_CERTS")
+        return {
+            **proxies,
+            **{name.upper(): value for name, value in proxies.items()},
+            **dict.fromkeys((*bundles, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"), authority),
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self.directory / "credentials.json"),
+            "GOOGLE_CLOUD_PROJECT": self.project,
+            "GOOGLE_API_KEY": "sandbox",
+            "NO_GCE_CHECK": "true",
+            "AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT": json.dumps(
+                {"conn_type": "google_cloud_platform", "extra": {"project": self.project}}
+            ),
+        }
+
+    def start(self) -> None:
+        """Start to serve; returns when connections are accepted.
+
+        Raises:
+            RuntimeError: It is running already.
+            ImportError: The extra is not installed.
+            OSError: The port is taken.
+        """
+        if self._thread is not None:
+            raise RuntimeError(f"The proxy is already running on {self.url}; stop it first.")
+        self._directory = tempfile.TemporaryDirectory(prefix="llmbeam-sandbox-")
+        try:
+            self._prepare(self.directory)
+            ready: Future[int] = Future()
+            thread = threading.Thread(target=self._run, args=(ready,), name="llmbeam-proxy", daemon=True)
+            thread.start()
+            self._port = ready.result()
+        except BaseException:
+            self._directory.cleanup()
+            self._directory = None
+            raise
+        self._thread = thread
+        self._sandbox.dataflow.runs.environment = self.environment()
+
+    def stop(self) -> None:
+        """Drop all connections and forget the authority; does nothing when it is not running."""
+        if self._thread is None or self._loop is None or self._stopping is None or self._directory is None:
+            return
+        self._sandbox.dataflow.runs.environment = self._sandbox.environment()
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._directory.cleanup()
+        self._thread = self._loop = self._stopping = self._directory = None
+
+    def _prepare(self, directory: Path) -> None:
+        try:
+            from airflow_provider_llmbeam.sandbox.network.certificates import CertificateAuthority
+
+            self._context = CertificateAuthority(directory).context
+            write_service_account(directory / "credentials.json", self.project)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(NEEDS_EXTRA, name=error.name) from error
+
+    def _run(self, ready: Future[int]) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def _serve(self, ready: Future[int]) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        tasks: set[asyncio.Task[None]] = set()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(self._connection(reader, writer))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            # Also of a task that is cancelled before its first step, which runs no `finally`.
+            task.add_done_callback(lambda _: writer.transport.abort())
+
+        server = await asyncio.start_server(accept, HOST, self._port, limit=_MAX_HEAD_BYTES)
+        ready.set_result(server.sockets[0].getsockname()[1])
+        await self._stopping.wait()
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            # A client that goes, or that does not trust the authority, is its own affair.
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                await self._converse(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        verb, target, *_ = head.split(" ", 2)
+        host, _, port = target.rpartition(":") if verb == "CONNECT" else (_host(target), "", "")
+        if verb != "CONNECT" or port != _PORT or not is_served(host):
+            self._sandbox.refused_hosts[host or target] += 1
+            writer.write(_refusal(host))
+            await _close(writer)
+            return
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await writer.drain()
+        assert self._context is not None, "set before the thread starts"
+        await writer.start_tls(self._context(host.lower(), has_http2=host.lower() in GRPC_HOSTS))
+        there, back = await asyncio.open_connection(HOST, await self._port_for(writer))
+        try:
+            await _relay(asyncio.create_task(_copy(reader, back)), asyncio.create_task(_copy(there, writer)))
+        finally:
+            back.transport.abort()
+        await _close(writer)
+
+    async def _port_for(self, writer: asyncio.StreamWriter) -> int:
+        if writer.get_extra_info("ssl_object").selected_alpn_protocol() != _HTTP2:
+            return self._sandbox.port
+        # It is started by its first client: what it needs takes a second to import.
+        try:
+            return await asyncio.to_thread(self._sandbox.start_grpc)
+        except ModuleNotFoundError as error:
+            log.error("%s", error)
+            raise ConnectionAbortedError(str(error)) from error
+
+
+def is_served(host: str) -> bool:
+    """Return whether the sandbox stands in for a host."""
+    return host.lower() in SERVED_HOSTS or host.lower().endswith(SERVED_SUFFIXES)
+
+
+async def _relay(*directions: asyncio.Task[None]) -> None:
+    """Copy until one direction ends: who waits for an answer cut short must hear of it.
+
+    Raises:
+        OSError: A connection was lost rather than closed.
+    """
+    try:
+        done, _ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        for direction in done:
+            direction.result()
+    finally:
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close once all is sent; the caller aborts what is left after a while."""
+    writer.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(writer.wait_closed(), _CLOSE_SECONDS)
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while data := await source.read(_CHUNK_BYTES):
+        target.write(data)
+        await target.drain()
+
+
+def _host(target: str) -> str:
+    return target.split("://", 1)[-1].split("/", 1)[0].rsplit(":", 1)[0]
+
+
+def _refusal(host: str) -> bytes:
+    served = ", ".join((*sorted(SERVED_HOSTS), *(f"*{suffix}" for suffix in SERVED_SUFFIXES)))
+    body = (
+        f"The sandbox's proxy refuses {host!r}, so that nothing leaves this machine. Over TLS it stands in for "
+        f"{served}.\n"
+    ).encode()
+    head = (
+        "HTTP/1.1 403 Forbidden by the llmbeam sandbox\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,314 @@
+"""Buckets and objects, in memory: generations, preconditions, lists. No HTTP."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_provider_llmbeam.sandbox.core.clock import Clock
+from airflow_provider_llmbeam.sandbox.core.rest import RestError
+
+MAX_NAME_BYTES = 1024
+MAX_SOURCES = 32
+"""Objects that one compose takes. Source: docs.cloud.google.com/storage/docs/json_api/v1/objects/compose."""
+WRITABLE = frozenset(
+    {"cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "customTime"}
+    | {"eventBasedHold", "metadata", "storageClass", "temporaryHold"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Object:
+    """One generation of an object.
+
+    Attributes:
+        bucket: Where it is.
+        name: May hold slashes.
+        data: Its bytes.
+        generation: Changes with the bytes.
+        metageneration: Changes with the fields, from 1.
+        created_at: Seconds since the epoch.
+        updated_at: Seconds since the epoch.
+        fields: What a client may set, see `WRITABLE`.
+        component_count: How many objects it was composed of; None when it was not.
+    """
+
+    bucket: str
+    name: str
+    data: bytes
+    generation: int
+    metageneration: int = 1
+    created_at: float
+    updated_at: float
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    component_count: int | None = None
+
+    @property
+    def content_type(self) -> str:
+        """As stored; "" when unknown."""
+        return str(self.fields.get("contentType", ""))
+
+    @property
+    def etag(self) -> str:
+        """Changes with bytes and fields."""
+        return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
+
+    def hashes(self) -> dict[str, str]:
+        """Return `crc32c` and, unless it was composed, `md5Hash`, in base64."""
+        import google_crc32c
+
+        found = {"crc32c": base64.b64encode(google_crc32c.value(self.data).to_bytes(4, "big")).decode()}
+        if self.component_count is None:
+            digest = hashlib.md5(self.data, usedforsecurity=False).digest()
+            found["md5Hash"] = base64.b64encode(digest).decode()
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Bucket:
+    """A bucket and the live generation of each object in it."""
+
+    name: str
+    created_at: float
+    fields: dict[str, Any] = field(default_factory=dict)
+    metageneration: int = 1
+    objects: dict[str, Object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """One page of a list; `next_token` is "" on the last one."""
+
+    objects: tuple[Object, ...]
+    prefixes: tuple[str, ...]
+    next_token: str
+
+
+class ObjectStore:
+    """All buckets. Safe to use from any thread.
+
+    Args:
+        clock: Seconds since the epoch.
+        buckets: There from the start, and after `clear`.
+    """
+
+    def __init__(self, clock: Clock, buckets: Iterable[str] = ()) -> None:
+        self.lock = threading.RLock()
+        self._clock = clock
+        self._initial = tuple(buckets)
+        self._last_generation = 0
+        self._buckets: dict[str, Bucket] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all but the initial buckets, which are empty again."""
+        with self.lock:
+            self._buckets = {}
+            for name in self._initial:
+                self.add_bucket(name, {})
+
+    def buckets(self) -> list[Bucket]:
+        """Return all, by name."""
+        return [self._buckets[name] for name in sorted(self._buckets)]
+
+    def bucket(self, name: str) -> Bucket:
+        """Return one.
+
+        Raises:
+            RestError: There is none.
+        """
+        if name not in self._buckets:
+            raise RestError(404, "The specified bucket does not exist.", "notFound")
+        return self._buckets[name]
+
+    def add_bucket(self, name: str, fields: Mapping[str, Any]) -> Bucket:
+        """Make a bucket.
+
+        Raises:
+            RestError: It exists, or the name is none for a bucket.
+        """
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", name):
+            raise RestError(400, f"Invalid bucket name: '{name}'", "invalid")
+        if name in self._buckets:
+            message = "Your previous request to create the named bucket succeeded and you already own it."
+            raise RestError(409, message, "conflict")
+        self._buckets[name] = Bucket(name=name, created_at=self._clock(), fields=dict(fields))
+        return self._buckets[name]
+
+    def drop_bucket(self, name: str) -> None:
+        """Delete an empty bucket.
+
+        Raises:
+            RestError: There is none, or it holds objects.
+        """
+        if self.bucket(name).objects:
+            raise RestError(409, "The bucket you tried to delete is not empty.", "conflict")
+        del self._buckets[name]
+
+    def find(self, bucket: str, name: str) -> Object | None:
+        """Return the live generation, if any; raises `RestError` when there is no such bucket."""
+        return self.bucket(bucket).objects.get(name)
+
+    def get(self, bucket: str, name: str, query: Mapping[str, str], source: str = "") -> Object:
+        """Return the live generation.
+
+        Args:
+            bucket: Where it is.
+            name: Of the object.
+            query: `generation` and preconditions.
+            source: "Source" reads `sourceGeneration` and `ifSourceGenerationMatch` instead.
+
+        Raises:
+            RestError: There is none, or a precondition does not hold.
+        """
+        found = self.find(bucket, name)
+        asked = query.get("sourceGeneration" if source else "generation")
+        if found is None or asked not in (None, str(found.generation)):
+            raise RestError(404, f"No such object: {bucket}/{name}", "notFound")
+        check(found, query, source)
+        return found
+
+    def put(
+        self,
+        bucket: str,
+        name: str,
+        data: bytes,
+        fields: Mapping[str, Any],
+        query: Mapping[str, str],
+        *,
+        component_count: int | None = None,
+    ) -> Object:
+        """Write a new generation, whole or not at all.
+
+        Raises:
+            RestError: There is no such bucket, the name is none for an object, or a precondition does
+                not hold.
+        """
+        if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
+            raise RestError(400, "Required" if not name else f"Invalid object name: {name[:80]}", "invalid")
+        with self.lock:
+            objects = self.bucket(bucket).objects
+            check(objects.get(name), query)
+            now = self._clock()
+            self._last_generation = max(self._last_generation + 1, int(now * 1e6))
+            objects[name] = Object(
+                bucket=bucket,
+                name=name,
+                data=data,
+                generation=self._last_generation,
+                created_at=now,
+                updated_at=now,
+                fields={key: value for key, value in fields.items() if key in WRITABLE and value is not None},
+                component_count=component_count,
+            )
+            return objects[name]
+
+    def patch(self, bucket: str, name: str, fields: Mapping[str, Any], query: Mapping[str, str]) -> Object:
+        """Change fields; None drops one. Raises `RestError` as `get` does."""
+        with self.lock:
+            found = self.get(bucket, name, query)
+            merged = {**found.fields, **{key: value for key, value in fields.items() if key in WRITABLE}}
+            changed = replace(
+                found,
+                fields={key: value for key, value in merged.items() if value is not None},
+                metageneration=found.metageneration + 1,
+                updated_at=self._clock(),
+            )
+            self.bucket(bucket).objects[name] = changed
+            return changed
+
+    def delete(self, bucket: str, name: str, query: Mapping[str, str]) -> None:
+        """Delete the live generation. Raises `RestError` as `get` does."""
+        with self.lock:
+            self.get(bucket, name, query)
+            del self.bucket(bucket).objects[name]
+
+    def page(self, bucket: str, query: Mapping[str, str], size: int) -> Listing:
+        """Return one page of objects and prefixes, in the order of their names."""
+        entries: dict[str, Object | None] = {}
+        with self.lock:
+            objects = sorted(self.bucket(bucket).objects.items())
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        for name, found in filter(_matches(query), objects):
+            head, cut, _ = name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
+            entries.setdefault(*((prefix + head + cut, None) if cut else (name, found)))
+        after = base64.urlsafe_b64decode(query.get("pageToken", "")).decode()
+        names = sorted(name for name in entries if name > after)
+        chosen = [(name, entries[name]) for name in names[:size]]
+        return Listing(
+            objects=tuple(found for _, found in chosen if found is not None),
+            prefixes=tuple(name for name, found in chosen if found is None),
+            next_token=base64.urlsafe_b64encode(names[size - 1].encode()).decode() if size < len(names) else "",
+        )
+
+    def glob(self, uri: str) -> list[Object]:
+        """Return the objects that a `gs://bucket/pattern` means; `*` stands for any characters.
+
+        Raises:
+            RestError: The URI is none, or there is no such bucket.
+        """
+        match = re.fullmatch(r"gs://([^/]+)/(.+)", uri)
+        if match is None:
+            raise RestError(400, f"Source URI must be a Google Cloud Storage location: {uri}", "invalid")
+        pattern = re.compile(".*".join(map(re.escape, match[2].split("*"))), re.DOTALL)
+        with self.lock:
+            found = sorted(self.bucket(match[1]).objects.items())
+        return [one for name, one in found if pattern.fullmatch(name)]
+
+
+def check(found: Object | None, query: Mapping[str, str], source: str = "") -> None:
+    """Check the preconditions of a request.
+
+    Args:
+        found: The live generation, if any.
+        query: E.g. `ifGenerationMatch`; 0 means that there is none.
+        source: "Source" for those of the source of a copy.
+
+    Raises:
+        RestError: 412 when one does not hold; 304 when a "not match" fails.
+    """
+    current = {
+        "Generation": str(found.generation) if found else "0",
+        "Metageneration": str(found.metageneration) if found else "0",
+    }
+    for name, value in current.items():
+        if query.get(f"if{source}{name}Match", value) != value:
+            raise _unmet("If-Match", 412)
+        if query.get(f"if{source}{name}NotMatch") == value:
+            raise _unmet("If-None-Match", 304)
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time as the API writes it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _unmet(location: str, http_status: int) -> RestError:
+    message = "At least one of the pre-conditions you specified did not hold."
+    return RestError(http_status, message, "conditionNotMet", location)
+
+
+def _matches(query: Mapping[str, str]) -> Callable[[tuple[str, Object]], bool]:
+    start, end, prefix = query.get("startOffset", ""), query.get("endOffset"), query.get("prefix", "")
+    glob = re.compile(_glob_pattern(query["matchGlob"])) if query.get("matchGlob") else None
+
+    def matches(entry: tuple[str, Object]) -> bool:
+        name = entry[0]
+        is_inside = name.startswith(prefix) and name >= start and (not end or name < end)
+        return is_inside and (glob is None or glob.fullmatch(name) is not None)
+
+    return matches
+
+
+_GLOB_SIGNS = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
+
+
+def _glob_pattern(glob: str) -> str:
+    tokens = re.findall(r"\*\*|\[[^\]]*\]|.", glob, re.DOTALL)
+    return "".join(_GLOB_SIGNS.get(token, token if len(token) > 1 else re.escape(token)) for token in tokens)

@@ -1,0 +1,1 @@
+"""The emulated Vertex AI: endpoints, models and Model Garden."""

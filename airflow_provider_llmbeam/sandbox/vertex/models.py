@@ -1,0 +1,106 @@
+"""Uploaded models of the emulated Vertex AI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_llmbeam.sandbox.core.resource_filter import paged
+from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
+from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError
+from airflow_provider_llmbeam.sandbox.models.catalog import read_container
+from airflow_provider_llmbeam.sandbox.vertex.checks import check_id, check_labels
+from airflow_provider_llmbeam.sandbox.vertex.deployments import check_idle, operation
+from airflow_provider_llmbeam.sandbox.vertex.state import Model, VertexState, parent
+
+
+class Models:
+    """The methods on models; called under the timeline's lock.
+
+    Args:
+        state: What Vertex AI holds.
+    """
+
+    def __init__(self, state: VertexState) -> None:
+        self._state = state
+
+    def upload(self, call: RestCall) -> Reply:
+        """Upload a model: its container and where the weights are."""
+        state, body = self._state, call.fields()
+        fields = dict(body.get("model") or {})
+        check_labels(fields.get("labels") or {})
+        if body.get("parentModel"):
+            raise RestError(501, "The sandbox does not emulate further versions of a model.")
+        if not fields.get("displayName"):
+            raise RestError(400, "The display_name of the Model is required.")
+        container = fields.get("containerSpec") or {}
+        if not container.get("imageUri"):
+            raise RestError(400, "container_spec.image_uri is required for a custom Model.")
+        own = str(body.get("modelId") or "")
+        if own:
+            check_id(own, "model_id")
+        own = own or state.next_id()
+        name = f"{parent(call.names['project'], call.names['location'])}/models/{own}"
+        if name in state.models or state.operations.running(name):
+            raise RestError(409, f"Model with ID {own} already exists: {name}")
+
+        def finish(at: float) -> dict[str, Any]:
+            served = read_container(container)
+            state.models[name] = Model(name=name, fields=fields, served=served, created_at=at)
+            return {"model": name, "modelVersionId": "1"}
+
+        answer = ("UploadModelResponse", finish)
+        begun = operation(state, name, call.names["version"], "UploadModelOperationMetadata", answer)
+        # Only a record is made.
+        seconds = min(state.operations.seconds, 1.0)
+        return json_reply(state.operations.start(begun, call.fault, seconds=seconds).resource())
+
+    def list(self, call: RestCall) -> Reply:
+        """List the models of a location."""
+        under = f"{parent(call.names['project'], call.names['location'])}/"
+        found = [one.resource() for name, one in self._state.models.items() if name.startswith(under)]
+        return json_reply(paged(call, "models", found))
+
+    def get(self, call: RestCall) -> Reply:
+        """Show one model, with or without its version."""
+        model = self._state.model(call.names["project"], call.names["location"], call.names["model"])
+        homes = [
+            {"endpoint": endpoint.name, "deployedModelId": one.id}
+            for endpoint in self._state.homes(model)
+            for one in endpoint.ready
+            if one.model is model
+        ]
+        return json_reply(model.resource() | ({"deployedModels": homes} if homes else {}))
+
+    def patch(self, call: RestCall) -> Reply:
+        """Change a model's names or labels."""
+        model = self._state.model(call.names["project"], call.names["location"], call.names["model"])
+        fields, mask = call.fields(), [part for part in call.query.get("updateMask", "").split(",") if part]
+        check_labels(fields.get("labels") or {})
+        names = {"display_name": "displayName"}
+        for name in (names.get(part, part) for part in mask):
+            if name not in ("displayName", "description", "labels"):
+                raise RestError(400, f"The field {name!r} of a Model cannot be updated.")
+            model.fields[name] = fields.get(name) or ({} if name == "labels" else "")
+        return json_reply(model.resource())
+
+    def delete(self, call: RestCall) -> Reply:
+        """Delete a model that is deployed nowhere."""
+        state = self._state
+        model = state.model(call.names["project"], call.names["location"], call.names["model"])
+        homes = state.homes(model)
+        if homes:
+            raise RestError(
+                400,
+                f'The Model "{model.name}" is deployed or being deployed at the following Endpoint(s): '
+                f"{', '.join(endpoint.name for endpoint in homes)}.",
+                "FAILED_PRECONDITION",
+            )
+        check_idle(state, model.name)
+
+        def finish(at: float) -> dict[str, Any]:
+            state.models.pop(model.name, None)
+            return {}
+
+        answer = ("google.protobuf.Empty", finish)
+        begun = operation(state, model.name, call.names["version"], "DeleteOperationMetadata", answer)
+        return json_reply(state.operations.start(begun, call.fault).resource())

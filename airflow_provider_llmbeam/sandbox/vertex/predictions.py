@@ -1,0 +1,151 @@
+"""Predictions of the endpoints of the emulated Vertex AI, on the region's host and on the endpoint's own."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from aiohttp import web
+
+from airflow_provider_llmbeam.sandbox.core.backend import Backend
+from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.google_errors import google_error
+from airflow_provider_llmbeam.sandbox.core.responses import RefusedError
+from airflow_provider_llmbeam.sandbox.core.rest import RestError
+from airflow_provider_llmbeam.sandbox.models.served import PredictDialect, VertexChatDialect
+from airflow_provider_llmbeam.sandbox.vertex.api import Vertex
+from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, SHARED_SUFFIX, WORDING, check_host
+from airflow_provider_llmbeam.sandbox.vertex.state import Deployed, Endpoint
+
+SHARED_SUFFIXES = (SHARED_SUFFIX, "aiplatform.googleapis.com")
+_NO_TOKEN = "Request is missing required authentication credential. Expected OAuth 2 access token."
+_WARMING = "The model server is not ready to serve requests yet. Please try again later."
+_LOCATION = "/{version:v1|v1beta1}/projects/{project}/locations/{location:[^/:]+}"
+_ENDPOINT = f"{_LOCATION}/endpoints/{{endpoint:[^/:]+}}"
+
+
+class Predictions:
+    """The methods that ask a deployed model.
+
+    Args:
+        backend: Of all models.
+        vertex: What is deployed.
+        input_token_limit: Longest prompt that a model takes, in tokens.
+    """
+
+    def __init__(self, backend: Backend, vertex: Vertex, *, input_token_limit: int) -> None:
+        self._backend = backend
+        self._state = vertex.state
+        self._input_token_limit = input_token_limit
+        self._random = random.Random(0)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """Answer a chat completion."""
+        endpoint, deployed = self._target(request)
+        common = self._common(endpoint, deployed, "vertex.chatCompletions")
+        return await self._backend.serve(request, VertexChatDialect(**common))
+
+    async def predict(self, request: web.Request) -> web.StreamResponse:
+        """Answer instances with predictions."""
+        endpoint, deployed = self._target(request)
+        told = (
+            {
+                "deployedModelId": deployed.id,
+                "model": deployed.model.name,
+                "modelDisplayName": str(deployed.model.fields.get("displayName", "")),
+                "modelVersionId": "1",
+            }
+            if deployed
+            else {"deployedModelId": ""}
+        )
+        is_shared = request.host.endswith(SHARED_SUFFIXES)
+        common = self._common(endpoint, deployed, "vertex.predict")
+        dialect = PredictDialect(**common, told=told, is_shared=is_shared)
+        return await self._backend.serve(request, dialect)
+
+    async def raw_predict(self, request: web.Request) -> web.StreamResponse:
+        """Hand the body to the container as it is."""
+        common = self._common(*self._target(request), "vertex.rawPredict")
+        dialect = PredictDialect(**common, told={})
+        return await self._backend.serve(request, dialect)
+
+    def _common(self, endpoint: Endpoint | None, deployed: Deployed | None, method: Method) -> dict[str, Any]:
+        own = f"/deployedModels/{deployed.id}" if deployed else ""
+        return {
+            "resource": f"{endpoint.name}{own}" if endpoint else "",
+            "method": method,
+            "api_key": None,
+            "input_token_limit": self._input_token_limit,
+            "name": deployed.model.served.name or deployed.model.name if deployed else "",
+            "admit": self._admit,
+        }
+
+    def _target(self, request: web.Request) -> tuple[Endpoint | None, Deployed | None]:
+        """Return the endpoint and which of its models answers; None for what is not there."""
+        found = request.match_info
+        with self._state.timeline.lock:
+            self._state.timeline.settle()
+            try:
+                endpoint = self._state.endpoint(found["project"], found["location"], found["endpoint"])
+            except RestError:
+                return None, None
+            ready = endpoint.ready
+            shares = [endpoint.traffic.get(one.id, 0) for one in ready]
+            if not sum(shares):
+                return endpoint, None
+            return endpoint, self._random.choices(ready, shares)[0]
+
+    def _admit(self, request: web.Request) -> None:
+        """Check what Vertex AI checks in front of the container; raises `RefusedError`."""
+        if not request.headers.get("Authorization", "").startswith("Bearer "):
+            raise RefusedError(google_error(401, _NO_TOKEN))
+        found, host = request.match_info, request.host
+        try:
+            check_host(host, found["location"])
+        except RestError as error:
+            raise RefusedError(WORDING.reply(error)) from error
+        endpoint, deployed = self._target(request)
+        if endpoint is None:
+            name = f"projects/{found['project']}/locations/{found['location']}/endpoints/{found['endpoint']}"
+            raise RefusedError(google_error(404, f"Endpoint `{name}` not found."))
+        own = endpoint.dedicated_dns
+        if host.endswith(DEDICATED_SUFFIX) and host != own:
+            raise RefusedError(google_error(404, f"The host {host} is not that of the endpoint {endpoint.name}."))
+        if own and host.endswith(SHARED_SUFFIXES):
+            # Source: quoted with this wording in several public repositories.
+            raise RefusedError(
+                WORDING.reply(
+                    RestError(
+                        400,
+                        "Dedicated Endpoint cannot be accessed through the shared Vertex AI domain "
+                        f"aiplatform.googleapis.com. Please access the endpoint using its dedicated "
+                        f"domain name '{own}'",
+                        "FAILED_PRECONDITION",
+                    )
+                )
+            )
+        if deployed is None:
+            raise RefusedError(
+                google_error(404, f"Endpoint `{endpoint.name}` has no deployed model to serve requests.")
+            )
+        now = self._state.timeline.now()
+        if deployed.deployed_at is not None and now < deployed.deployed_at + self._state.warm_seconds:
+            raise RefusedError(google_error(503, _WARMING))
+
+
+def routes(backend: Backend, vertex: Vertex, *, input_token_limit: int) -> list[web.RouteDef]:
+    """Return the routes of Vertex AI's endpoints and models; those of publishers' models are Gemini's."""
+    predictions = Predictions(backend, vertex, input_token_limit=input_token_limit)
+    return [
+        web.post(f"{_ENDPOINT}/chat/completions", predictions.chat),
+        web.post(f"{_ENDPOINT}:predict", predictions.predict),
+        web.post(f"{_ENDPOINT}:rawPredict", predictions.raw_predict),
+        web.post(f"{_ENDPOINT}:streamRawPredict", predictions.raw_predict),
+        web.post(f"{_LOCATION}:deploy", vertex.service.serve),
+        web.get("/{version:v1|v1beta1}/publishers/{tail:[^/]+/models/.+}", vertex.service.serve),
+        web.route(
+            "*",
+            "/{version:v1|v1beta1|ui}/projects/{project}/locations/{location}/{tail:(?:endpoints|models|operations).*}",
+            vertex.service.serve,
+        ),
+    ]

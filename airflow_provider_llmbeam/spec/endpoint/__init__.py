@@ -1,0 +1,33 @@
+"""A model server with GPUs, brought up for a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.base import problems_of
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+
+__all__ = ["CloudRunEndpoint", "Endpoint", "VertexEndpoint", "parse_endpoint"]
+
+Endpoint = Annotated[VertexEndpoint | CloudRunEndpoint, Field(discriminator="type")]
+_ENDPOINT: TypeAdapter[VertexEndpoint | CloudRunEndpoint] = TypeAdapter(Endpoint)
+
+
+def parse_endpoint(
+    data: Mapping[str, Any] | VertexEndpoint | CloudRunEndpoint,
+) -> VertexEndpoint | CloudRunEndpoint:
+    """Builds an endpoint from plain data.
+
+    Raises:
+        JobSpecError: Names each field that is wrong, what it got and what it wants.
+    """
+    try:
+        return _ENDPOINT.validate_python(data)
+    except ValidationError as error:
+        found = " ".join(str(problem) for problem in problems_of(error))
+        raise JobSpecError(f"{found} Nothing was started or billed.") from None

@@ -1,0 +1,268 @@
+"""Whether a model fits a GPU: its weights, the KV cache of all sequences at once, and what the server needs.
+
+Everything is in GB of 10^9 bytes. Models that are not in `ARCHITECTURES` are not judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_llmbeam.spec.endpoint.gpu_machine import ACCELERATOR_MEMORY_GB, GpuMachine
+
+#: The part of each GPU that vLLM takes (its default of `--gpu-memory-utilization`).
+GPU_MEMORY_UTILIZATION = 0.9
+#: Per GPU, for activations, CUDA graphs, the vision encoder and the largest logits (262,144 words × 4 bytes × 256
+#: sequences = 0.3 GB). Assumed, not measured.
+OVERHEAD_GB = 2.0
+#: bfloat16, of the weights and of the KV cache.
+BYTES_PER_NUMBER = 2
+#: Of a model that is asked without saying how long its prompts are.
+DEFAULT_LENGTH_TOKENS = 8192
+#: A machine that holds fewer sequences at a time is passed over, unless it is asked for.
+LEAST_DEFAULT_SEQUENCES = 8
+MOST_DEFAULT_SEQUENCES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """What decides how much memory a model takes.
+
+    Attributes:
+        parameters: All of them, vision encoder included.
+        layers: Of attention.
+        global_layers: Those that keep every token; the others keep the last `window_tokens`.
+        attention_heads: Tensor parallelism splits them: their number is divisible by that of the GPUs.
+        key_value_heads: Fewer than there are GPUs are repeated on each.
+        head_dim: Numbers of one key or value.
+        window_tokens: Of a local layer.
+        context_tokens: The longest sequence.
+    """
+
+    parameters: float
+    layers: int
+    global_layers: int
+    attention_heads: int
+    key_value_heads: int
+    head_dim: int
+    window_tokens: int
+    context_tokens: int
+
+
+# Parameters: Gemma 3 Technical Report (arXiv 2503.19786), table 1, the sum of its three columns. Layers, heads and
+# windows: the `text_config` of each model's config.json on the Hugging Face hub, where every sixth layer is global
+# (`sliding_window_pattern` 6).
+ARCHITECTURES = {
+    "gemma-3-1b": Architecture(
+        parameters=1.000e9,
+        layers=26,
+        global_layers=4,
+        attention_heads=4,
+        key_value_heads=1,
+        head_dim=256,
+        window_tokens=512,
+        context_tokens=32_768,
+    ),
+    "gemma-3-4b": Architecture(
+        parameters=4.301e9,
+        layers=34,
+        global_layers=5,
+        attention_heads=8,
+        key_value_heads=4,
+        head_dim=256,
+        window_tokens=1024,
+        context_tokens=131_072,
+    ),
+    "gemma-3-12b": Architecture(
+        parameters=12.188e9,
+        layers=48,
+        global_layers=8,
+        attention_heads=16,
+        key_value_heads=8,
+        head_dim=256,
+        window_tokens=1024,
+        context_tokens=131_072,
+    ),
+    "gemma-3-27b": Architecture(
+        parameters=27.433e9,
+        layers=62,
+        global_layers=10,
+        attention_heads=32,
+        key_value_heads=16,
+        head_dim=128,
+        window_tokens=1024,
+        context_tokens=131_072,
+    ),
+}
+#: Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says.
+_KNOWN = re.compile(r"(?:^|[/@])(gemma-3-(?:1b|4b|12b|27b))-(?:it|pt)/?$")
+
+
+def architecture_of(model: str) -> Architecture | None:
+    """The numbers of a model, by Model Garden's, the hub's, or a bucket's name for it; `None` where unknown."""
+    found = _KNOWN.search(model)
+    return ARCHITECTURES[found[1]] if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySum:
+    """What a model needs of its GPUs together, and what they have.
+
+    Attributes:
+        weights_gb: Of the model.
+        sequence_gb: KV cache of one sequence of full length.
+        sequences: At a time.
+        overhead_gb: Of the server.
+        usable_gb: What the server may take.
+    """
+
+    weights_gb: float
+    sequence_gb: float
+    sequences: int
+    overhead_gb: float
+    usable_gb: float
+
+    @property
+    def needed_gb(self) -> float:
+        """All of it."""
+        return self.weights_gb + self.sequences * self.sequence_gb + self.overhead_gb
+
+    @property
+    def fits(self) -> bool:
+        """Whether it does."""
+        return self.needed_gb <= self.usable_gb
+
+    @property
+    def most_sequences(self) -> int:
+        """How many sequences there is room for."""
+        room = self.usable_gb - self.weights_gb - self.overhead_gb
+        return max(0, int(room / self.sequence_gb))
+
+
+def sequence_bytes(architecture: Architecture, length_tokens: int, gpus: int = 1) -> int:
+    """KV cache of one sequence, on all GPUs together.
+
+    A local layer keeps its window alone: vLLM's hybrid KV cache manager does so for Gemma 3
+    (docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager). With `--disable-hybrid-kv-cache-manager`, or another
+    server, every layer keeps every token: up to six times as much.
+    """
+    per_layer_token = 2 * max(architecture.key_value_heads, gpus) * architecture.head_dim * BYTES_PER_NUMBER
+    local_layers = architecture.layers - architecture.global_layers
+    kept = architecture.global_layers * length_tokens + local_layers * min(
+        length_tokens, architecture.window_tokens
+    )
+    return per_layer_token * kept
+
+
+def memory_sum(
+    architecture: Architecture, machine: GpuMachine, sequences: int, length_tokens: int
+) -> MemorySum | None:
+    """Adds up what a model needs on a machine.
+
+    Returns:
+        `None` where the machine's accelerator is not known.
+    """
+    memory_gb = ACCELERATOR_MEMORY_GB.get(machine.accelerator_type)
+    if memory_gb is None:
+        return None
+    gpus = machine.accelerator_count
+    return MemorySum(
+        weights_gb=architecture.parameters * BYTES_PER_NUMBER / 1e9,
+        sequence_gb=sequence_bytes(architecture, length_tokens, gpus) / 1e9,
+        sequences=sequences,
+        overhead_gb=OVERHEAD_GB * gpus,
+        usable_gb=memory_gb * gpus * GPU_MEMORY_UTILIZATION,
+    )
+
+
+def smallest_machine(
+    model: str, ladder: Sequence[GpuMachine], sequences: int | None, length_tokens: int
+) -> GpuMachine | None:
+    """The first machine of a ladder that a model fits; `None` where none does, or the model is not known."""
+    architecture = architecture_of(model)
+    if architecture is None:
+        return None
+    for machine in ladder:
+        total = memory_sum(architecture, machine, sequences or LEAST_DEFAULT_SEQUENCES, length_tokens)
+        if total is not None and total.fits and architecture.attention_heads % machine.accelerator_count == 0:
+            return machine
+    return None
+
+
+def default_sequences(model: str, machine: GpuMachine, length_tokens: int) -> int | None:
+    """As many sequences as fit, 64 at most; `None` where the model or the accelerator is not known."""
+    architecture = architecture_of(model)
+    total = architecture and memory_sum(architecture, machine, 1, length_tokens)
+    return max(1, min(MOST_DEFAULT_SEQUENCES, total.most_sequences)) if total else None
+
+
+def why_it_cannot_fit(
+    model: str, machine: GpuMachine, sequences: int, length_tokens: int, ladder: Sequence[GpuMachine]
+) -> str | None:
+    """Says, as the second half of a sentence, why a model does not fit a machine, and the ways out.
+
+    Args:
+        model: Its name.
+        machine: Where it should run.
+        sequences: At a time.
+        length_tokens: Of each, prompt and answer together.
+        ladder: Machines to name instead.
+
+    Returns:
+        `None` where it fits, or is not judged.
+    """
+    architecture = architecture_of(model)
+    if architecture is None:
+        return None
+    gpus = machine.accelerator_count
+    if length_tokens > architecture.context_tokens:
+        return (
+            f"has `max_model_length_tokens` of {length_tokens:,}, and {model} takes sequences of at most "
+            f"{architecture.context_tokens:,} tokens"
+        )
+    if architecture.attention_heads % gpus:
+        return (
+            f"has {gpus} GPUs, and the {architecture.attention_heads} attention heads of {model} cannot be "
+            f"divided by that: take a power of two up to {architecture.attention_heads}"
+        )
+    total = memory_sum(architecture, machine, sequences, length_tokens)
+    if total is None or total.fits:
+        return None
+    cache_gb = sequences * total.sequence_gb
+    return (
+        f"needs {total.needed_gb:.1f} GB of GPU memory for {model} and has {total.usable_gb:.1f} GB: "
+        f"{total.weights_gb:.1f} GB of weights ({architecture.parameters / 1e9:.2f} billion parameters × "
+        f"{BYTES_PER_NUMBER} bytes) + {cache_gb:.1f} GB of KV cache (`max_num_seqs` {sequences} × "
+        f"{total.sequence_gb:.2f} GB for `max_model_length_tokens` {length_tokens:,}) + "
+        f"{total.overhead_gb:.1f} GB overhead, on {gpus} × {machine.accelerator_type} of "
+        f"{ACCELERATOR_MEMORY_GB[machine.accelerator_type]} GB, {GPU_MEMORY_UTILIZATION * 100:.0f} % of which "
+        f"vLLM takes; {_ways_out(model, architecture, machine, total, length_tokens, ladder)}"
+    )
+
+
+def _ways_out(
+    model: str,
+    architecture: Architecture,
+    machine: GpuMachine,
+    total: MemorySum,
+    length_tokens: int,
+    ladder: Sequence[GpuMachine],
+) -> str:
+    ways = []
+    if total.most_sequences:
+        ways.append(f"`max_num_seqs` of at most {total.most_sequences}")
+    if length := _longest(architecture, machine, total.sequences, length_tokens):
+        ways.append(f"`max_model_length_tokens` of at most {length:,}")
+    larger = smallest_machine(model, ladder, total.sequences, length_tokens)
+    ways.append(f"a larger or second GPU, e.g. {larger}" if larger else "both fewer and shorter sequences")
+    return f"set {', or '.join(ways)}" if len(ways) > 1 else f"take {ways[0]}"
+
+
+def _longest(architecture: Architecture, machine: GpuMachine, sequences: int, too_long: int) -> int | None:
+    """The longest sequence that fits, in steps of 256 tokens."""
+    for length in range(too_long // 256 * 256, 0, -256):
+        total = memory_sum(architecture, machine, sequences, length)
+        if total is not None and total.fits:
+            return length
+    return None

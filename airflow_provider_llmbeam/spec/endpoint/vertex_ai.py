@@ -1,0 +1,167 @@
+"""An endpoint of Vertex AI, brought up for a job."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.endpoint.gpu_machine import MACHINES, VERTEX_LADDER, GpuMachine
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import architecture_of, smallest_machine
+from airflow_provider_llmbeam.spec.endpoint.served_model import (
+    Location,
+    Project,
+    SecretVersion,
+    ServiceAccount,
+    check_memory,
+    check_token,
+    length_tokens_of,
+    no_field_twice,
+    sequences_of,
+)
+
+
+class VertexEndpoint(SpecModel):
+    """An endpoint of Vertex AI with a model deployed to it.
+
+    Without `machine_type` it is the smallest machine that holds the model, see docs/gpu-memory.md; of a model that
+    is not known there, Model Garden chooses it.
+
+    Attributes:
+        model: Of Model Garden, `google/gemma3@gemma-3-4b-it`, or of the Hugging Face hub, `google/gemma-3-4b-it`.
+        project: Google Cloud project that is billed; left out, that of the Airflow connection or the credentials.
+        locations: Regions, tried in order where one has no such GPU in stock or no quota for it.
+        machine_type: E.g. `g2-standard-12`.
+        accelerator_type: As Vertex AI calls it, e.g. `NVIDIA_L4`; follows from machine types that come with GPUs.
+        accelerator_count: GPUs per replica; the model is split over them.
+        min_replicas: At least; Vertex AI bills them, busy or not.
+        max_replicas: At most.
+        spot: Cheaper machines that may be taken away at any time.
+        dedicated_dns: An address of the endpoint's own: larger requests, longer answers, no neighbours.
+        service_account: Email of the account that the server runs as.
+        network: VPC network that the endpoint is peered with, `projects/NUMBER/global/networks/NAME`.
+        container_image: Of a server of one's own that speaks OpenAI's API, e.g. vLLM; instead of Model Garden.
+        container_args: Added to those that follow from other fields.
+        container_env: Environment of the container. Never a key: whoever may see the model can read it.
+        accept_eula: Whether you agree to the terms of the model; Model Garden deploys Gemma only then.
+        hf_token_secret: Of a gated model of the hub: the version of a secret of Secret Manager that holds a token.
+        max_model_length_tokens: Of a sequence, prompt and answer together. `None`: 8,192 for a known model.
+        max_num_seqs: Sequences under way at once. `None`: as many as the memory holds, 64 at most.
+        expires_after_seconds: From the start on; whatever happened to Airflow, the sweeper deletes it then.
+    """
+
+    type: Literal["vertex"]
+    model: Annotated[str, Field(min_length=1)]
+    project: Project | None = None
+    locations: Annotated[tuple[Location, ...], Field(min_length=1)]
+    machine_type: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)+$")] | None = None
+    accelerator_type: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]+$")] | None = None
+    accelerator_count: Annotated[int, Field(ge=1, le=16)] | None = None
+    min_replicas: Annotated[int, Field(ge=1)] = 1
+    max_replicas: Annotated[int, Field(ge=1)] = 1
+    spot: bool = False
+    dedicated_dns: bool = True
+    service_account: ServiceAccount | None = None
+    network: Annotated[str, Field(pattern=r"^projects/[^/]+/global/networks/[^/]+$")] | None = None
+    container_image: Annotated[str, Field(min_length=1)] | None = None
+    container_args: tuple[str, ...] = ()
+    container_env: dict[str, str] = Field(default_factory=dict)
+    accept_eula: bool = False
+    hf_token_secret: SecretVersion | None = None
+    max_model_length_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    expires_after_seconds: Annotated[int, Field(ge=600)] = 6 * 3600
+
+    _args = field_validator("container_args")(no_field_twice)
+
+    @field_validator("model")
+    @classmethod
+    def _one_of_two_names(cls, model: str) -> str:
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w.-]+)?", model):
+            raise ValueError(
+                "must be a model of Model Garden, 'google/gemma3@gemma-3-4b-it', or of the Hugging Face hub, "
+                "'google/gemma-3-4b-it'"
+            )
+        return model
+
+    @field_validator("container_env")
+    @classmethod
+    def _no_token(cls, variables: dict[str, str]) -> dict[str, str]:
+        if found := sorted({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} & variables.keys()):
+            raise ValueError(f"has {found[0]!r}: name the secret that holds it in `hf_token_secret`")
+        return variables
+
+    @model_validator(mode="after")
+    def _machine_and_accelerator_agree(self) -> Self:
+        known = MACHINES.get(self.machine_type or "")
+        said = (self.accelerator_type, self.accelerator_count)
+        if self.machine_type is None:
+            if said != (None, None):
+                raise ValueError("has an accelerator (`accelerator_type`) and no `machine_type` to put it in")
+            if self.container_image is not None and architecture_of(self.model) is None:
+                raise ValueError(
+                    f"needs `machine_type`: how much memory {self.model} takes is not known, and a container of "
+                    "one's own has no default"
+                )
+        elif known is None:
+            if None in said:
+                raise ValueError(
+                    f"needs `accelerator_type` and `accelerator_count` for `machine_type` {self.machine_type!r}, "
+                    "which does not come with GPUs that are known"
+                )
+        elif said[0] not in (None, known.accelerator_type) or said[1] not in (None, known.accelerator_count):
+            raise ValueError(
+                f"has `machine_type` {self.machine_type!r}, which comes with {known.accelerator_count} × "
+                f"{known.accelerator_type}, and asks for {said[1] or known.accelerator_count} × "
+                f"{said[0] or known.accelerator_type}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _container_or_garden(self) -> Self:
+        if self.container_image is None:
+            if self.container_args or self.container_env:
+                raise ValueError("has `container_args` or `container_env`, which need `container_image`")
+            if self.model.startswith("google/gemma") and "@" in self.model and not self.accept_eula:
+                raise ValueError(
+                    "deploys Gemma, which Model Garden does only for those who agree to its terms "
+                    "(ai.google.dev/gemma/terms): set `accept_eula`"
+                )
+        elif "@" in self.model:
+            raise ValueError(
+                "has `container_image`, which takes a model of the Hugging Face hub, and `model` "
+                f"{self.model!r} is one of Model Garden"
+            )
+        check_token(self.model, self.hf_token_secret)
+        return self
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"has more replicas at least (`min_replicas`, {self.min_replicas}) than at most (`max_replicas`, "
+                f"{self.max_replicas})"
+            )
+        check_memory(self, self.container_args, self.machine, VERTEX_LADDER)
+        return self
+
+    @property
+    def machine(self) -> GpuMachine | None:
+        """What it runs on; `None`: Model Garden chooses."""
+        if self.machine_type is None:
+            return smallest_machine(self.model, VERTEX_LADDER, self.max_num_seqs, self.length_tokens or 1)
+        if known := MACHINES.get(self.machine_type):
+            return known
+        return GpuMachine(self.machine_type, self.accelerator_type or "", self.accelerator_count or 1)
+
+    @property
+    def length_tokens(self) -> int | None:
+        """Of a sequence; `None`: the server chooses."""
+        return length_tokens_of(self)
+
+    @property
+    def sequences(self) -> int | None:
+        """Under way at once; `None`: the server chooses."""
+        return sequences_of(self, self.machine)

@@ -1,0 +1,142 @@
+"""A job in a process of its own, behind the door of the pipeline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_llmbeam import exceptions
+from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+
+class JobProcess:
+    """Runs `python -m airflow_provider_llmbeam.pipeline` and hands its lines to a log as they come.
+
+    The child leads a process group, so that `stop` reaches all of it, and ends by itself when this process dies:
+    it watches a pipe whose other end is held here. (`on_kill` is not called after a kill -9.)
+
+    Args:
+        spec: The job.
+        environment: Added to this process's own, e.g. an API key.
+        log: Receives the child's lines.
+        python: Interpreter of the virtual environment that has Beam; by default this one.
+    """
+
+    #: Between the polite signal and the other one.
+    GRACE_SECONDS = 10
+
+    def __init__(
+        self, spec: JobSpec, environment: Mapping[str, str], log: TaskLog, python: str = sys.executable
+    ) -> None:
+        self._spec = spec
+        self._environment = environment
+        self._log = log
+        self._python = python
+        self._child: subprocess.Popen[str] | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Runs the job to its end.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            LLMBeamError: Of the class that the child reported.
+        """
+        report: dict[str, Any] = self._outcome_of()["report"]
+        return report
+
+    def submit(self, beam_options: Sequence[str] = ()) -> dict[str, str]:
+        """Hands the job to Dataflow.
+
+        Returns:
+            `id`, `name`, `project` and `location` of the job.
+
+        Raises:
+            LLMBeamError: Of the class that the child reported.
+        """
+        job: dict[str, str] = self._outcome_of("--submit", *beam_options)["job"]
+        return job
+
+    def estimate(self, ask_rows: int) -> dict[str, Any]:
+        """Says what the job will take.
+
+        Args:
+            ask_rows: Prompts to ask the model; the job keeps their answers.
+
+        Returns:
+            The estimate.
+
+        Raises:
+            LLMBeamError: Of the class that the child reported.
+        """
+        estimate: dict[str, Any] = self._outcome_of("--estimate", f"--ask={ask_rows}")["estimate"]
+        return estimate
+
+    def _outcome_of(self, *arguments: str) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
+            spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")
+            spec_path.touch(mode=0o600)
+            spec_path.write_text(self._spec.model_dump_json())
+            with self._start(spec_path, result_path, arguments) as child:
+                self._child = child
+                assert child.stdout is not None
+                for line in child.stdout:
+                    self._log.info("%s", line.rstrip())
+            return self._outcome(child.returncode, result_path)
+
+    def stop(self) -> None:
+        """Ends the child and everything it started."""
+        if self._child is None or self._child.poll() is not None:
+            return
+        self._log.warning("Stopping job %r; what was answered is in its journal.", self._spec.name)
+        os.killpg(self._child.pid, signal.SIGTERM)
+        try:
+            self._child.wait(self.GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _start(self, spec_path: Path, result_path: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [
+                self._python,
+                "-m",
+                "airflow_provider_llmbeam.pipeline",
+                f"--spec={spec_path}",
+                f"--result={result_path}",
+                "--child",
+                *arguments,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **self._environment},
+            start_new_session=True,
+        )
+
+    def _outcome(self, exit_code: int, result_path: Path) -> dict[str, Any]:
+        if not result_path.exists():
+            raise JobFailedError(
+                f"Job {self._spec.name!r} ended with {_exit_words(exit_code)} and left no result. What was "
+                f"answered is kept in {self._spec.journal_uri!r}; a retry asks only for the rest."
+            )
+        outcome: dict[str, Any] = json.loads(result_path.read_text())
+        if "error" in outcome:
+            error = getattr(exceptions, outcome["error"]["type"], JobFailedError)
+            raise error(outcome["error"]["message"])
+        return outcome
+
+
+def _exit_words(exit_code: int) -> str:
+    return f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"

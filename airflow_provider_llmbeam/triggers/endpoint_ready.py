@@ -1,0 +1,50 @@
+"""Waits for a model to answer without a worker slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.probe.readiness import ReadinessPoller
+
+
+class EndpointReadyTrigger(SensorTrigger):
+    """Asks a model until it answers in time, and fires one event: `SensorResult.to_event`.
+
+    Args:
+        model: A model spec as plain data, without its key: that is read from the connection.
+        max_latency_seconds: A slower answer is none yet.
+        embeds: Asks for a vector.
+        common: Arguments of `SensorTrigger`.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Mapping[str, Any],
+        max_latency_seconds: float = 30.0,
+        embeds: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.model = model
+        self.max_latency_seconds = max_latency_seconds
+        self.embeds = embeds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        own = {"model": self.model, "max_latency_seconds": self.max_latency_seconds, "embeds": self.embeds}
+        return "airflow_provider_llmbeam.triggers.endpoint_ready.EndpointReadyTrigger", {**own, **self.common}
+
+    def looker(self, log: TaskLog) -> ReadinessPoller:
+        """Makes what asks; it has no lines of its own."""
+        # Here and not above: a Dag file that defers must not load what asks.
+        from airflow_provider_llmbeam.probe.readiness import readiness_poller
+
+        return readiness_poller(
+            self.model, max_latency_seconds=self.max_latency_seconds, embeds=self.embeds, **self.connections
+        )

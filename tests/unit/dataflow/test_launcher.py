@@ -1,0 +1,58 @@
+"""`DataflowLauncher` against the sandbox's Dataflow."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.spec import JobSpec
+
+WHY = "Waiting for the job ended with TaskDeferralTimeout."
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def info(self, event, *args):
+        self.lines.append(event % args)
+
+    warning = error = info
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+@pytest.fixture
+def task(google, log):
+    return DataflowLauncher("google_cloud_default", None, None, log)
+
+
+@pytest.fixture
+def spec(google):
+    return JobSpec.parse(
+        {
+            "name": "nightly",
+            "source": {"uri": "gs://rows/in.jsonl", "key": ["id"]},
+            "prompt": {"template": "t"},
+            "model": {"type": "echo"},
+            "sink": {"uri": "gs://rows/out"},
+            "runner": {"type": "dataflow", "project": google.project, "location": "europe-west1"},
+        }
+    )
+
+
+def test_a_task_that_has_lost_its_job_says_when_none_runs(task, log, spec):
+    task.abandon_left(spec, WHY)
+    assert log.lines == [f"{WHY} No job of this task runs any more."]
+
+
+def test_a_task_that_cannot_look_for_its_job_says_how_to_find_it(task, log, spec, sandbox):
+    sandbox.faults.queue("dataflow.jobs.list", Fault(kind="error", http_status=403))
+    task.abandon_left(spec, WHY)
+    (line,) = log.lines
+    assert line.startswith(f"{WHY} Its job may still be running and billing: ")
+    assert "gcloud dataflow jobs list --status=active --filter=labels.llmbeam-job=nightly-" in line

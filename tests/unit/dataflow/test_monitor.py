@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.dataflow.monitor import JobMonitor
+from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
+from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
+from airflow_provider_llmbeam.polling.poller import Wait, wait
+
+PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 1.0}
+
+
+class ScriptedDataflow:
+    """Shows one state per look; an error among them is raised. A cancelled job is over at the second look."""
+
+    def __init__(self, *looks, counts=(), messages=(), refuses_cancel=False):
+        self.looks, self.counted, self.messages = list(looks), list(counts), messages
+        self.refuses_cancel = refuses_cancel
+        self.cancelled, self.asked = [], []
+
+    def get(self, job_id):
+        self.asked.append(job_id)
+        look = self.looks.pop(0)
+        if isinstance(look, Exception):
+            raise look
+        return look if isinstance(look, DataflowJob) else DataflowJob(job_id, "n-12345678", f"JOB_STATE_{look}")
+
+    def counts(self, job_id, *, running):
+        seen = self.counted.pop(0) if self.counted else Counts()
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
+
+    def error_messages(self, job_id):
+        if isinstance(self.messages, Exception):
+            raise self.messages
+        return self.messages
+
+    def cancel(self, job_id):
+        self.cancelled.append(job_id)
+        if self.refuses_cancel:
+            raise CloudUnavailableError("Google Cloud did not cancel it.")
+        self.looks[:0] = ["CANCELLING", "CANCELLED"]
+
+
+class Waiting:
+    """Waits for a scripted job, on a clock of its own."""
+
+    def __init__(self, dataflow, *, interval=30.0, budget_usd=None):
+        self.now, self.waits, self.lines = 0.0, [], []
+        self.watch = JobMonitor(
+            lambda: dataflow,
+            JobAddress("acme-prod", "europe-west1", "job-1"),
+            poller=JobStateMachine(interval, budget_usd),
+            cost_usd=cost_of_tokens(PRICE),
+            journal_uri="gs://rows/journal/",
+            log=self,
+            now=lambda: self.now,
+        )
+
+    def log(self, level, event, *args):
+        self.lines.append(event % args)
+
+    def sleep(self, seconds):
+        self.waits.append(seconds)
+        self.now += seconds
+
+    def run(self):
+        return wait(self.watch, self.sleep)
+
+
+def test_a_job_is_waited_for_until_it_is_done():
+    waiting = Waiting(ScriptedDataflow("QUEUED", "PENDING", "RUNNING", "RUNNING", "DONE"))
+    ended = waiting.run()
+    assert (ended.outcome, ended.state, ended.error) == ("succeeded", "JOB_STATE_DONE", None)
+    assert waiting.waits == [30] * 4
+
+
+def test_each_state_is_logged_once():
+    waiting = Waiting(ScriptedDataflow("PENDING", "RUNNING", "RUNNING", "DONE"))
+    waiting.run()
+    assert waiting.lines == [
+        f"Dataflow job 'job-1' is in state JOB_STATE_{state}." for state in ("PENDING", "RUNNING", "DONE")
+    ]
+
+
+def test_progress_is_logged_while_it_changes():
+    counts = [Counts(rows=10), Counts(rows=10, answered=6), Counts(rows=10, answered=6)]
+    waiting = Waiting(ScriptedDataflow("RUNNING", "RUNNING", "RUNNING", "DONE", counts=[*counts, counts[-1]]))
+    waiting.run()
+    assert [line.split(" · ")[0] for line in waiting.lines if "rows" in line] == [
+        "rows 0/10 (0%)",
+        "rows 6/10 (60%)",
+    ]
+
+
+def test_a_service_that_is_down_for_a_while_is_waited_for():
+    down = CloudUnavailableError("Google Cloud did not show job 'job-1' (HTTP 503).")
+    waiting = Waiting(ScriptedDataflow("RUNNING", down, down, down, "RUNNING", "DONE"))
+    assert waiting.run().outcome == "succeeded"
+    assert waiting.waits == [30, 30, 60, 120, 30]
+
+
+def test_a_service_that_stays_down_ends_the_wait_and_not_the_job():
+    dataflow = ScriptedDataflow("RUNNING", *[CloudUnavailableError("HTTP 503.")] * 99)
+    ended = Waiting(dataflow).run()
+    assert ended.outcome == "unreachable"
+    assert dataflow.cancelled == []
+    assert "gcloud dataflow jobs cancel job-1 --region=europe-west1 --project=acme-prod" in ended.message
+
+
+def test_a_failed_job_says_why():
+    ended = Waiting(ScriptedDataflow("FAILED", messages=["ValueError: no"])).run()
+    assert "ValueError: no" in ended.message
+
+
+def test_a_failed_job_whose_messages_cannot_be_read_is_a_failed_job():
+    ended = Waiting(ScriptedDataflow("FAILED", messages=CloudUnavailableError("HTTP 503."))).run()
+    assert ended.error_type == "JobFailedError"
+    assert "HTTP 503." in ended.message
+
+
+def test_a_replaced_job_is_followed():
+    updated = DataflowJob("job-1", "n-12345678", "JOB_STATE_UPDATED", replaced_by="job-2")
+    dataflow = ScriptedDataflow("RUNNING", updated, "RUNNING", "DONE")
+    ended = Waiting(dataflow).run()
+    assert ended.job_id == "job-2"
+    assert dataflow.asked == ["job-1", "job-1", "job-2", "job-2"]
+
+
+def test_a_job_over_its_budget_is_cancelled_and_waited_for():
+    dataflow = ScriptedDataflow("RUNNING", "RUNNING", counts=[Counts(), Counts(output_tokens=2_000_000)])
+    waiting = Waiting(dataflow, budget_usd=1.5)
+    ended = waiting.run()
+    assert dataflow.cancelled == ["job-1"]
+    assert (ended.outcome, ended.error_type) == ("over_budget", "BudgetExceededError")
+    assert waiting.waits == [30, 10, 10]
+
+
+def test_a_cancellation_that_is_not_heard_is_asked_for_again_and_not_for_ever():
+    dataflow = ScriptedDataflow(*["RUNNING"] * 200, counts=[Counts(output_tokens=2_000_000)], refuses_cancel=True)
+    ended = Waiting(dataflow, budget_usd=1.5).run()
+    assert len(dataflow.cancelled) > 10
+    assert ended.outcome == "over_budget"
+    assert "may still be running and billing" in ended.message
+
+
+def test_a_budget_that_cannot_be_watched_is_a_failed_look():
+    dataflow = ScriptedDataflow(*["RUNNING"] * 9, counts=[AccessDeniedError("HTTP 403.")] * 9)
+    assert Waiting(dataflow, budget_usd=1.5).run().outcome == "unreachable"
+
+
+def test_without_a_budget_counters_that_cannot_be_read_are_said_once():
+    dataflow = ScriptedDataflow("RUNNING", "RUNNING", "DONE", counts=[AccessDeniedError("HTTP 403.")] * 3)
+    waiting = Waiting(dataflow)
+    assert waiting.run().outcome == "succeeded"
+    assert len([line for line in waiting.lines if "HTTP 403." in line]) == 1
+
+
+def test_an_unknown_state_is_warned_of():
+    waiting = Waiting(ScriptedDataflow("DREAMING", "DREAMING", "DONE"))
+    waiting.run()
+    assert len([line for line in waiting.lines if "does not know" in line]) == 1
+
+
+@pytest.mark.parametrize("interval", [10, 30, 3600])
+def test_a_look_returns_how_long_to_wait(interval):
+    assert Waiting(ScriptedDataflow("RUNNING"), interval=interval).watch.look() == Wait(interval)

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.dataflow.registry import (
+    CLOCK_SECONDS,
+    END_SECONDS,
+    STORE_KEY,
+    JobRegistry,
+    SubmittedJob,
+)
+from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.identity import dataflow_name, identity, labels
+
+REPORT = {"rows": {"read": 3, "answered": 2, "dead_letter": 1}, "spec": {"name": "nightly"}}
+
+
+class Dataflow:
+    """Dataflow and Cloud Storage, as far as a task asks them; a cancelled job ends after three looks."""
+
+    def __init__(self):
+        self.jobs, self.cancelled, self.rows, self.looks = {}, [], 3, 0
+
+    def add(self, spec, job_id, state="JOB_STATE_RUNNING"):
+        self.jobs[job_id] = DataflowJob(job_id, dataflow_name(spec), state, datetime.now(UTC), labels(spec))
+
+    def find(self, wanted, *, active_only=False):
+        found = [job for job in self.jobs.values() if job.name.startswith(wanted)]
+        return [job for job in found if not (active_only and job.is_over)]
+
+    def get(self, job_id):
+        if job_id not in self.jobs:
+            raise CloudNotFoundError(job_id)
+        self.looks += 1
+        if self.jobs[job_id].state == "JOB_STATE_CANCELLING" and self.looks >= 3:
+            self.jobs[job_id] = replace(self.jobs[job_id], state="JOB_STATE_CANCELLED")
+        return self.jobs[job_id]
+
+    def cancel(self, job_id):
+        self.cancelled.append(job_id)
+        self.jobs[job_id] = replace(self.jobs[job_id], state="JOB_STATE_CANCELLING")
+
+    def counts(self, job_id, *, running):
+        return Counts(rows=self.rows)
+
+    def read(self, uri):
+        assert uri == "gs://b/out/report.json"
+        return json.dumps(REPORT)
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def info(self, event, *args):
+        self.lines.append(event % args)
+
+    warning = info
+
+
+class Store(dict):
+    """The task's state store."""
+
+    def set(self, key, value):
+        self[key] = value
+
+    def delete(self, key):
+        self.pop(key, None)
+
+
+@pytest.fixture
+def spec():
+    return JobSpec.parse(
+        {
+            "name": "nightly",
+            "source": {"uri": "gs://b/in.jsonl", "key": ["id"]},
+            "prompt": {"template": "t"},
+            "model": {"type": "echo"},
+            "sink": {"uri": "gs://b/out"},
+            "runner": {"type": "dataflow", "project": "acme-prod", "location": "europe-west1"},
+        }
+    )
+
+
+@pytest.fixture
+def dataflow():
+    return Dataflow()
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+@pytest.fixture
+def jobs(dataflow, store, log):
+    return JobRegistry(dataflow, store, log, sleep=lambda seconds: None)
+
+
+def test_a_first_try_finds_nothing(jobs, spec):
+    assert jobs.find(spec) is None
+
+
+def test_a_retry_attaches_to_the_job_that_lives(jobs, dataflow, store, spec):
+    dataflow.add(spec, "1")
+    found = jobs.find(spec)
+    assert (found.id, found.is_attached) == ("1", True)
+    assert store[STORE_KEY]["id"] == "1"
+    assert dataflow.cancelled == []
+
+
+def test_the_job_of_another_task_is_left_alone(jobs, dataflow, spec):
+    dataflow.add(spec.model_copy(update={"name": "weekly"}), "1")
+    assert jobs.find(spec) is None
+    assert dataflow.cancelled == []
+
+
+def test_a_job_that_was_asked_for_something_else_is_ended_first(jobs, dataflow, log, spec):
+    dataflow.add(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "another"}}), "1")
+    assert jobs.find(spec) is None
+    assert dataflow.cancelled == ["1"]
+    assert dataflow.jobs["1"].is_over
+    assert "asked for something else" in log.lines[0]
+
+
+def test_a_job_that_is_being_cancelled_is_waited_for(jobs, dataflow, spec):
+    dataflow.add(spec, "1", "JOB_STATE_CANCELLING")
+    assert jobs.find(spec) is None
+    assert (dataflow.cancelled, dataflow.jobs["1"].is_over) == ([], True)
+
+
+def test_a_job_in_the_way_that_does_not_end_is_said(dataflow, store, log, spec):
+    waited = []
+    dataflow.add(spec, "1", "JOB_STATE_CANCELLING")
+    dataflow.looks = -(10**6)
+    with pytest.raises(JobFailedError, match=r"'1'.*did not end within 600 s.*nothing else was submitted"):
+        JobRegistry(dataflow, store, log, sleep=waited.append).find(spec)
+    assert sum(waited) == END_SECONDS
+
+
+def test_a_retry_collects_a_job_that_finished_meanwhile(jobs, dataflow, spec):
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
+    dataflow.add(spec, "1", "JOB_STATE_DONE")
+    found = jobs.find(spec)
+    assert (found.id, found.is_attached) == ("1", True)
+
+
+@pytest.mark.parametrize("state", ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"])
+def test_a_job_that_did_not_succeed_is_not_collected(jobs, dataflow, spec, state):
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
+    dataflow.add(spec, "1", state)
+    assert jobs.find(spec) is None
+
+
+def test_a_job_that_dataflow_has_forgotten_is_not_collected(jobs, spec):
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
+    assert jobs.find(spec) is None
+
+
+def test_a_finished_job_of_another_spec_is_not_collected(jobs, dataflow, spec):
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
+    dataflow.add(spec, "1", "JOB_STATE_DONE")
+    assert jobs.find(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "another"}})) is None
+
+
+def test_a_try_killed_before_it_knew_its_job_leaves_it_to_be_collected(jobs, dataflow, store, spec):
+    jobs.intend(spec)
+    dataflow.add(spec, "j1", "JOB_STATE_DONE")
+    found = jobs.find(spec)
+    assert (found.id, found.is_attached) == ("j1", True)
+    assert store[STORE_KEY]["id"] == "j1"
+
+
+def test_a_job_that_was_there_before_the_intent_is_not_collected(dataflow, store, log, spec):
+    jobs = JobRegistry(dataflow, store, log, now=lambda: datetime.now(UTC).timestamp() + CLOCK_SECONDS + 1)
+    dataflow.add(spec, "j1", "JOB_STATE_DONE")
+    jobs.intend(spec)
+    assert jobs.find(spec) is None
+
+
+@pytest.mark.parametrize("state", ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"])
+def test_an_intended_job_that_did_not_succeed_is_not_collected(jobs, dataflow, spec, state):
+    jobs.intend(spec)
+    dataflow.add(spec, "j1", state)
+    assert jobs.find(spec) is None
+
+
+def test_a_clear_after_success_runs_again(jobs, dataflow, spec):
+    job = jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
+    dataflow.add(spec, "1", "JOB_STATE_DONE")
+    assert jobs.collect(job, dataflow) == {"rows": REPORT["rows"]}
+    assert jobs.find(spec) is None
+
+
+def test_without_a_store_a_finished_job_is_run_again(dataflow, log, spec):
+    jobs = JobRegistry(dataflow, None, log)
+    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
+    dataflow.add(spec, "1", "JOB_STATE_DONE")
+    assert jobs.find(spec) is None
+
+
+def test_counts_that_differ_are_said(jobs, dataflow, log, spec):
+    dataflow.rows = 2
+    jobs.collect(SubmittedJob.of(spec, "1", is_attached=False), dataflow)
+    (line,) = log.lines
+    assert line.startswith("Dataflow's counter says that 2 rows were read, the report 3.")
+
+
+def test_a_task_job_survives_a_deferral(spec):
+    job = SubmittedJob.of(spec, "1", is_attached=True)
+    assert SubmittedJob(**json.loads(json.dumps(job.plain()))) == job
+    assert identity(spec.name) in dataflow_name(spec)

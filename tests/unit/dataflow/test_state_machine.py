@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from google.cloud.dataflow_v1beta3 import JobState
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.dataflow.state_machine import (
+    MAX_CANCELLING_SECONDS,
+    MAX_DENIED,
+    MAX_FAILING_SECONDS,
+    MAX_FAILURES,
+    MAX_NOT_FOUND,
+    MAX_WAIT_SECONDS,
+    Follow,
+    JobEnded,
+    JobPollHistory,
+    JobStateMachine,
+    OverBudget,
+)
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, CloudUnavailableError
+from airflow_provider_llmbeam.google_cloud.dataflow_job import PHASES, DataflowJob
+from airflow_provider_llmbeam.polling.poller import Wait
+
+ENDS = {
+    "JOB_STATE_DONE": "succeeded",
+    "JOB_STATE_FAILED": "failed",
+    "JOB_STATE_CANCELLED": "cancelled",
+    "JOB_STATE_DRAINED": "cancelled",
+    "JOB_STATE_UPDATED": "failed",
+}
+GOING = [state.name for state in JobState if state.name not in ENDS]
+ERRORS = st.sampled_from((CloudUnavailableError("503"), CloudNotFoundError("404"), AccessDeniedError("403")))
+
+
+def job(state, **fields):
+    return DataflowJob("job-1", "nightly-12345678", state, **fields)
+
+
+def test_every_state_of_the_client_is_known():
+    assert set(PHASES) == {state.name for state in JobState}
+    assert len(PHASES) == 15
+
+
+@pytest.mark.parametrize("state", GOING)
+def test_a_job_that_goes_on_is_waited_for_without_a_word(state):
+    assert JobStateMachine(30).on_job(job(state), None, 0) == Wait(30)
+
+
+@pytest.mark.parametrize(("state", "outcome"), ENDS.items())
+def test_a_job_that_is_over_ends_the_wait(state, outcome):
+    decision = JobStateMachine(30).on_job(job(state), None, 0)
+    assert isinstance(decision, JobEnded)
+    assert decision.outcome == outcome
+
+
+def test_a_state_that_is_not_known_is_waited_for_and_warned_of_once():
+    poller = JobStateMachine(30)
+    first = poller.on_job(job("JOB_STATE_DREAMING"), None, 0)
+    assert isinstance(first, Wait)
+    assert "'JOB_STATE_DREAMING'" in first.words
+    assert poller.on_job(job("JOB_STATE_DREAMING"), None, 30) == Wait(30)
+
+
+def test_an_updated_job_is_followed():
+    assert JobStateMachine(30).on_job(job("JOB_STATE_UPDATED", replaced_by="job-2"), None, 0) == Follow("job-2")
+
+
+def test_an_updated_job_that_names_no_other_may_run_on():
+    assert JobStateMachine(30).on_job(job("JOB_STATE_UPDATED"), None, 0).may_run
+
+
+@given(st.lists(st.tuples(ERRORS, st.floats(0, 7200)), max_size=60), st.floats(10, 3600))
+def test_failures_in_a_row_always_end_the_wait(errors, interval):
+    poller, now = JobStateMachine(interval), 0.0
+    for number, (error, pause) in enumerate(errors, 1):
+        decision = poller.on_error(error, now)
+        if isinstance(decision, JobEnded):
+            assert decision.outcome in ("failed", "unreachable")
+            return
+        assert interval <= decision.seconds <= max(interval, MAX_WAIT_SECONDS)
+        assert number < MAX_FAILURES or now - poller.memory.failing_since < MAX_FAILING_SECONDS
+        now += max(pause, decision.seconds)
+    assert len(errors) < MAX_FAILURES + MAX_FAILING_SECONDS / interval
+
+
+@given(st.lists(ERRORS, max_size=MAX_DENIED - 1))
+def test_a_look_that_sees_the_job_forgets_the_failures_before(errors):
+    poller = JobStateMachine(30)
+    for now, error in enumerate(errors):
+        poller.on_error(error, now)
+    poller.on_job(job("JOB_STATE_RUNNING"), None, 100)
+    assert poller.memory == JobPollHistory()
+
+
+def test_the_wait_doubles_with_each_failure_up_to_five_minutes():
+    poller = JobStateMachine(30)
+    waits = [poller.on_error(CloudUnavailableError("503"), now).seconds for now in range(7)]
+    assert waits == [30, 60, 120, 240, 300, 300, 300]
+
+
+def test_ten_quick_failures_are_not_enough_to_give_up():
+    poller = JobStateMachine(30)
+    decisions = [poller.on_error(CloudUnavailableError("503"), now) for now in range(20)]
+    assert all(isinstance(decision, Wait) for decision in decisions)
+    last = poller.on_error(CloudUnavailableError("503"), MAX_FAILING_SECONDS)
+    assert last.outcome == "unreachable"
+    assert last.may_run
+    assert "21 times in a row" in last.reason
+    assert "may still be running and billing" in last.reason
+
+
+def test_a_job_that_dataflow_does_not_know_fails_after_some_tries():
+    poller = JobStateMachine(30)
+    decisions = [poller.on_error(CloudNotFoundError("404"), now) for now in range(MAX_NOT_FOUND)]
+    assert [type(decision) for decision in decisions] == [Wait] * (MAX_NOT_FOUND - 1) + [JobEnded]
+    assert decisions[-1].outcome == "failed"
+
+
+def test_a_refused_permission_ends_the_wait_sooner():
+    poller = JobStateMachine(30)
+    decisions = [poller.on_error(AccessDeniedError("403"), now) for now in range(MAX_DENIED)]
+    assert [type(decision) for decision in decisions] == [Wait] * (MAX_DENIED - 1) + [JobEnded]
+    assert decisions[-1].outcome == "unreachable"
+
+
+def test_refusals_between_other_failures_do_not_add_up():
+    poller = JobStateMachine(30)
+    for now in range(MAX_DENIED * 2):
+        error = AccessDeniedError("403") if now % 2 else CloudUnavailableError("503")
+        assert isinstance(poller.on_error(error, now), Wait)
+
+
+def test_a_job_over_its_budget_is_cancelled_until_its_state_shows_it():
+    poller = JobStateMachine(30, budget_usd=5)
+    assert poller.on_job(job("JOB_STATE_RUNNING"), 5.0, 0) == Wait(30)
+    assert poller.on_job(job("JOB_STATE_RUNNING"), 5.01, 30) == OverBudget(5.01)
+    assert poller.on_job(job("JOB_STATE_RUNNING"), 5.02, 40) == OverBudget(5.02)
+    assert poller.on_job(job("JOB_STATE_CANCELLING"), None, 50) == Wait(10)
+    end = poller.on_job(job("JOB_STATE_CANCELLED"), None, 60)
+    assert end.outcome == "over_budget"
+    assert "$5.02" in end.reason
+    assert "$5.00" in end.reason
+    assert not end.may_run
+
+
+def test_a_poller_that_starts_anew_knows_a_cancelled_job_that_was_over_its_budget():
+    assert JobStateMachine(30, budget_usd=5).on_job(job("JOB_STATE_CANCELLED"), 6, 0).outcome == "over_budget"
+
+
+def test_a_job_that_is_done_may_have_cost_more():
+    assert JobStateMachine(30, budget_usd=5).on_job(job("JOB_STATE_DONE"), 6, 0).outcome == "succeeded"
+
+
+def test_a_job_that_does_not_end_when_cancelled_is_not_waited_for_without_end():
+    poller = JobStateMachine(30, budget_usd=5)
+    poller.on_job(job("JOB_STATE_RUNNING"), 6, 0)
+    end = poller.on_job(job("JOB_STATE_CANCELLING"), 6, MAX_CANCELLING_SECONDS + 1)
+    assert end.outcome == "over_budget"
+    assert end.may_run
+
+
+def test_without_a_budget_no_cost_is_too_much():
+    assert JobStateMachine(30).on_job(job("JOB_STATE_RUNNING"), 1e9, 0) == Wait(30)
+
+
+@given(st.lists(ERRORS, max_size=5))
+def test_what_is_remembered_survives_json(errors):
+    poller = JobStateMachine(30)
+    for now, error in enumerate(errors):
+        poller.on_error(error, now)
+    assert JobPollHistory.from_dict(json.loads(json.dumps(poller.memory.to_dict()))) == poller.memory

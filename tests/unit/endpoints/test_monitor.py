@@ -1,0 +1,209 @@
+"""The hooks of Vertex AI and Cloud Run, with Google's own clients, on the sandbox: tries that end half-way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
+from airflow_provider_llmbeam.endpoints.monitor import ProvisioningResult
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platforms import platform_factory
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
+from airflow_provider_llmbeam.endpoints.teardown import remove
+from airflow_provider_llmbeam.polling.poller import Wait, wait
+from airflow_provider_llmbeam.sandbox import Fault, Sandbox
+from airflow_provider_llmbeam.spec import parse_endpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
+from airflow_provider_llmbeam.spec.identity import identity
+from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
+
+SECONDS = 0.4
+GARDEN = {"type": "vertex", "model": "google/gemma3@gemma-3-4b-it", "accept_eula": True}
+CONTAINER = {
+    "type": "vertex",
+    "model": "Qwen/Qwen3-4B",
+    "container_image": "vllm/vllm-openai:v0.11.0",
+    "machine_type": "g2-standard-12",
+}
+CLOUD_RUN = {"type": "cloud_run", "model": "Qwen/Qwen3-4B"}
+KINDS = {"garden": GARDEN, "container": CONTAINER, "cloud_run": CLOUD_RUN}
+KEY = identity("gpu-0123456789ab")
+log = logging.getLogger(__name__)
+
+
+@pytest.fixture
+def sandbox():
+    """A cloud that takes its time."""
+    with Sandbox(endpoint_seconds=SECONDS) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def trigger(google):
+    """Makes what brings up an endpoint, as one try of a task does."""
+
+    def make(kind, attempt="1", locations=("us-central1",), **arguments):
+        spec = parse_endpoint({**kind, "project": google.project, "locations": locations})
+        now = time.time()
+        labels = endpoint_labels(KEY, expires_at=now + 60, dag_id="d", run_id="r", attempt=attempt)
+        return EndpointTrigger(
+            endpoint=spec.model_dump(mode="json"),
+            key=KEY,
+            labels=labels,
+            memory=arguments.pop("memory", ProvisioningHistory(now).to_dict()),
+            poll_interval_seconds=0.1,
+            ready_within_seconds=arguments.pop("ready_within_seconds", 60.0),
+            **arguments,
+        )
+
+    return make
+
+
+def site_of(trigger, kind="vertex"):
+    return platform_factory(kind, trigger.endpoint["project"], "google_cloud_default", None)("us-central1")
+
+
+def looked(watch, times):
+    """As far as a try came that was killed after so many looks."""
+    for _ in range(times):
+        seen = watch.look()
+        if isinstance(seen, ProvisioningResult):
+            return
+        time.sleep(seen.seconds)
+
+
+def is_empty(sandbox):
+    return not (sandbox.endpoints or sandbox.models or sandbox.services or sandbox.bill.running)
+
+
+@pytest.mark.parametrize("looks", range(0, 24, 3))
+def test_a_try_goes_on_wherever_the_one_before_was_killed(sandbox, trigger, kind, looks):
+    looked(trigger(kind, "1").watch(log), looks)
+    ended = wait(trigger(kind, "2").watch(log))
+    assert ended.outcome == "ready", ended.message
+    (left,) = [*sandbox.endpoints, *sandbox.services]
+    assert left["labels"]["llmbeam-try"] == "2"
+    made = [line.name for line in (*sandbox.bill.lines, *sandbox.bill.running)]
+    assert len(set(made)) == 1
+    if kind["type"] == "vertex":
+        assert len(made) == 1, "a GPU was paid for twice"
+
+
+@pytest.mark.parametrize("looks", range(1, 24, 4))
+def test_a_try_that_is_abandoned_takes_all_of_it_along(sandbox, trigger, kind, looks, caplog):
+    watch = trigger(kind).watch(log)
+    looked(watch, looks)
+    watch.abandon("The task was killed.", within_seconds=30.0)
+    assert is_empty(sandbox)
+    assert "The task was killed. What was made is deleted: nothing bills." in caplog.text
+
+
+@pytest.mark.parametrize("looks", [1, 4, 9])
+def test_a_teardown_removes_what_is_still_on_its_way(sandbox, trigger, kind, looks):
+    made = trigger(kind)
+    looked(made.watch(log), looks)
+    assert remove(site_of(made, kind["type"]), KEY, within_seconds=30.0, log=log) is None
+    time.sleep(2 * SECONDS)
+    assert is_empty(sandbox)
+
+
+def test_an_abandoned_try_leaves_alone_what_a_later_one_took_over(sandbox, trigger, kind):
+    first = trigger(kind, "1").watch(log)
+    wait(first)
+    second = trigger(kind, "2").watch(log)
+    wait(second)
+    first.abandon("The task was cleared.", within_seconds=5.0)
+    assert [*sandbox.endpoints, *sandbox.services]
+    assert sandbox.bill.running or kind is CLOUD_RUN
+    assert first.look().outcome == "failed"
+
+
+def test_what_an_abandoned_try_could_not_remove_is_said_to_bill(sandbox, trigger, caplog):
+    watch = trigger(GARDEN).watch(log)
+    wait(watch)
+    sandbox.faults.queue("vertex.endpoints.undeployModel", *[Fault(kind="error", http_status=400)] * 20)
+    watch.abandon("The task was killed.", within_seconds=0.0)
+    assert "is still billing, about $1.15 an hour" in caplog.text
+    assert "gcloud ai endpoints undeploy-model" in caplog.text
+
+
+def test_an_endpoint_that_is_not_up_in_time_is_removed(sandbox, trigger, kind):
+    ended = wait(trigger(kind, ready_within_seconds=0.2).watch(log))
+    assert ended.outcome == "failed"
+    assert "(`ready_within_seconds`)" in ended.message
+    assert is_empty(sandbox)
+
+
+def test_a_deployment_whose_reply_got_lost_is_found_again(sandbox, trigger, kind):
+    create = {"vertex": "vertex.modelGarden.deploy", "cloud_run": "run.services.create"}[kind["type"]]
+    create = "vertex.endpoints.create" if kind is CONTAINER else create
+    sandbox.faults.queue(create, Fault(kind="error", http_status=503))
+    assert wait(trigger(kind).watch(log)).outcome == "ready"
+
+
+def test_a_trigger_is_made_again_from_what_it_serialises(trigger):
+    made = trigger(GARDEN, impersonation_chain=("a@x.iam", "b@x.iam"))
+    arguments = made.serialize()[1]
+    assert EndpointTrigger(**arguments).serialize()[1] == arguments
+    assert arguments["impersonation_chain"] == ["a@x.iam", "b@x.iam"]
+
+
+def test_a_trigger_fires_once_and_a_killed_one_removes(sandbox, trigger, monkeypatch, kind):
+    monkeypatch.setattr("airflow_provider_llmbeam.triggers.endpoint.FIRST_LOOK_SECONDS", 0.0)
+
+    async def run():
+        made = trigger(kind)
+        (event,) = [event.payload async for event in made.run()]
+        await made.cleanup()
+        assert [*sandbox.endpoints, *sandbox.services], "a triggerer that stops leaves the endpoint alone"
+        await made.on_kill()
+        return ProvisioningResult.from_event(event)
+
+    assert asyncio.run(run()).outcome == "ready"
+    assert is_empty(sandbox)
+
+
+def test_a_trigger_that_was_not_started_yet_removes_too(sandbox, trigger):
+    before = trigger(CONTAINER).watch(log)
+    looked(before, 3)
+    asyncio.run(trigger(CONTAINER, memory=before.provisioner.memory.to_dict()).on_kill())
+    assert is_empty(sandbox)
+
+
+def test_resources_carry_who_made_them_and_until_when(sandbox, trigger, kind):
+    wait(trigger(kind).watch(log))
+    (made,) = [*sandbox.endpoints, *sandbox.services]
+    assert set(made["labels"]) == {f"llmbeam-{name}" for name in ("key", "expires", "dag", "run", "try")}
+    for model in sandbox.models:
+        assert model["labels"] == made["labels"]
+
+
+def test_a_try_that_was_given_up_in_the_middle_of_a_look_asks_for_nothing_more(sandbox, trigger, kind):
+    watch = trigger(kind).watch(log)
+    watch.look()
+    watch.abandon("The task was killed.", within_seconds=30.0)
+    assert watch.look().message.endswith("was given up.")
+    assert is_empty(sandbox)
+
+
+def test_the_first_look_makes_nothing_that_the_spec_of_another_try_would_not_find(trigger):
+    made = trigger(CLOUD_RUN)
+    spec = parse_endpoint(made.endpoint)
+    site = site_of(made, "cloud_run")
+    seen = site.look(EndpointPlan(spec, KEY, made.labels), None)
+    assert (seen.is_empty, seen.missing) == (True, "service")
+    assert isinstance(made.watch(log).look(), Wait)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from airflow_provider_llmbeam.engine.pacing.gate import Gate, Slots
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
+
+
+def test_a_retry_passes_the_fresh_ones_that_wait(run):
+    async def scenario() -> list[str]:
+        gate, order = Gate(Governor(requests_per_minute=60), asyncio.get_running_loop().time), []
+
+        async def go(name: str, is_retry: bool) -> None:
+            await gate.pass_through(1, is_retry=is_retry)
+            order.append(name)
+
+        fresh = [asyncio.create_task(go(f"fresh {number}", False)) for number in range(5)]
+        await asyncio.sleep(1.5)
+        retry = asyncio.create_task(go("retry", True))
+        await asyncio.gather(retry, *fresh)
+        assert gate.waited_seconds == pytest.approx(5, abs=1)
+        return order
+
+    order = run(scenario())
+    assert order.index("retry") <= 3
+    assert [name for name in order if name != "retry"] == [f"fresh {number}" for number in range(5)]
+
+
+def test_who_is_dismissed_waits_no_longer(run):
+    async def scenario() -> float:
+        clock = asyncio.get_running_loop().time
+        gate = Gate(Governor(requests_per_minute=1), clock)
+        waiting = [asyncio.create_task(gate.pass_through(1, is_retry=number % 2 > 0)) for number in range(20)]
+        await asyncio.sleep(0.5)
+        waiting[-1].cancel()
+        gate.dismiss()
+        began = clock()
+        await asyncio.wait(waiting)
+        return clock() - began
+
+    assert run(scenario()) == 0
+
+
+def test_places_are_never_more_than_the_limit_of_the_moment(run):
+    async def scenario() -> None:
+        limit, taken, peaks = 4, 0, []
+        slots = Slots(lambda: limit)
+
+        async def work() -> None:
+            nonlocal taken
+            async with slots:
+                taken += 1
+                peaks.append((taken, limit))
+                await asyncio.sleep(1)
+                taken -= 1
+
+        first = [asyncio.create_task(work()) for _ in range(12)]
+        await asyncio.sleep(0.5)
+        limit = 2
+        await asyncio.gather(*first)
+        assert max(peak for peak, at in peaks if at == 2) == 2
+        limit = 6
+        await asyncio.gather(*(work() for _ in range(12)))
+        assert max(peak for peak, _ in peaks) == 6
+        assert taken == 0
+        assert len(peaks) == 24
+
+    run(scenario())
+
+
+def test_a_cancelled_waiter_takes_nobodys_place(run):
+    async def scenario() -> int:
+        slots, done = Slots(lambda: 1), 0
+
+        async def work() -> None:
+            nonlocal done
+            async with slots:
+                await asyncio.sleep(1)
+                done += 1
+
+        tasks = [asyncio.create_task(work()) for _ in range(4)]
+        await asyncio.sleep(0.5)
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return done
+
+    assert run(scenario()) == 3
+
+
+def test_spreading_over_the_latency_is_no_throttling(run):
+    async def scenario() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        gate = Gate(Governor(requests_per_minute=60_000), loop.time)
+        gate.answered(latency_seconds=2.1, places=2)
+        started = loop.time()
+        await asyncio.gather(*(gate.pass_through(1, is_retry=False) for _ in range(11)))
+        return loop.time() - started, gate.waited_seconds
+
+    seconds, throttled_seconds = run(scenario())
+    assert seconds == pytest.approx(10, abs=0.2)
+    assert throttled_seconds < 0.2

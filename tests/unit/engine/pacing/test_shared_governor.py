@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "sub" / "governor"
+
+
+def shared(path, **limits):
+    return SharedGovernor(Governor(**(limits or {"requests_per_minute": 600})), path)
+
+
+def test_two_governors_of_one_file_give_out_one_quota(path):
+    first, second = shared(path), shared(path)
+    admitted, now = 0, 100.0
+    while now < 110:
+        waits = [governor.admit(now, 1) for governor in (first, second)]
+        admitted += waits.count(0)
+        now += max(min(waits), 0.01)
+    assert admitted == pytest.approx(100, abs=5)
+
+
+def test_a_429_of_one_holds_the_other(path):
+    first, second = shared(path), shared(path)
+    first.admit(100.0, 1)
+    first.rejected(100.0, 5.0)
+    assert second.admit(101.0, 1) == pytest.approx(4.0)
+
+
+def test_tokens_that_one_gives_back_are_free_for_the_other(path):
+    first, second = shared(path, tokens_per_minute=60_000), shared(path, tokens_per_minute=60_000)
+    first.admit(100.0, 1000)
+    assert second.admit(100.0, 500) == pytest.approx(0.5)
+    first.settle(1000, 500, is_answered=True)
+    assert second.admit(100.0, 500) == 0
+
+
+def test_a_state_that_nobody_used_for_long_or_from_another_boot_is_forgotten(path):
+    first = shared(path)
+    first.admit(100_000.0, 1)
+    first.rejected(100_000.0, 500.0)
+    assert shared(path).admit(100_001.0, 1) > 400
+    assert shared(path).admit(101_000.0, 1) == 0
+    first.rejected(101_000.0, 500.0)
+    assert shared(path).admit(5.0, 1) == 0
+
+
+def test_a_process_killed_while_it_holds_the_lock_leaves_it_free(path):
+    code = (
+        "import sys, fcntl, os, time\n"
+        "file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+        "fcntl.flock(file, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"
+    )
+    governor = shared(path)
+    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    started = time.monotonic()
+    governor.admit(100.0, 1)
+    assert time.monotonic() - started < 1
+    governor.close()
+
+
+def test_other_limits_have_another_file_and_the_same_the_same():
+    assert shared_path("gemini", 600, None) == shared_path("gemini", 600, None)
+    assert shared_path("gemini", 600, None) != shared_path("gemini", 300, None)

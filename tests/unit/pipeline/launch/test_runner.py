@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    SetupOptions,
+    StandardOptions,
+    WorkerOptions,
+)
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.launch.runner import EXPERIMENTS, runner_of
+from airflow_provider_llmbeam.spec.identity import dataflow_name
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+JOB = JobSpec.parse(
+    {
+        "name": "n",
+        "source": {"uri": "gs://b/rows.jsonl", "key": ["id"]},
+        "prompt": {"template": "t"},
+        "model": {"type": "echo"},
+        "sink": {"uri": "gs://b/out"},
+    }
+)
+
+
+def on_dataflow(**runner: Any) -> JobSpec:
+    given = {"type": "dataflow", "project": "proj-1", "location": "europe-west1", **runner}
+    return JobSpec.parse({**JOB.model_dump(), "runner": given})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--runner=DirectRunner"],
+        ["--runner", "FnApiRunner"],
+        ["--runner=directrunner"],
+        ["--runner=direct"],
+        ["--runner=apache_beam.runners.direct.DirectRunner"],
+    ],
+    ids=str,
+)
+def test_a_local_job_never_downloads_a_runner(options: list[str]) -> None:
+    """Beam takes each of these names for its own default, which may be a binary from the network."""
+    runner, _ = runner_of(JOB, options)
+    assert isinstance(runner, FnApiRunner)
+
+
+@pytest.mark.parametrize("name", ["DataflowRunner", "FlinkRunner", "PrismRunner"])
+def test_another_runner_is_left_to_the_options(name: str) -> None:
+    runner, options = runner_of(JOB, [f"--runner={name}"])
+    assert runner is None
+    assert options.view_as(StandardOptions).runner == name
+
+
+def test_every_other_option_is_passed_on() -> None:
+    _, options = runner_of(JOB, ["--temp_location=gs://b/tmp"])
+    assert isinstance(options, PipelineOptions)
+    assert options.get_all_options()["temp_location"] == "gs://b/tmp"
+
+
+def test_options_of_the_process_are_not_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["x", "--runner=DataflowRunner"])
+    runner, _ = runner_of(JOB, [])
+    assert isinstance(runner, FnApiRunner)
+
+
+def test_the_spec_of_dataflow_becomes_options_of_beam() -> None:
+    spec = on_dataflow(
+        machine_type="n2-standard-2",
+        num_workers=2,
+        max_workers=7,
+        service_account="workers@proj-1.iam.gserviceaccount.com",
+        subnetwork="regions/europe-west1/subnetworks/private",
+        use_public_ips=False,
+        labels={"team": "search"},
+        flexrs="cost_optimized",
+        max_runtime_seconds=7200,
+        options={"disk_size_gb": 50, "experiments": ["one", "two"], "enable_hot_key_logging": False},
+    )
+    runner, options = runner_of(spec, [], Path("/p/worker.whl"))
+    cloud, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
+    assert runner is None
+    assert options.view_as(StandardOptions).runner == "DataflowRunner"
+    assert (cloud.project, cloud.region, cloud.job_name) == ("proj-1", "europe-west1", dataflow_name(spec))
+    assert cloud.temp_location == "gs://b/out/.llmbeam/n/dataflow/"
+    assert cloud.staging_location == "gs://b/out/.llmbeam/n/dataflow/staging"
+    assert cloud.service_account_email == "workers@proj-1.iam.gserviceaccount.com"
+    assert cloud.flexrs_goal == "COST_OPTIMIZED"
+    assert cloud.dataflow_service_options == ["max_workflow_runtime_walltime_seconds=7200"]
+    assert {label.partition("=")[0] for label in cloud.labels} == {"team", "llmbeam-job", "llmbeam-spec"}
+    assert (workers.machine_type, workers.num_workers, workers.max_num_workers) == ("n2-standard-2", 2, 7)
+    assert workers.subnetwork == "regions/europe-west1/subnetworks/private"
+    assert workers.use_public_ips is False
+    assert workers.disk_size_gb == 50
+    assert options.view_as(DebugOptions).experiments == [*EXPERIMENTS, "one", "two"]
+    assert options.view_as(SetupOptions).extra_packages == ["/p/worker.whl"]
+
+
+def test_dataflow_needs_a_project() -> None:
+    with pytest.raises(JobSpecError, match=r"`runner.project`: this field is needed"):
+        runner_of(on_dataflow(project=None), [])
+
+
+def test_the_command_line_has_the_last_word() -> None:
+    _, options = runner_of(on_dataflow(machine_type="n2-standard-2"), ["--machine_type=e2-small"])
+    assert options.view_as(WorkerOptions).machine_type == "e2-small"

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import apache_beam as beam
+import pytest
+from apache_beam.metrics.execution import MetricsContainer, MetricsEnvironment
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.runners.worker import statesampler
+from apache_beam.utils.counters import CounterFactory
+
+from airflow_provider_llmbeam.counts import NAMESPACE, Counts
+from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.build import build
+from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, CountingDoFn, count, counts_of
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
+from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.spec import EchoModel, JobSpec, Limits
+
+
+def named(counters: dict[str, int]) -> Counts:
+    return Counts(**{name: counters.get(name, 0) for name in get_args(Count)})
+
+
+class Bundle:
+    """What a runner keeps for a bundle's thread."""
+
+    def __init__(self) -> None:
+        self._container = MetricsContainer("step")
+
+    def counts(self) -> Counts:
+        counters = self._container.get_cumulative().counters
+        return named(
+            {key.metric.name: value for key, value in counters.items() if key.metric.namespace == NAMESPACE}
+        )
+
+
+@pytest.fixture
+def bundle() -> Iterator[Bundle]:
+    found = Bundle()
+    sampler = statesampler.StateSampler("test", CounterFactory())
+    statesampler.set_current_tracker(sampler)
+    state = sampler.scoped_state("step", "process", metrics_container=found._container)
+    sampler.start()
+    try:
+        with state:
+            assert MetricsEnvironment.current_container() is found._container
+            yield found
+    finally:
+        sampler.stop()
+        statesampler.set_current_tracker(None)
+
+
+def test_every_count_has_a_counter(bundle: Bundle) -> None:
+    everything = Counts(*range(1, 10))
+    count(everything)
+    assert bundle.counts() == PROGRESS.snapshot() == everything
+
+
+def test_a_batch_is_counted_as_its_engine_works(completion) -> None:
+    batch = BatchCounts()
+    batch.sent()
+    batch.rejected(1.0)
+    assert batch.take() == Counts(requests=1, rejections=1)
+    batch.sent()
+    batch.finished(Prompt("a"), completion(input_tokens=10, output_tokens=3))
+    batch.finished(Prompt("b"), Failure(kind="blocked", message="no", input_tokens=5))
+    assert batch.take() == Counts(requests=1, answered=1, died=1, input_tokens=15, output_tokens=3)
+    assert batch.take() == Counts()
+
+
+def test_what_an_earlier_try_was_given_counts_as_it_would_have(completion) -> None:
+    known = [completion(attempts=2, rejections=3, input_tokens=7, output_tokens=1), completion(attempts=0)]
+    assert counts_of(known) == Counts(answered=2, requests=5, rejections=3, input_tokens=17, output_tokens=4)
+
+
+def test_a_step_moves_its_counters_now_and_then_and_at_the_end(bundle: Bundle) -> None:
+    step = CountingDoFn()
+    step.start_bundle()
+    for _ in range(step.MOVE_EVERY + 1):
+        step.count("rows")
+    assert bundle.counts() == Counts(rows=step.MOVE_EVERY)
+    step.count("duplicates", 5)
+    step.finish_bundle()
+    step.finish_bundle()
+    assert bundle.counts() == PROGRESS.snapshot() == Counts(rows=step.MOVE_EVERY + 1, duplicates=5)
+
+
+def test_what_a_failed_bundle_left_is_not_counted(bundle: Bundle) -> None:
+    step = CountingDoFn()
+    step.start_bundle()
+    step.count("rows")
+    step.start_bundle()
+    step.finish_bundle()
+    assert bundle.counts() == Counts()
+
+
+def test_counters_move_while_a_batch_runs(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the bundle's thread has counted is looked at from another, as a runner does."""
+    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.engine_thread.SIGNAL_SECONDS", 0.02)
+    handler = LLMModelHandler(EchoModel(type="echo", latency_seconds=0.05), limits=Limits(max_in_flight=4))
+    seen: list[Counts] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            seen.append(bundle.counts())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    handler.run_inference([f"row {number}" for number in range(40)], handler.load_model())
+    over.set()
+    watcher.join()
+    midway = [now for now in seen if 0 < now.answered < 40]
+    assert len({now.answered for now in midway}) > 3
+    assert all(now.requests >= now.answered and now.input_tokens > 0 for now in midway)
+    after = bundle.counts()
+    assert (after.answered, after.requests, after.died) == (40, 40, 0)
+
+
+def run(spec: JobSpec) -> tuple[Counts, dict[str, Any]]:
+    pipeline = beam.Pipeline(runner="apache_beam.runners.portability.fn_api_runner.FnApiRunner")
+    build(pipeline, spec)
+    result = pipeline.run()
+    result.wait_until_finish()
+    counters: dict[str, int] = {}
+    for found in result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]:
+        name = found.key.metric.name
+        counters[name] = counters.get(name, 0) + found.committed
+    return named(counters), json.loads(Path(spec.output_uri, "report.json").read_text())
+
+
+def agrees(counts: Counts, report: dict[str, Any]) -> None:
+    rows, origins = report["rows"], report["origins"]
+    assert counts.rows == rows["read"]
+    assert counts.resumed == origins["resumed"] + origins["cached"]
+    assert counts.answered == origins["fresh"] + origins["repaired"]
+    assert counts.done == rows["read"]
+    assert counts.requests == report["requests"]["sent"]
+    assert counts.rejections == report["requests"]["rejected"]
+    assert counts.input_tokens == report["tokens"]["input"]
+    assert counts.output_tokens == report["tokens"]["output"]
+
+
+def test_the_counters_of_a_job_are_those_of_its_report(job, tmp_path: Path, sandbox) -> None:
+    lines = [json.dumps({"id": number, "text": f"row {number % 30}"}) for number in range(40)]
+    lines += ['{"id": 40}', '{"text": "no key"}', "no JSON", json.dumps({"id": 0, "text": "a second row 0"})]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("\n".join(lines))
+    spec = job(
+        source={"uri": str(source), "key": ["id"], "on_duplicate_key": "dead_letter"},
+        model={"type": "gemini", "base_url": sandbox.gemini_url},
+        limits={"max_dead_letter_ratio": 1.0},
+        sink={"uri": str(tmp_path / "out")},
+    )
+    sandbox.faults.queue("gemini.generateContent", *[Fault(kind="rate-limit", retry_delay_seconds=0.1)] * 2)
+    sandbox.faults.queue("gemini.generateContent", Fault(kind="error", http_status=400, message="no"))
+    counts, report = run(spec)
+    agrees(counts, report)
+    # Four rows have no prompt, the other 40 have 31 prompts, and one prompt is refused.
+    assert (counts.rows, counts.duplicates, counts.answered, counts.died) == (44, 9, 30, 5)
+    assert (counts.requests, counts.rejections) == (33, 2)
+    assert PROGRESS.snapshot() == counts
+    PROGRESS.reset()
+    again, report = run(spec)
+    agrees(again, report)
+    assert (again.answered, again.died, again.requests) == (1, 4, 1)
+    assert again.resumed + again.duplicates == 39
+    assert PROGRESS.snapshot() == again
+
+
+def test_a_bundle_that_the_runner_repeats_counts_what_was_answered_before(tmp_path: Path) -> None:
+    """What the first try has counted is thrown away with it."""
+    first, second = (LLMModelHandler(EchoModel(type="echo"), journal_uri=f"{tmp_path}/") for _ in range(2))
+    first.run_inference(["a", "b"], first.load_model())
+    once = PROGRESS.snapshot()
+    PROGRESS.reset()
+    second.run_inference(["a", "b"], second.load_model())
+    assert PROGRESS.snapshot() == once
+    assert once.answered == once.requests == 2

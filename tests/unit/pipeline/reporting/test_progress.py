@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.counts import Counts, progress_line
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Progress, shown_progress
+from airflow_provider_llmbeam.spec import Price
+
+
+def test_a_line_says_where_the_job_stands() -> None:
+    now = Counts(2000, 400, 50, 540, 10, requests=700, rejections=7, input_tokens=1_234_000, output_tokens=567)
+    assert progress_line(now, 12.5) == (
+        "rows 1,000/2,000 (50%) · 12.5 rows/s · 1,234,567 tokens · 7 × 429 (1.0%) · 10 failed · ETA 1 min 20 s"
+    )
+
+
+def test_before_the_first_row_there_is_no_share() -> None:
+    assert progress_line(Counts(), 0.0) == "rows 0/0 · 0.0 rows/s · 0 tokens · 0 × 429 · 0 failed"
+
+
+@pytest.mark.parametrize(("now", "rate"), [(Counts(rows=9, answered=9), 1.0), (Counts(rows=9), 0.0)])
+def test_there_is_no_eta_when_all_is_done_or_nothing_moves(now: Counts, rate: float) -> None:
+    assert "ETA" not in progress_line(now, rate)
+
+
+@pytest.mark.parametrize(
+    ("left", "eta"),
+    [
+        (1, "1 s"),
+        (59, "59 s"),
+        (60, "1 min 00 s"),
+        (61, "1 min 01 s"),
+        (3600, "1 h 00 min"),
+        (36_660, "10 h 11 min"),
+    ],
+)
+def test_an_eta_is_told_in_two_units(left: int, eta: str) -> None:
+    assert progress_line(Counts(rows=left), 1.0).endswith(f" · ETA {eta}")
+
+
+counts = st.integers(0, 1000)
+
+
+@given(st.builds(Counts, counts, counts, counts, counts, counts))
+def test_never_more_rows_are_done_than_there_are(now: Counts) -> None:
+    assert 0 <= now.done <= now.rows
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    progress = Progress()
+    progress.add(Counts(rows=3))
+    before = progress.snapshot()
+    progress.add(Counts(rows=1))
+    assert (before.rows, progress.snapshot().rows) == (3, 4)
+
+
+def test_the_next_job_starts_from_nothing() -> None:
+    progress = Progress()
+    progress.add(Counts(answered=5))
+    progress.reset()
+    assert progress.snapshot() == Counts()
+
+
+def test_threads_may_count_at_once() -> None:
+    progress = Progress()
+
+    def count() -> None:
+        for _ in range(1000):
+            progress.add(Counts(input_tokens=1))
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert progress.snapshot().input_tokens == 4000
+
+
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def lines():
+    log, handler = logging.getLogger("airflow_provider_llmbeam.pipeline.reporting.progress"), Lines()
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    yield handler.lines
+    log.removeHandler(handler)
+    log.setLevel(level)
+
+
+def test_a_log_gets_a_line_on_each_change_and_one_at_the_end(lines: list[str]) -> None:
+    with shown_progress(interval_seconds=0.01):
+        PROGRESS.add(Counts(rows=2))
+        deadline = time.monotonic() + 2
+        while not lines and time.monotonic() < deadline:
+            time.sleep(0.005)
+        PROGRESS.add(Counts(answered=2))
+    assert lines[0].startswith("rows 0/2 (0%)")
+    assert lines[-1].startswith("rows 2/2 (100%)")
+    assert len(lines) == len(set(lines))
+
+
+def test_a_line_has_the_cost_where_the_price_is_known(lines: list[str]) -> None:
+    price = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=10.0)
+    with shown_progress(price, interval_seconds=60):
+        PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000))
+    with shown_progress(interval_seconds=60):
+        PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000))
+    known, unknown = lines
+    assert "3,000,000 tokens · $12.00 · " in known
+    assert "$" not in unknown
+
+
+def test_a_job_that_fails_leaves_no_thread_behind(lines: list[str]) -> None:
+    with pytest.raises(ZeroDivisionError), shown_progress(interval_seconds=60):
+        raise ZeroDivisionError
+    assert "progress" not in {thread.name for thread in threading.enumerate()}
+    assert lines == []
+
+
+def test_a_job_starts_to_count_from_nothing() -> None:
+    PROGRESS.add(Counts(rows=7))
+    with shown_progress(interval_seconds=60):
+        assert PROGRESS.snapshot() == Counts()

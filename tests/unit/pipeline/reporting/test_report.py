@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
+from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_report
+from airflow_provider_llmbeam.pipeline.transforms.account import Tally, TallyRows
+from airflow_provider_llmbeam.spec import JobSpec
+
+
+def report(spec: JobSpec, tally: Tally) -> Report:
+    return build_report(
+        spec,
+        tally=tally,
+        answers_uris=["out/answers-00000-of-00001.jsonl"],
+        dead_letter_uri="out/dead_letter-00000-of-00001.jsonl",
+        report_uri="out/report.json",
+        started_at=1000.0,
+        finished_at=1012.3456,
+    )
+
+
+def tally_of(spec: JobSpec, *rows: Any) -> Tally:
+    step = TallyRows(spec.batching.resolved_boundaries)
+    for row in rows:
+        step.process(row)
+    step.tally.read = len(rows)
+    return step.tally
+
+
+@pytest.fixture
+def spec(job) -> JobSpec:
+    return job(limits={"requests_per_minute": 60}, batching={"bucket_boundaries": [128, 512]})
+
+
+@pytest.fixture
+def full(spec: JobSpec, completion) -> Report:
+    rows = [
+        AnsweredRow({}, "a", completion(sent_at=1000.0, answered_at=1010.0, attempts=2, rejections=1), "fresh"),
+        AnsweredRow({}, "b", completion(sent_at=1005.0, answered_at=1030.0, input_tokens=600), "fresh"),
+        AnsweredRow({}, "b", completion(), "duplicate"),
+        AnsweredRow({}, "c", completion(finish_reason="max_tokens"), "resumed"),
+        FailedRow({}, Failure(kind="blocked", message="x" * 900, attempts=1, input_tokens=4)),
+        FailedRow({}, Failure(kind="bad_request", message="no", attempts=1)),
+    ]
+    return report(spec, tally_of(spec, *rows))
+
+
+def test_rows_in_are_rows_out(full: Report) -> None:
+    assert full.rows.model_dump() == {"read": 6, "answered": 4, "dead_letter": 2}
+    assert full.origins == {"fresh": 2, "repaired": 0, "resumed": 1, "cached": 0, "duplicate": 1}
+    assert full.dead_letter_by_kind == {"bad_request": 1, "blocked": 1}
+
+
+def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
+    """6 requests in 30 s, where 60 a minute are allowed."""
+    assert full.sending_seconds == 30.0
+    assert full.requests.model_dump() == {
+        "sent": 6,
+        "rejected": 1,
+        "retried": 1,
+        "per_minute": 12.0,
+        "quota_ratio": 0.2,
+    }
+    assert full.tokens.model_dump() == {"input": 614, "output": 6, "per_minute": 1240.0}
+
+
+def test_only_what_was_asked_in_this_run_counts_as_cut(full: Report) -> None:
+    assert full.truncated == 0
+
+
+def test_a_length_bucket_has_its_line_only_when_it_has_rows(full: Report) -> None:
+    assert [bucket.model_dump() for bucket in full.length_buckets] == [
+        {"input_tokens_range": "<128", "rows": 1, "input_tokens": 10, "output_tokens": 3},
+        {"input_tokens_range": "≥512", "rows": 1, "input_tokens": 600, "output_tokens": 3},
+    ]
+
+
+def test_the_latency_is_that_of_the_answers(full: Report) -> None:
+    assert full.latency_seconds.p50 == pytest.approx(0.5, rel=0.1)
+    assert full.latency_seconds.p99 == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_failures_words_are_kept_short(full: Report) -> None:
+    assert full.dead_letter_words == {"bad_request": "no", "blocked": "x" * 500}
+
+
+def test_the_times_are_told(full: Report) -> None:
+    assert (full.started_at, full.finished_at, full.duration_seconds) == (1000.0, 1012.3456, 12.346)
+
+
+def test_the_report_holds_the_whole_spec(full: Report, spec: JobSpec) -> None:
+    assert full.model == "echo:echo"
+    assert JobSpec.parse(full.spec) == spec
+
+
+def test_a_report_survives_the_way_through_json(full: Report) -> None:
+    assert Report.model_validate_json(full.model_dump_json()) == full
+
+
+def test_the_manifest_holds_counts_and_addresses_and_no_row(full: Report) -> None:
+    manifest = full.manifest()
+    assert {"rows", "requests", "tokens", "answers_uris", "dead_letter_uri", "report_uri"} <= manifest.keys()
+    assert not {"spec", "length_buckets", "dead_letter_words"} & manifest.keys()
+    assert len(json.dumps(manifest)) < 2000
+
+
+def test_a_run_that_sent_nothing_has_no_rates(spec: JobSpec) -> None:
+    empty = report(spec, Tally())
+    assert empty.sending_seconds is None
+    assert (empty.requests.per_minute, empty.requests.quota_ratio, empty.tokens.per_minute) == (None, None, None)
+    assert empty.latency_seconds.model_dump() == {"p50": None, "p95": None, "p99": None}
+    assert empty.length_buckets == []
+    assert Report.model_validate_json(empty.model_dump_json()) == empty
+
+
+def test_without_a_quota_there_is_no_ratio(job, completion) -> None:
+    spec = job()
+    found = report(spec, tally_of(spec, AnsweredRow({}, "a", completion(), "fresh")))
+    assert found.requests.per_minute == 60.0
+    assert found.requests.quota_ratio is None
+
+
+def test_answers_in_no_time_have_no_rate(spec: JobSpec, completion) -> None:
+    row = AnsweredRow({}, "a", completion(sent_at=100.0, answered_at=100.0), "fresh")
+    assert report(spec, tally_of(spec, row)).requests.per_minute is None

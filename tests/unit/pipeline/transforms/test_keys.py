@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.elements import DEAD
+from airflow_provider_llmbeam.pipeline.transforms.keys import (
+    _BLOCK_BYTES,
+    PickOne,
+    _PackKeys,
+    encode_key,
+    refuse_duplicates,
+    seen_again,
+)
+
+values = st.integers() | st.text(max_size=5) | st.booleans()
+
+
+def packed(rows: list[dict[str, Any]]) -> dict[int, list[bytes]]:
+    """Blocks by part, as a bundle makes them."""
+    step = _PackKeys(("id",))
+    step.start_bundle()
+    parts: dict[int, list[bytes]] = {}
+    found = [block for row in rows for block in step.process(row)]
+    for part, block in [*found, *(handed_on.value for handed_on in step.finish_bundle())]:
+        parts.setdefault(part, []).append(block)
+    return parts
+
+
+@given(st.lists(values, max_size=30))
+def test_exactly_the_keys_that_occur_twice_are_found(keys: list[Any]) -> None:
+    rows = [{"id": key} for key in keys]
+    found = [line for blocks in packed(rows).values() for line in seen_again(blocks)]
+    lines = Counter(encode_key(row, ("id",)).rstrip(b"\n") for row in rows)
+    assert sorted(found) == sorted(line for line, count in lines.items() if count > 1)
+
+
+def test_a_large_block_is_handed_on_before_the_bundle_ends() -> None:
+    rows = [{"id": "x" * 1000}] * (2 + _BLOCK_BYTES // 1000) * 2
+    (blocks,) = packed(rows).values()
+    assert len(blocks) > 1
+    assert len(seen_again(blocks)) == 1
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, "1"), (True, 1), (1.5, "1.5"), ("a", "A"), ("é", "e\u0301")])
+def test_keys_that_only_look_alike_are_two(one: Any, other: Any) -> None:
+    assert encode_key({"id": one}, ("id",)) != encode_key({"id": other}, ("id",))
+
+
+def test_a_key_is_its_columns_alone() -> None:
+    assert encode_key({"b": 2, "text": "x", "a": 1}, ("a", "b")) == b'{"a": 1, "b": 2}\n'
+
+
+def test_the_first_offenders_are_named() -> None:
+    lines = [f'{{"id": {number}}}'.encode() for number in range(7, 0, -1)]
+    named = re.escape("7 keys belong to several rows each: " + ", ".join(f'{{"id": {n}}}' for n in range(1, 6)))
+    with pytest.raises(JobSpecError, match=rf"{named}, and 2 more\..*Nothing was sent or billed\."):
+        refuse_duplicates(lines)
+
+
+def test_without_offenders_nothing_is_refused() -> None:
+    refuse_duplicates([])
+
+
+def test_one_row_of_a_key_passes_and_it_is_always_the_same() -> None:
+    rows = [{"id": 1, "text": text} for text in "bca"]
+    for order in (rows, rows[::-1]):
+        first, *others = PickOne().process((b'{"id": 1}\n', iter(order)))
+        assert first == {"id": 1, "text": "a"}
+        assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == DEAD for output in others)
+        assert [output.value.row["text"] for output in others] == ["b", "c"]
+        assert {output.value.failure.kind for output in others} == {"duplicate_key"}
+        assert others[0].value.failure.message == 'another row has the key {"id": 1}'

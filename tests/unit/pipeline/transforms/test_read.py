@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.elements import DEAD, FailedRow
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
+from airflow_provider_llmbeam.pipeline.sources.files import check_source, parse_csv, parse_json_line
+from airflow_provider_llmbeam.pipeline.transforms.read import _CheckKey
+
+BOM = b"\xef\xbb\xbf"
+cells = st.text("ab ,\"'\r\n\t;äß漢😀\0", max_size=8)
+
+
+def read_line(line: bytes) -> Any:
+    (found,) = parse_json_line(line)
+    return found
+
+
+def read_csv(text: str) -> list[Any]:
+    return list(parse_csv(io.StringIO(text, newline="")))
+
+
+@pytest.mark.parametrize("line", [b'{"id": 1}', b' {"id": 1}\r\n', BOM + b'{"id": 1}'])
+def test_a_line_is_a_row(line: bytes) -> None:
+    assert read_line(line) == {"id": 1}
+
+
+@pytest.mark.parametrize("line", [b"", b"  \r\n", b"\t", BOM, BOM + b"\n"])
+def test_a_blank_line_is_no_row(line: bytes) -> None:
+    assert list(parse_json_line(line)) == []
+
+
+@given(st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=9)))
+def test_a_row_is_read_as_it_was_written(row: dict[str, Any]) -> None:
+    assert read_line(json.dumps(row).encode()) == row
+    assert read_line(json.dumps(row, ensure_ascii=False).encode()) == row
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b"[1]", "list"),
+        (b"3", "int"),
+        (b'"a"', "str"),
+        (b"null", "NoneType"),
+        (b"true", "bool"),
+        (b"1.5", "float"),
+    ],
+)
+def test_json_that_is_no_object_is_no_row(line: bytes, kind: str) -> None:
+    found = read_line(line)
+    assert found.failure.kind == "unreadable_row"
+    assert found.failure.message == f"a JSON {kind}, not an object"
+    assert found.row == {"llmbeam_raw": line.decode()}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{", b"id,text", b"{'id': 1}", b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00", b"\xff\xfe\xfd", b"1" * 5000],
+    ids=range(7),
+)
+def test_a_line_that_is_not_json_keeps_its_text_and_says_so(line: bytes) -> None:
+    found = read_line(line)
+    assert isinstance(found, FailedRow)
+    assert (found.failure.kind, found.failure.attempts) == ("unreadable_row", 0)
+    assert found.failure.message.startswith("not JSON: ")
+    assert found.row == {"llmbeam_raw": line.decode("utf-8", "backslashreplace")}
+
+
+@given(st.binary(min_size=1))
+def test_no_line_whatever_stops_the_job(line: bytes) -> None:
+    assert len(list(parse_json_line(line))) <= 1
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"a":' * 100_000])
+def test_a_line_of_nothing_but_brackets_is_unreadable(line: bytes) -> None:
+    """The parser gives up by `RecursionError`, not `ValueError`; one such line would end the job."""
+    assert read_line(line).failure.kind == "unreadable_row"
+
+
+def test_half_a_character_becomes_the_replacement_character() -> None:
+    assert read_line(rb'{"a": "cut \ud83d", "b": "\ud83d\ude00", "c": "\\ud83d"}') == {
+        "a": "cut \N{REPLACEMENT CHARACTER}",
+        "b": "😀",
+        "c": "\\ud83d",
+    }
+
+
+def test_half_a_character_written_out_in_bytes_goes_no_further_either() -> None:
+    """Python's JSON parser decodes bytes that are no UTF-8; a row of such text fits neither Beam nor a server."""
+    found = read_line(b'{"a": "cut \xed\xa0\xbd"}')
+    assert isinstance(found, FailedRow) or found["a"].encode()
+
+
+def test_a_csv_is_read_by_its_header_and_every_value_is_text() -> None:
+    assert read_csv("id,text\r\n1,a\r\n2,\n") == [{"id": "1", "text": "a"}, {"id": "2", "text": ""}]
+
+
+def test_a_csv_without_rows_has_none() -> None:
+    assert read_csv("") == read_csv("id,text\n") == []
+
+
+@given(st.lists(st.tuples(cells, cells), max_size=6))
+def test_a_csv_is_read_as_it_was_written(rows: list[tuple[str, str]]) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerows([("first", "second"), *rows])
+    assert [(row["first"], row["second"]) for row in read_csv(text.getvalue())] == rows
+
+
+def test_a_quoted_cell_may_hold_lines_and_commas() -> None:
+    assert read_csv('id,text\n1,"one\ntwo, ""three"""\n') == [{"id": "1", "text": 'one\ntwo, "three"'}]
+
+
+def test_a_cell_may_be_longer_than_the_csv_modules_own_limit() -> None:
+    assert len(read_csv(f"id,text\n1,{'x' * 1_000_000}\n")[0]["text"]) == 1_000_000
+
+
+@pytest.mark.parametrize("line", ["2", "2,a,b", "2,a,"])
+def test_a_line_of_another_width_dies_alone(line: str) -> None:
+    first, odd, last = read_csv(f"id,text\n1,a\n{line}\n3,c\n")
+    assert (first, last) == ({"id": "1", "text": "a"}, {"id": "3", "text": "c"})
+    assert odd.failure.kind == "unreadable_row"
+    assert odd.failure.message == "line 3 does not have the 2 cells of the header"
+    assert '"2"' in odd.row["llmbeam_raw"]
+
+
+def test_a_column_without_a_name_is_a_column() -> None:
+    """As pandas writes its index by default."""
+    assert [row.get("text") for row in read_csv(",text\n0,a\n1,b\n") if isinstance(row, dict)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("line", ['2,"b"x', '2,"b" ,'])
+def test_a_malformed_line_does_not_take_the_rows_after_it_along(line: str) -> None:
+    found = read_csv(f"id,text\n1,a\n{line}\n3,c\n4,d\n")
+    assert [row["id"] for row in found if isinstance(row, dict)] == ["1", "3", "4"]
+    (odd,) = [row for row in found if isinstance(row, FailedRow)]
+    assert odd.failure.message.startswith("not CSV near line ")
+
+
+def test_a_quote_that_never_closes_is_told() -> None:
+    *_, last = read_csv('id,text\n1,a\n2,"b\n3,c\n')
+    assert last.failure.kind == "unreadable_row"
+    assert last.failure.message.startswith("not CSV near line ")
+
+
+def test_a_source_that_matches_a_file_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+    check_source(f"{tmp_path}/*.csv")
+
+
+def test_a_source_that_matches_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JobSpecError, match=r"`source\.uri` '.*' matches no file\. Nothing was sent or billed\."):
+        check_source(f"{tmp_path}/*.csv")
+
+
+def test_a_source_on_an_unknown_filesystem_is_refused() -> None:
+    with pytest.raises(JobSpecError, match=r"`source\.uri` 'nope://a/b' cannot be listed: "):
+        check_source("nope://a/b")
+
+
+def check_key(*key: str, row: Any) -> Any:
+    step = _CheckKey(key)
+    step.start_bundle()
+    (found,) = step.process(row)
+    step.finish_bundle()
+    return found
+
+
+def test_a_row_with_its_key_goes_on() -> None:
+    row = {"id": 0, "part": "", "text": None}
+    assert check_key("id", "part", row=row) is row
+    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 0)
+
+
+@pytest.mark.parametrize("row", [{"text": "a"}, {"id": None, "text": "a"}])
+def test_a_row_without_a_key_dies_and_says_what_it_has(row: dict[str, Any]) -> None:
+    found = check_key("id", row=row)
+    assert isinstance(found, beam.pvalue.TaggedOutput)
+    assert found.tag == DEAD
+    assert found.value.row is row
+    assert found.value.failure.kind == "missing_key"
+    assert found.value.failure.message == f"no value in key column 'id'; the row has {sorted(row)}"
+    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
+
+
+def test_an_unreadable_line_stays_what_it_is() -> None:
+    dead = read_line(b"{")
+    assert check_key("id", row=dead).value is dead
+    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
+
+
+def test_a_header_that_names_a_column_twice_stops_the_job_before_anything_is_sent() -> None:
+    with pytest.raises(ValueError, match="the header names column 'text' twice"):
+        read_csv("id,text,text\n1,a,b\n")

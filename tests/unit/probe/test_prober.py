@@ -1,0 +1,435 @@
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import logging
+import math
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
+from airflow_provider_llmbeam.polling.poller import wait
+from airflow_provider_llmbeam.probe.model_access import ModelAccess, open_model
+from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd
+from airflow_provider_llmbeam.probe.reply import ProbeReply, read_reply
+from airflow_provider_llmbeam.probe.request import probe_request
+from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, Quota, Sandbox
+from airflow_provider_llmbeam.spec import parse_endpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
+from airflow_provider_llmbeam.spec.model import parse_model
+from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
+
+GEMINI = {"type": "gemini"}
+VERTEX = {"type": "gemini", "project": "llmbeam-sandbox"}
+GENERATE = "gemini.generateContent"
+
+
+@pytest.fixture
+def probed(sandbox):
+    """Asks the sandbox, with the connection that a task has; no pauses."""
+
+    def ask(model, requests=3, max_usd=math.inf, **settings):
+        return prober(sandbox, model, **settings).probe(requests, max_usd)
+
+    return ask
+
+
+def prober(sandbox, model, **settings):
+    url = {"gemini": sandbox.gemini_url, "openai": sandbox.openai_url}.get(model["type"])
+    model = {"base_url": url, **model} if url else model
+    parsed, access = open_model({name: value for name, value in model.items() if value is not None})
+    return Prober(parsed, access=access, **{"pause_seconds": 0.0, **settings})
+
+
+def outcomes(probe):
+    return [reply.outcome for reply in probe.replies]
+
+
+def asked(sandbox):
+    return [record.method for record in sandbox.requests]
+
+
+@pytest.mark.parametrize(
+    ("model", "embeds", "method"),
+    [
+        (GEMINI, False, GENERATE),
+        ({"type": "gemini", "name": "gemini-embedding-001"}, False, "gemini.batchEmbedContents"),
+        ({"type": "openai", "name": "gemma"}, False, "openai.chatCompletions"),
+        ({"type": "openai", "name": "text-embedding-3-small"}, True, "openai.embeddings"),
+    ],
+)
+def test_a_model_with_a_key_is_asked_as_a_job_asks_it(sandbox, probed, model, embeds, method):
+    probe = probed(model, embeds=embeds)
+    assert (probe.sent, probe.answered, probe.rejected, probe.failed) == (3, 3, 0, 0), probe.refusal
+    assert asked(sandbox) == [method] * 3
+    assert probe.rejected_ratio == 0.0
+    assert 0 < probe.median_seconds < 5
+    assert all(reply.words == "" and reply.http_status == 200 for reply in probe.replies)
+    assert all(record.output_tokens <= 1 and record.input_tokens <= 10 for record in sandbox.requests)
+
+
+@pytest.mark.parametrize(
+    ("fields", "method"),
+    [
+        ({"location": "global"}, GENERATE),
+        ({"location": "europe-west4"}, GENERATE),
+        ({"name": "gemini-embedding-001"}, "gemini.predict"),
+        ({"name": "text-embedding-005", "location": "us-central1"}, "gemini.predict"),
+        ({"name": "gemini-embedding-2"}, "gemini.embedContent"),
+    ],
+)
+def test_gemini_on_vertex_ai_is_asked_at_its_own_hosts_with_a_token(sandbox, google, probed, fields, method):
+    probe = probed({**VERTEX, "base_url": None, **fields}, requests=1)
+    assert outcomes(probe) == ["answered"], probe.refusal
+    assert asked(sandbox) == [method]
+
+
+@pytest.mark.parametrize("kind", ["vertex", "cloud_run"])
+def test_an_endpoint_is_asked_as_its_model_spec_says(sandbox, google, kind):
+    fields = {
+        "vertex": {"type": "vertex", "model": "google/gemma3@gemma-3-4b-it", "accept_eula": True},
+        "cloud_run": {"type": "cloud_run", "model": "Qwen/Qwen3-4B"},
+    }[kind]
+    model = brought_up(google.project, fields)
+    formats = ("chat", "instances", "raw") if kind == "vertex" else (None,)
+    for request_format in formats:
+        told = {} if request_format is None else {"request_format": request_format}
+        parsed, access = open_model({**model, **told})
+        probe = Prober(parsed, access=access, pause_seconds=0).probe(2, max_usd=0.0)
+        assert outcomes(probe) == ["answered"] * 2, (request_format, probe.refusal)
+        assert probe.cost_usd is None, "it costs by the hour"
+
+
+def brought_up(project, fields):
+    spec = parse_endpoint({**fields, "project": project, "locations": ["us-central1"]})
+    now = time.time()
+    trigger = EndpointTrigger(
+        endpoint=spec.model_dump(mode="json"),
+        key="k-0123456789ab",
+        labels=endpoint_labels("k-0123456789ab", expires_at=now + 60, dag_id="d", run_id="r", attempt="1"),
+        memory=ProvisioningHistory(now).to_dict(),
+        poll_interval_seconds=0.1,
+    )
+    ended = wait(trigger.watch(logging.getLogger(__name__)))
+    assert ended.outcome == "ready", ended.message
+    return ended.model
+
+
+def test_an_echo_always_answers_and_nobody_is_asked(sandbox, probed):
+    probe = probed({"type": "echo"})
+    assert (probe.answered, probe.cost_usd) == (3, 0.0)
+    assert asked(sandbox) == []
+
+
+def test_a_quota_rejects_and_says_when_to_come_back():
+    with Sandbox(quota=Quota(window=FixedWindow(requests=2, seconds=3600))) as sandbox:
+        probe = prober(sandbox, GEMINI).probe(9, 1.0)
+    assert outcomes(probe) == ["answered"] * 2 + ["rejected"] * MAX_UNANSWERED
+    assert probe.rejected_ratio == pytest.approx(3 / 5)
+    refusal = probe.refusal
+    assert (refusal.http_status, refusal.is_daily, refusal.is_final) == (429, False, False)
+    assert 3500 < probe.retry_after_seconds <= 3600
+    assert refusal.words.startswith("HTTP 429: You exceeded your current quota")
+    assert "\n" not in refusal.words
+    assert probe.cost_usd == pytest.approx(2 * (10 * 0.30 + 2.50) / 1e6), "a rejected request costs nothing"
+
+
+@pytest.mark.parametrize("model", [GEMINI, {"type": "openai", "name": "gemma"}])
+def test_a_quota_of_the_day_ends_the_probe_at_once(model):
+    with Sandbox(quota=Quota(requests_per_day=1)) as sandbox:
+        probe = prober(sandbox, model).probe(5)
+    assert outcomes(probe) == ["answered", "rejected"]
+    assert probe.is_daily
+
+
+def test_requests_are_spaced():
+    pauses = []
+    with Sandbox() as sandbox:
+        prober(sandbox, GEMINI, pause_seconds=0.25, sleep=pauses.append).probe(3)
+    assert pauses == [0.25, 0.25]
+
+
+def test_a_rejection_without_details_is_one(sandbox, probed):
+    sandbox.faults.queue(GENERATE, Fault(kind="rate-limit", retry_delay_seconds=None))
+    probe = probed(GEMINI)
+    assert outcomes(probe) == ["rejected", "answered", "answered"]
+    assert probe.replies[0].retry_after_seconds is None
+    assert probe.retry_after_seconds is None
+
+
+def test_the_delay_of_a_rejection_is_read_from_body_and_header(sandbox, probed):
+    sandbox.faults.queue(GENERATE, Fault(kind="rate-limit", retry_delay_seconds=1.5))
+    assert probed(GEMINI, 1).replies[0].retry_after_seconds == 1.5
+    sandbox.faults.queue("openai.chatCompletions", Fault(kind="rate-limit", retry_delay_seconds=6.5))
+    assert probed({"type": "openai", "name": "gemma"}, 1).replies[0].retry_after_seconds == 7.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "http_status", "words"),
+    [
+        (Fault(kind="error", http_status=500), 500, "HTTP 500: An internal error has occurred"),
+        (Fault(kind="error", http_status=503), 503, "HTTP 503: The model is overloaded"),
+        (Fault(kind="garbage"), 200, "HTTP 200 without an answer"),
+        (Fault(kind="garbage-json"), 200, "HTTP 200 without an answer"),
+        (Fault(kind="truncated"), 200, "HTTP 200 without an answer"),
+        (Fault(kind="drop"), None, "Error"),
+        (Fault(kind="disconnect"), None, "ConnectionError"),
+    ],
+)
+def test_what_is_no_answer_fails_with_the_words_of_the_server_and_may_pass(
+    sandbox, probed, fault, http_status, words
+):
+    sandbox.faults.queue(GENERATE, fault)
+    probe = probed(GEMINI, 2)
+    assert outcomes(probe) == ["failed", "answered"]
+    first = probe.replies[0]
+    assert first.http_status == http_status
+    assert words in first.words
+    assert not first.is_final
+
+
+def test_a_server_that_hangs_is_given_up_and_three_in_a_row_are_enough(sandbox, probed):
+    sandbox.faults.queue(GENERATE, *[Fault(kind="hang")] * MAX_UNANSWERED)
+    started = time.monotonic()
+    probe = probed(GEMINI, 20, reply_seconds=0.2)
+    assert outcomes(probe) == ["failed"] * MAX_UNANSWERED
+    assert "ReadTimeout" in probe.refusal.words
+    assert time.monotonic() - started < 3
+    assert (probe.rejected_ratio, probe.median_seconds) == (None, None)
+
+
+@pytest.fixture
+def sending():
+    """Asks a server that sends what the test says, in the pieces that it says, for a reply."""
+
+    def ask(headers, pieces, pause_seconds=0.0):
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                for name, value in {"Connection": "close", **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    for piece in pieces:
+                        self.wfile.write(piece)
+                        time.sleep(pause_seconds)
+
+            def log_message(self, *arguments):
+                pass
+
+        with HTTPServer(("127.0.0.1", 0), Handler) as running:
+            thread = threading.Thread(target=running.handle_request)
+            thread.start()
+            url = f"http://127.0.0.1:{running.server_port}/v1"
+            model = parse_model({"type": "openai", "name": "m", "base_url": url})
+            (reply,) = Prober(model, access=dict, reply_seconds=0.3).probe(1).replies
+            thread.join()
+            return reply
+
+    return ask
+
+
+def test_a_server_that_answers_byte_by_byte_is_given_up(sending):
+    reply = sending({}, [b" "] * 20, pause_seconds=0.05)
+    assert reply.outcome == "failed"
+    assert "no whole reply within 0.3 s" in reply.words
+    assert reply.seconds < 1
+
+
+def test_a_reply_that_never_ends_is_given_up(sending):
+    reply = sending({}, [b" " * 100_000] * 30)
+    assert "bytes came" in reply.words
+
+
+def test_a_compressed_reply_in_chunks_is_read(sending):
+    body = gzip.compress(b'{"choices": [{}]}')
+    chunks = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (body[:7], body[7:])]
+    headers = {"Transfer-Encoding": "chunked", "Content-Encoding": "gzip"}
+    assert sending(headers, [*chunks, b"0\r\n\r\n"]).outcome == "answered"
+
+
+def test_nobody_at_the_address_fails_and_may_come():
+    model = parse_model({"type": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1"})
+    (reply,) = Prober(model, access=dict).probe(1).replies
+    assert (reply.outcome, reply.http_status, reply.is_final) == ("failed", None, False)
+    assert "ConnectionError" in reply.words
+
+
+def test_a_wrong_key_is_final(sandbox, probed, monkeypatch):
+    monkeypatch.setenv("GOOGLE_API_KEY", "invalid")
+    probe = probed(GEMINI, 5)
+    assert probe.sent == 1
+    assert probe.refusal.is_final
+    assert probe.refusal.words == "HTTP 400: API key not valid. Please pass a valid API key."
+    with Sandbox(openai_api_key="secret") as guarded:
+        probe = prober(guarded, {"type": "openai", "name": "m"}).probe(5)
+    assert (probe.sent, probe.refusal.http_status, probe.refusal.is_final) == (1, 401, True)
+
+
+def test_the_key_of_the_connection_goes_before_that_of_the_environment(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "another")
+    with Sandbox(openai_api_key="secret") as guarded:
+        value = {"conn_type": "llmbeam", "host": guarded.openai_url, "password": "secret"}
+        monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(value))
+        model, access = open_model({"type": "openai", "name": "m", "base_url": guarded.openai_url})
+        assert Prober(model, access=access).probe(1).answered == 1
+
+
+def test_a_model_that_is_not_there_is_final(sandbox, probed):
+    probe = probed({"type": "gemini", "name": "claude"}, 5)
+    assert (probe.sent, probe.refusal.http_status, probe.refusal.is_final) == (1, 404, True)
+
+
+def test_an_endpoint_that_is_not_there_is_final_and_a_host_that_is_not_known_yet_is_not(sandbox, google, probed):
+    endpoint = f"projects/{google.project}/locations/us-central1/endpoints/1"
+    probe = probed({"type": "vertex_endpoint", "name": "g", "endpoint": endpoint}, 5)
+    assert (probe.sent, probe.refusal.http_status, probe.refusal.is_final) == (1, 404, True)
+    url = "https://s-1.us-central1.run.app"
+    probe = probed({"type": "openai", "name": "g", "base_url": f"{url}/v1", "id_token_audience": url}, 1)
+    assert (probe.refusal.http_status, probe.refusal.is_final) == (404, False), "a page, and no JSON"
+
+
+def test_never_more_requests_than_fit_the_bound(sandbox, probed):
+    one = probe_cost_usd(parse_model(GEMINI), 1)
+    assert one == pytest.approx(5.5e-6)
+    assert probed(GEMINI, 5, max_usd=2 * one).sent == 2
+    nothing = probed(GEMINI, 5, max_usd=one / 2)
+    assert (nothing.sent, nothing.rejected_ratio, nothing.median_seconds, nothing.refusal) == (0, None, None, None)
+    dear = Price(input_usd_per_million_tokens=0, output_usd_per_million_tokens=1e6)
+    assert probed(GEMINI, 5, max_usd=3.0, price=dear).cost_usd == 3.0
+
+
+def test_a_server_of_ones_own_has_no_price_and_no_bound():
+    model = parse_model({"type": "openai", "name": "m"})
+    assert probe_cost_usd(model, 5) is None
+    assert affordable(model, 5, 0.0) == 5
+    assert affordable(model, -1, 0.0) == 0
+
+
+def test_a_thinking_model_without_a_word_has_answered(server):
+    cut = {"candidates": [{"content": {"role": "model"}, "finishReason": "MAX_TOKENS"}]}
+    server.on("POST", "/v1beta/models/m:generateContent", cut)
+    address = f"http://127.0.0.1:{server.server_port}"
+    model = parse_model({"type": "gemini", "name": "m", "base_url": address})
+    assert Prober(model, access=dict).probe(1).answered == 1
+    message = "Could not finish the message because max_tokens or model output limit was reached."
+    server.on("POST", "/v1/chat/completions", (400, {"error": {"message": message}}))
+    model = parse_model({"type": "openai", "name": "o", "base_url": f"{address}/v1"})
+    assert Prober(model, access=dict).probe(1).answered == 1
+
+
+def test_openai_itself_is_told_the_longest_answer_in_its_newer_words():
+    body = probe_request(parse_model({"type": "openai", "name": "o"})).body
+    assert "max_tokens" not in body
+    assert body["max_completion_tokens"] == 1
+
+
+def test_a_tuned_model_is_asked_at_its_endpoint():
+    name = "projects/p/locations/us-central1/endpoints/7"
+    model = parse_model({"type": "gemini", "name": name, "project": "p", "location": "us-central1"})
+    wanted = f"https://us-central1-aiplatform.googleapis.com/v1beta1/{name}:generateContent"
+    assert probe_request(model).url == wanted
+
+
+def test_an_endpoint_of_vertex_ai_has_no_vectors():
+    endpoint = "projects/p/locations/us-central1/endpoints/7"
+    model = parse_model({"type": "vertex_endpoint", "name": "g", "endpoint": endpoint})
+    with pytest.raises(JobSpecError, match="texts alone"):
+        Prober(model, access=dict, embeds=True)
+
+
+def test_without_a_key_gemini_is_not_asked(monkeypatch):
+    monkeypatch.delenv("GOOGLE_API_KEY")
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    with pytest.raises(JobSpecError, match="found neither a password"):
+        ModelAccess(parse_model(GEMINI))()
+
+
+def test_a_server_without_a_key_is_asked_without_one(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert ModelAccess(parse_model({"type": "openai", "name": "m"}))() == {}
+    assert ModelAccess(parse_model({"type": "echo"}))() == {}
+
+
+def test_without_a_connection_there_is_no_token():
+    access = ModelAccess(parse_model({"type": "gemini", "project": "p"}), gcp_conn_id="nowhere")
+    with pytest.raises(AccessDeniedError, match="nowhere"):
+        access()
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(JobSpecError, match=r"`model.type`: must be one of"):
+        open_model({"type": "claude"})
+    with pytest.raises(JobSpecError, match=r"`model.name`: this field is needed"):
+        open_model({"type": "openai"})
+
+
+def test_a_probe_travels_as_json():
+    replies = (ProbeReply(outcome="rejected", seconds=0.1, http_status=429, is_daily=True),)
+    probe = Probe(replies=replies, cost_usd=0.0, at=1.0)
+    assert Probe.from_dict(json.loads(json.dumps(probe.to_dict()))) == probe
+
+
+def read(http_status, body, **headers):
+    text = body if isinstance(body, str) else json.dumps(body)
+    return read_reply(http_status, headers, text, answer_fields=frozenset({"choices"}), seconds=0.1, now=1e9)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"error": {"message": "Too\nmany."}}, "Too many."),
+        ([{"error": {"message": "In a list."}}], "In a list."),
+        ({"message": "Of vLLM."}, "Of vLLM."),
+        ({"detail": "Of FastAPI."}, "Of FastAPI."),
+        ({"error": "Of TGI."}, "Of TGI."),
+        ("", "no words"),
+        (
+            {"error": {"details": [None, {"violations": [7]}]}},
+            '{"error": {"details": [null, {"violations": [7]}]}}',
+        ),
+        ("[" * 100_000, "[" * 300),
+    ],
+)
+def test_the_words_of_a_refusal_are_found_wherever_a_server_puts_them(body, words):
+    assert read(429, body).words == f"HTTP 429: {words}"
+    assert not read(429, body).is_daily
+
+
+def test_a_retry_after_may_be_a_date():
+    assert read(429, "", **{"Retry-After": "Sun, 09 Sep 2001 01:47:10 GMT"}).retry_after_seconds == 30.0
+    assert read(429, "", **{"retry-after": "Sun, 09 Sep 2001 01:00:00 GMT"}).retry_after_seconds == 0.0
+    assert read(429, "", **{"retry-after": "soon"}).retry_after_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("http_status", "body", "is_final"),
+    [
+        (400, {"error": {"message": "bad"}}, True),
+        (401, {}, True),
+        (403, {}, True),
+        (404, {}, True),
+        (404, "<html>", False),
+        (403, "<html>", False),
+        (404, {"error": {"message": "Endpoint `e` has no deployed model to serve requests."}}, False),
+        (400, {"error": {"message": "expected a non-empty traffic_split"}}, False),
+        (408, {}, False),
+        (429, {}, False),
+        (500, {}, False),
+    ],
+)
+def test_a_refusal_is_final_that_waiting_does_not_mend(http_status, body, is_final):
+    assert read(http_status, body).is_final is is_final
+
+
+def test_an_empty_account_counts_as_a_quota_of_the_day():
+    assert read(429, {"error": {"code": "insufficient_quota", "message": "You exceeded"}}).is_daily

@@ -1,0 +1,126 @@
+"""What all evidence together says. The situations as Google shows them are in `test_quota_situations`."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.probe.prober import Probe, ProbeReply
+from airflow_provider_llmbeam.quota.evidence import Allowance, Evidence, Traffic
+from airflow_provider_llmbeam.quota.findings import MARGIN, MIN_SAMPLE, STALE_SECONDS
+from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
+
+NOW = 1_700_000_000.0
+
+
+def probe(answered=0, rejected=0, failed=0, seconds=0.4, **last):
+    outcomes = ["answered"] * answered + ["rejected"] * rejected + ["failed"] * failed
+    replies = [
+        ProbeReply(outcome=outcome, seconds=seconds, words="" if outcome == "answered" else "HTTP 429: full")
+        for outcome in outcomes
+    ]
+    return Probe(replies=tuple(replies), cost_usd=0.0, at=NOW)
+
+
+def traffic(invocations=1000, rejected=0, age=240.0, **others):
+    return Traffic(invocations=invocations, rejected=rejected, until=NOW - age, **others)
+
+
+def shared(**known):
+    return judge(Evidence(situation="shared_pool", what="gemini-2.5-flash in 'global'", **known), NOW)
+
+
+def test_nothing_known_is_unknown_and_never_healthy():
+    found = shared()
+    assert (found.verdict, found.rates, found.age_seconds) == ("unknown", {}, None)
+    assert "says nothing" in found.sentence
+
+
+def test_a_few_answered_requests_outweigh_what_a_shared_pool_did_minutes_ago():
+    assert shared(traffic=traffic(rejected=900)).verdict == "exhausted"
+    found = shared(traffic=traffic(rejected=900, peak_requests_per_minute=50.0), probe=probe(answered=8))
+    assert (found.verdict, found.rates) == ("degraded", {"requests": 50.0})
+
+
+def test_a_pool_that_let_nothing_through_says_nothing_of_now():
+    found = shared(traffic=traffic(rejected=1000), probe=probe(answered=8))
+    assert (found.verdict, found.rates) == ("degraded", {})
+
+
+def test_a_few_answered_requests_do_not_outweigh_a_limit_that_is_used_up():
+    full = Allowance(name="requests", unit="requests", limit=600, used=600, until=NOW - 200)
+    evidence = Evidence(
+        situation="published_quota", what="m", allowances=(full,), probe=probe(answered=8), traffic=traffic()
+    )
+    found = judge(evidence, NOW)
+    assert (found.verdict, found.rates) == ("exhausted", {"requests": 0.0})
+    assert found.headroom == {"requests": 0.0}
+
+
+def test_a_rejected_request_of_our_own_outweighs_healthy_metrics():
+    assert shared(traffic=traffic(), probe=probe(rejected=3)).verdict == "exhausted"
+
+
+def test_the_rate_that_is_free_leaves_the_neighbours_what_they_use():
+    of = Allowance(name="limits", unit="requests", limit=600, used=240, until=NOW - 200)
+    found = shared(traffic=traffic(peak_requests_per_minute=240.0), allowances=(of,), probe=probe(answered=8))
+    assert found.rates["requests"] == pytest.approx(MARGIN * 360)
+    assert (found.limits, found.usage, found.headroom) == ({"requests": 600}, {"requests": 240}, {"requests": 360})
+
+
+def test_the_tightest_of_several_limits_counts():
+    wide = Allowance(name="a", unit="requests", limit=600, used=0, until=NOW - 200)
+    narrow = Allowance(name="b", unit="requests", limit=1000, used=900, until=NOW - 200)
+    found = judge(Evidence(situation="published_quota", what="m", allowances=(wide, narrow)), NOW)
+    assert found.rates["requests"] == pytest.approx(95)
+    assert found.limits == {"requests": 1000}
+
+
+def test_evidence_grows_stale():
+    limit = Allowance(name="a", unit="requests", limit=600, used=0, until=NOW - STALE_SECONDS - 1)
+    assert judge(Evidence(situation="published_quota", what="m", allowances=(limit,)), NOW).verdict == "unknown"
+    assert shared(traffic=traffic(age=STALE_SECONDS + 1)).verdict == "unknown"
+    assert shared(traffic=traffic(age=STALE_SECONDS - 1)).verdict == "healthy"
+
+
+def test_the_words_name_the_age_and_the_sample():
+    assert "Of 1,000 requests until 4 min ago 5.0% were rejected." in shared(traffic=traffic(rejected=50)).sentence
+
+
+def test_it_survives_json():
+    found = shared(traffic=traffic(rejected=50), probe=probe(answered=7, rejected=1))
+    assert QuotaHealth.from_dict(found.to_dict()) == found
+
+
+amounts = st.integers(0, 5000)
+
+
+@given(st.data())
+def test_more_rejections_never_make_a_pool_healthier(data):
+    invocations = data.draw(st.integers(MIN_SAMPLE, 5000))
+    fewer, more = sorted(data.draw(st.tuples(*[st.integers(0, invocations)] * 2)))
+    ranks = ("healthy", "degraded", "exhausted")
+    for tried in (None, probe(answered=8), probe(answered=4, rejected=4)):
+        seen = [shared(traffic=traffic(invocations, count), probe=tried).verdict for count in (fewer, more)]
+        assert seen == sorted(seen, key=ranks.index)
+
+
+@given(limit=st.floats(0, 1e6), used=st.floats(0, 1e6), exceeded=amounts)
+def test_no_rate_is_recommended_beyond_what_is_free(limit, used, exceeded):
+    of = Allowance(name="a", unit="requests", limit=limit, used=used, exceeded=exceeded, until=NOW)
+    found = judge(Evidence(situation="published_quota", what="m", allowances=(of,)), NOW)
+    assert 0 <= found.rates["requests"] <= max(0.0, limit - used)
+    assert (found.rates["requests"] == 0) == (found.verdict == "exhausted") or limit - used < 1
+
+
+@pytest.mark.parametrize(
+    ("answered", "rejected", "failed"), [each for each in itertools.product((0, 4), repeat=3) if any(each)]
+)
+def test_a_probe_is_healthy_only_where_all_were_answered(answered, rejected, failed):
+    verdict = shared(probe=probe(answered, rejected, failed)).verdict
+    assert (verdict == "healthy") == (not rejected and not failed)
+    assert (verdict == "unknown") == (not answered and not rejected)
+    assert (verdict == "exhausted") == (not answered and rejected > 0)

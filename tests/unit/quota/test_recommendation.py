@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.quota.health import QuotaHealth
+from airflow_provider_llmbeam.quota.recommendation import Fit, best, fit, may_start, recommended_limits
+from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
+
+
+def health(verdict="healthy", location="global", **rates):
+    return QuotaHealth(
+        verdict=verdict,
+        sentence=f"{location} is {verdict}.",
+        location=location,
+        rates=rates,
+        limits={},
+        usage={},
+        headroom={},
+    )
+
+
+DEMAND = {"rows": 6000, "input_tokens_per_row": 900, "output_tokens_per_row": 100}
+
+
+def question(**given):
+    return QuotaQuestion.parse({"model": {"type": "echo"}, "demand": DEMAND, "window_seconds": 3600, **given})
+
+
+def test_the_tightest_rate_bounds_the_time():
+    asked = question()
+    assert fit(asked, health(requests=600)) == Fit(600.0, 1.0)
+    assert fit(asked, health(requests=600, tokens=50_000)) == Fit(7200.0, 0.5)
+    assert fit(asked, health(input_tokens=1_000_000, output_tokens=100_000)) == Fit(360.0, 1.0)
+
+
+def test_without_a_rate_or_a_demand_nothing_is_foretold():
+    assert fit(question(), health()) == Fit()
+    assert fit(question(demand=None), health(requests=600)) == Fit()
+
+
+def test_the_jobs_own_limits_and_its_share_of_them_count():
+    asked = question(limits={"requests_per_minute": 1000, "share_ratio": 0.1})
+    assert fit(asked, health(requests=950)) == Fit(3600.0, 1.0)
+    assert fit(asked, health()) == Fit(3600.0, 1.0)
+    assert recommended_limits(asked, health(requests=950)) == {"requests_per_minute": 100.0}
+
+
+def test_a_rate_of_nothing_never_ends():
+    found = fit(question(window_seconds=None), health("exhausted", requests=0.0))
+    assert (found.seconds, found.ratio) == (math.inf, 0.0)
+    assert fit(question(demand=DEMAND | {"rows": 0}), health(requests=0.0)) == Fit(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "rate", "least", "starts"),
+    [
+        ("healthy", None, 1.0, True),
+        ("healthy", 600, 1.0, True),
+        ("healthy", 60, 1.0, False),
+        ("healthy", 60, 0.5, True),
+        ("degraded", 600, 1.0, True),
+        ("exhausted", None, 0.1, False),
+        ("unknown", 600, 0.1, False),
+    ],
+)
+def test_a_job_starts_where_there_is_room_for_enough_of_it(verdict, rate, least, starts):
+    rates = {} if rate is None else {"requests": rate}
+    assert may_start(question(min_fit_ratio=least), health(verdict, **rates)) is starts
+
+
+@pytest.mark.parametrize("verdict", ["healthy", "degraded", "exhausted", "unknown"])
+def test_a_job_that_asks_nothing_starts_in_any_case(verdict):
+    assert may_start(question(demand=DEMAND | {"rows": 0}), health(verdict, requests=0.0))
+
+
+def test_the_best_location_is_where_it_may_start_then_the_healthiest_the_fastest_the_first():
+    slow, quick = health(requests=150, location="a"), health(requests=600, location="b")
+    bad, unknown = health("degraded", requests=6000, location="c"), health("unknown", location="d")
+    assert best(question(), [unknown, bad, slow, quick]) is quick
+    assert best(question(), [slow, health(requests=150, location="z")]) is slow
+    assert best(question(), [unknown, health("exhausted", requests=0.0)]) is unknown
+    too_slow = health(requests=10, location="e")
+    assert best(question(), [too_slow, bad]) is bad
+    assert best(question(demand=None), [health("degraded", requests=0.0), bad]) is bad
+
+
+def test_the_recommended_limits_keep_what_the_job_had():
+    asked = question(limits={"requests_per_minute": 600, "max_attempts": 7, "share_ratio": 0.3})
+    assert recommended_limits(asked, health(requests=342.17)) == {"requests_per_minute": 180.0, "max_attempts": 7}
+    asked = question(limits={"max_attempts": 7})
+    assert recommended_limits(asked, health(requests=342.17)) == {"max_attempts": 7, "requests_per_minute": 342.1}
+    assert recommended_limits(question(), health()) == {}
+
+
+def test_quotas_of_input_and_of_output_become_one_of_both_by_the_demand():
+    found = recommended_limits(question(), health(input_tokens=900_000, output_tokens=50_000))
+    assert found == {"tokens_per_minute": 500_000.0}
+    assert recommended_limits(question(demand=None), health(input_tokens=900)) == {"tokens_per_minute": 900.0}
+
+
+@given(
+    st.none() | st.floats(0.1, 1e6),
+    st.none() | st.floats(0.1, 1e6),
+    st.fixed_dictionaries(
+        {}, optional={"requests_per_minute": st.floats(1, 1e5), "tokens_per_minute": st.floats(1, 1e7)}
+    ),
+)
+def test_the_recommended_limits_are_limits(rpm, tpm, limits):
+    rates = {unit: rate for unit, rate in (("requests", rpm), ("tokens", tpm)) if rate is not None}
+    found = recommended_limits(question(limits=limits), health(**rates))
+    assert Limits.problems(found) == ()
+    for name, rate in (("requests_per_minute", rpm), ("tokens_per_minute", tpm)):
+        bounds = [bound for bound in (rate, limits.get(name)) if bound is not None]
+        assert found.get(name, math.inf) <= min(bounds, default=math.inf)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.sandbox.core.faults import (
+    ABORTED_METHODS,
+    GPU_METHODS,
+    METHODS,
+    OPERATION_METHODS,
+    STREAMING_METHODS,
+    Fault,
+    FaultKind,
+    Faults,
+    Method,
+)
+
+GENERATE: Method = "gemini.generateContent"
+ERROR = Fault(kind="error")
+DROP = Fault(kind="drop")
+
+
+def test_each_call_takes_one_fault_in_order() -> None:
+    faults = Faults()
+    faults.queue(GENERATE, ERROR, DROP)
+    assert [faults.take(GENERATE, "") for _ in range(3)] == [ERROR, DROP, None]
+
+
+def test_methods_do_not_share_a_queue() -> None:
+    faults = Faults()
+    faults.queue(GENERATE, ERROR)
+    assert faults.take("gemini.countTokens", "") is None
+    assert faults.left() == {GENERATE: 1}
+
+
+def test_what_no_call_has_met_is_named() -> None:
+    faults = Faults()
+    faults.queue(GENERATE, ERROR, DROP)
+    faults.when("openai.models", "x", ERROR, times=3)
+    with pytest.raises(AssertionError, match=r"2 for gemini\.generateContent, 3 for openai\.models"):
+        faults.assert_all_consumed()
+
+
+def test_nothing_left_passes() -> None:
+    faults = Faults()
+    faults.queue(GENERATE, ERROR)
+    faults.take(GENERATE, "")
+    faults.assert_all_consumed()
+
+
+def test_every_nth_call_meets_the_fault() -> None:
+    faults = Faults()
+    faults.every(GENERATE, 3, ERROR)
+    assert [faults.take(GENERATE, "") is ERROR for _ in range(7)] == [False, False, True] * 2 + [False]
+    faults.assert_all_consumed()
+
+
+def test_a_rule_meets_only_prompts_with_its_string() -> None:
+    faults = Faults()
+    faults.when(GENERATE, "row 7", ERROR)
+    assert [faults.take(GENERATE, text) for text in ("row 6", "a row 7", "row 7")] == [None, ERROR, ERROR]
+
+
+def test_a_counted_rule_ends() -> None:
+    faults = Faults()
+    faults.when(GENERATE, "x", ERROR, times=2)
+    assert [faults.take(GENERATE, "x") for _ in range(3)] == [ERROR, ERROR, None]
+
+
+def test_the_queue_goes_before_the_rules_and_uses_none_of_them_up() -> None:
+    faults = Faults()
+    faults.when(GENERATE, "x", DROP, times=1)
+    faults.queue(GENERATE, ERROR)
+    assert [faults.take(GENERATE, "x") for _ in range(3)] == [ERROR, DROP, None]
+
+
+def test_clear_forgets_queues_and_rules() -> None:
+    faults = Faults()
+    faults.queue(GENERATE, ERROR)
+    faults.every(GENERATE, 1, ERROR)
+    faults.clear()
+    assert faults.take(GENERATE, "") is None
+
+
+@pytest.mark.parametrize("add", ["queue", "every", "when"])
+def test_an_unknown_method_is_refused_and_the_known_ones_named(add: str) -> None:
+    arguments = {"queue": (ERROR,), "every": (1, ERROR), "when": ("x", ERROR)}[add]
+    with pytest.raises(ValueError, match=r"must be one of gemini\.generateContent, .*; got 'gemini\.chat'"):
+        getattr(Faults(), add)("gemini.chat", *arguments)
+
+
+def test_an_unknown_kind_is_refused_and_the_known_ones_named() -> None:
+    with pytest.raises(ValueError, match=r"must be one of error, rate-limit, .*; got 'explode'"):
+        Fault(kind="explode")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("http_status", [200, 399, 600])
+def test_an_error_needs_an_error_status(http_status: int) -> None:
+    with pytest.raises(ValueError, match=f"400 to 599; got {http_status}"):
+        Fault(kind="error", http_status=http_status)
+
+
+def test_only_errors_take_a_status() -> None:
+    with pytest.raises(ValueError, match="not to 'hang'"):
+        Fault(kind="hang", http_status=500)
+
+
+def test_a_delay_cannot_be_negative() -> None:
+    with pytest.raises(ValueError, match="`retry_delay_seconds` must be >= 0"):
+        Fault(kind="rate-limit", retry_delay_seconds=-1)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in STREAMING_METHODS])
+def test_a_stream_error_needs_a_stream(method: Method) -> None:
+    with pytest.raises(ValueError, match="'stream-error' needs one of"):
+        Faults().queue(method, Fault(kind="stream-error"))
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in ABORTED_METHODS])
+def test_only_work_that_has_a_middle_can_be_aborted(method: Method) -> None:
+    with pytest.raises(ValueError, match="'abort' needs one of"):
+        Faults().queue(method, Fault(kind="abort"))
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in GPU_METHODS])
+@pytest.mark.parametrize("kind", ["stock-out", "quota"])
+def test_only_what_asks_for_accelerators_can_get_none(method: Method, kind: FaultKind) -> None:
+    with pytest.raises(ValueError, match=f"'{kind}' needs one of"):
+        Faults().queue(method, Fault(kind=kind))
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in OPERATION_METHODS])
+def test_only_what_begins_an_operation_can_fail_or_last_later(method: Method) -> None:
+    for fault in (Fault(kind="operation-error"), Fault(kind="slow", after_seconds=1)):
+        with pytest.raises(ValueError, match=f"'{fault.kind}' needs one of"):
+            Faults().queue(method, fault)
+
+
+def test_a_slow_operation_says_how_slow() -> None:
+    with pytest.raises(ValueError, match="needs `after_seconds`"):
+        Fault(kind="slow")
+    with pytest.raises(ValueError, match="`after_seconds` must be >= 0; got -1"):
+        Fault(kind="slow", after_seconds=-1)
+    with pytest.raises(ValueError, match="`after_seconds` belongs to the kinds"):
+        Fault(kind="error", after_seconds=1)
+
+
+def test_a_stock_out_has_two_wordings() -> None:
+    with pytest.raises(ValueError, match="must be 429 or 503; got 500"):
+        Fault(kind="stock-out", http_status=500)
+
+
+@pytest.mark.parametrize(("add", "arguments"), [("every", (0, ERROR)), ("when", ("x", ERROR, 0))])
+def test_counts_start_at_one(add: str, arguments: tuple[object, ...]) -> None:
+    with pytest.raises(ValueError, match="must be >= 1; got 0"):
+        getattr(Faults(), add)(GENERATE, *arguments)
+
+
+def test_a_rule_needs_a_string_to_look_for() -> None:
+    with pytest.raises(ValueError, match="`contains` must not be empty"):
+        Faults().when(GENERATE, "", ERROR)

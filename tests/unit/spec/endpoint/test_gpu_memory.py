@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.spec import parse_endpoint
+from airflow_provider_llmbeam.spec.endpoint.gpu_machine import (
+    CLOUD_RUN_LADDER,
+    MACHINES,
+    VERTEX_LADDER,
+    GpuMachine,
+)
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
+    ARCHITECTURES,
+    DEFAULT_LENGTH_TOKENS,
+    GPU_MEMORY_UTILIZATION,
+    LEAST_DEFAULT_SEQUENCES,
+    MOST_DEFAULT_SEQUENCES,
+    OVERHEAD_GB,
+    architecture_of,
+    memory_sum,
+    sequence_bytes,
+    smallest_machine,
+)
+
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "gpu-memory.md").read_text()
+NAMED = {machine.machine_type: machine for machine in (*MACHINES.values(), *CLOUD_RUN_LADDER)}
+
+
+def table(title: str) -> list[list[str]]:
+    """The rows of a table of the page."""
+    found = re.search(rf"## {title}\n.*?\n\n(\|.*?)\n\n", PAGE, re.DOTALL)
+    assert found, title
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()[2:]]
+
+
+def test_the_sums_of_the_page_are_those_of_the_code() -> None:
+    rows = table("What a model takes")
+    assert [row[0] for row in rows] == list(ARCHITECTURES)
+    for name, weights, layers, per_token, at_2k, at_8k, at_32k in rows:
+        architecture = ARCHITECTURES[name]
+        assert weights == f"{architecture.parameters * 2 / 1e9:.1f} GB"
+        assert layers == f"{architecture.global_layers} + {architecture.layers - architecture.global_layers}"
+        all_layers = 2 * architecture.key_value_heads * architecture.head_dim * 2 * architecture.layers
+        assert per_token == f"{all_layers / 1e6:.3f} MB"
+        for length, cell in ((2048, at_2k), (8192, at_8k), (32_768, at_32k)):
+            assert cell == f"{sequence_bytes(architecture, length) / 1e9:.2f} GB", (name, length)
+
+
+def test_the_room_of_the_page_is_that_of_the_code() -> None:
+    rows = table("How many sequences fit")
+    assert {row[0] for row in rows} >= {machine.machine_type for machine in VERTEX_LADDER[:6]} | {"nvidia-l4"}
+    for machine_type, gpus, *cells in rows:
+        machine = NAMED[machine_type]
+        assert gpus == f"{machine.accelerator_count} × {machine.accelerator_type}"
+        for name, cell in zip(ARCHITECTURES, cells, strict=True):
+            total = memory_sum(ARCHITECTURES[name], machine, 1, DEFAULT_LENGTH_TOKENS)
+            assert total is not None
+            assert cell == (str(total.most_sequences) if total.most_sequences else "–"), (machine_type, name)
+
+
+def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
+    secret = "projects/p/secrets/s/versions/1"
+    for name, on_vertex, sequences, on_cloud_run, there in table("Defaults"):
+        garden = {"type": "vertex", "model": f"google/gemma3@{name}-it", "accept_eula": True}
+        vertex = parse_endpoint(garden | {"locations": ["us-central1"]})
+        hub = {"type": "cloud_run", "model": f"google/{name}-it", "hf_token_secret": secret}
+        service = parse_endpoint(hub | {"locations": ["us-central1"]})
+        assert (on_vertex, sequences) == (str(vertex.machine), str(vertex.sequences))
+        assert service.machine is not None
+        assert (on_cloud_run, there) == (service.machine.machine_type, str(service.sequences))
+
+
+def test_the_numbers_that_the_page_names_are_those_of_the_code() -> None:
+    words = " ".join(PAGE.split())
+    assert f"{GPU_MEMORY_UTILIZATION * 100:.0f} % of each GPU" in words
+    assert f"{OVERHEAD_GB:g} GB per GPU" in words
+    assert f"{LEAST_DEFAULT_SEQUENCES} sequences" in words
+    assert f"{MOST_DEFAULT_SEQUENCES} at most" in words
+    assert f"{DEFAULT_LENGTH_TOKENS:,} tokens" in words
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ("google/gemma3@gemma-3-4b-it", "gemma-3-4b"),
+        ("google/gemma-3-27b-pt", "gemma-3-27b"),
+        ("gs://bucket/models/gemma-3-1b-it/", "gemma-3-1b"),
+        ("google/gemma-3-12b-it-qat-q4_0-gguf", None),
+        ("google/gemma-3n-e4b-it", None),
+        ("google/gemma-2-9b-it", None),
+        ("someone/not-gemma-3-4b-it", None),
+    ],
+)
+def test_a_model_is_known_by_its_whole_name(model: str, known: str | None) -> None:
+    assert architecture_of(model) == (ARCHITECTURES[known] if known else None)
+
+
+def test_one_layer_in_six_keeps_every_token() -> None:
+    for architecture in ARCHITECTURES.values():
+        assert architecture.global_layers == architecture.layers // 6
+
+
+@given(st.sampled_from(sorted(ARCHITECTURES)), st.integers(1, 30_000))
+def test_a_local_layer_keeps_its_window_alone(name: str, length: int) -> None:
+    architecture = ARCHITECTURES[name]
+    every_token = 2 * architecture.key_value_heads * architecture.head_dim * 2 * architecture.layers * length
+    assert sequence_bytes(architecture, length) <= every_token
+    assert (sequence_bytes(architecture, length) == every_token) == (length <= architecture.window_tokens)
+
+
+def test_heads_fewer_than_the_gpus_are_kept_on_each() -> None:
+    one = ARCHITECTURES["gemma-3-1b"]
+    assert sequence_bytes(one, 1000, 4) == 4 * sequence_bytes(one, 1000)
+    many = ARCHITECTURES["gemma-3-27b"]
+    assert sequence_bytes(many, 1000, 8) == sequence_bytes(many, 1000)
+
+
+@given(st.sampled_from(sorted(ARCHITECTURES)), st.integers(1, 64), st.integers(256, 32_768))
+def test_the_smallest_machine_fits_and_those_before_it_do_not(name: str, sequences: int, length: int) -> None:
+    machine = smallest_machine(f"google/{name}-it", VERTEX_LADDER, sequences, length)
+    architecture = ARCHITECTURES[name]
+    for other in VERTEX_LADDER:
+        total = memory_sum(architecture, other, sequences, length)
+        assert total is not None
+        fits = total.fits and architecture.attention_heads % other.accelerator_count == 0
+        assert fits == (other == machine)
+        if fits:
+            break
+
+
+def test_an_accelerator_that_is_not_known_is_not_judged() -> None:
+    machine = GpuMachine("future-1", "NVIDIA_FUTURE", 1)
+    assert memory_sum(ARCHITECTURES["gemma-3-27b"], machine, 64, 8192) is None

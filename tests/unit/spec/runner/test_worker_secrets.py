@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
+
+GEMINI = {"type": "gemini"}
+VERTEX = {"type": "gemini", "project": "a-project"}
+POSTGRES = {"type": "postgres", "table": "answers"}
+MILVUS = {"type": "milvus", "uri": "https://milvus.example", "collection": "c"}
+SECRET = "projects/p/secrets/s/versions/latest"
+
+
+@pytest.fixture
+def spec(job):
+    """Makes a job on Dataflow."""
+
+    def make(runner=(), **parts):
+        own = {"type": "dataflow", "location": "europe-west1", **dict(runner)}
+        places = {"source": {"uri": "gs://b/in.jsonl", "key": ["id"]}, "sink": {"uri": "gs://b/out/"}}
+        return JobSpec.parse(job(**places | {"state_uri": "gs://b/state/", "runner": own} | parts))
+
+    return make
+
+
+@pytest.mark.parametrize("runner", [{}, {"flex_template": "gs://b/template.json"}], ids=["door", "template"])
+def test_gemini_without_a_project_needs_its_key_on_the_workers(spec, runner):
+    ways = r"name a Google Cloud project in `model\.project`.* or the secret .*'GOOGLE_API_KEY': 'projects/…"
+    with pytest.raises(JobSpecError, match=ways):
+        spec(runner, model=GEMINI)
+
+
+def test_postgres_needs_its_connection_string_on_the_workers(spec):
+    with pytest.raises(JobSpecError, match=r"`sink` needs 'LLMBEAM_POSTGRES_DSN' there: .*of type 'bigquery'"):
+        spec(sink=POSTGRES)
+    with pytest.raises(JobSpecError, match=r"`sink` needs 'MY_DSN' there"):
+        spec(sink=POSTGRES | {"dsn_env": "MY_DSN"}, runner={"environment_secrets": {"OTHER": SECRET}})
+
+
+@pytest.mark.parametrize(
+    ("runner", "parts"),
+    [
+        ({"environment_secrets": {"GOOGLE_API_KEY": SECRET}}, {"model": GEMINI}),
+        ({"environment_secrets": {"GEMINI_API_KEY": SECRET}}, {"model": GEMINI}),
+        ({}, {"model": VERTEX}),
+        ({"container_image": "image"}, {"model": GEMINI, "sink": POSTGRES}),
+        ({"environment_secrets": {"LLMBEAM_POSTGRES_DSN": SECRET}}, {"sink": POSTGRES}),
+        ({}, {"model": {"type": "openai", "name": "gemma"}}),
+    ],
+    ids=["key", "the other name", "vertex", "image", "dsn", "openai"],
+)
+def test_a_job_whose_workers_find_their_keys_is_taken(spec, runner, parts):
+    assert spec(runner, **parts).environment_secrets == runner.get("environment_secrets", {})
+
+
+def test_on_this_machine_the_environment_is_this_ones(job):
+    spec = JobSpec.parse(job(model=GEMINI, sink=POSTGRES, state_uri="state"))
+    assert (spec.environment_secrets, sink_needs_worker_secrets(spec)) == ({}, False)
+
+
+def test_only_on_dataflow_the_keys_are_looked_for_elsewhere(spec):
+    secrets = {"environment_secrets": {"GOOGLE_API_KEY": SECRET, "LLMBEAM_POSTGRES_DSN": SECRET}}
+    assert sink_needs_worker_secrets(spec(secrets, sink=POSTGRES))
+    assert sink_needs_worker_secrets(spec(sink=MILVUS, task="embed"))
+    assert not sink_needs_worker_secrets(spec())
+
+
+def test_what_is_written_where_a_secret_is_named_is_never_quoted(spec):
+    for value in ("AIza-the-key-itself", 7, None):
+        with pytest.raises(JobSpecError, match=r"`runner\.environment_secrets") as caught:
+            spec({"environment_secrets": {"GOOGLE_API_KEY": value}})
+        assert "the-key" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "vertex_endpoint", "name": "g", "endpoint": "projects/p/locations/us-central1/endpoints/1"},
+        {
+            "type": "openai",
+            "name": "g",
+            "base_url": "https://a.run.app/v1",
+            "id_token_audience": "https://a.run.app",
+        },
+    ],
+    ids=["vertex", "cloud run"],
+)
+def test_endpoints_of_google_cloud_are_asked_as_the_workers_service_account(spec, model):
+    assert spec(model=model).environment_secrets == {}

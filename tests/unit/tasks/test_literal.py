@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_llmbeam.spec import EchoModel, FilesSource, GeminiModel, JobSpec, Limits
+from airflow_provider_llmbeam.tasks.literal import is_pending, literal_problems, plain
+
+
+class Reference:
+    """As an `XComArg`: it is known only at run time."""
+
+
+def job(**parts: Any) -> dict[str, Any]:
+    return {
+        "name": "nightly",
+        "source": {"uri": "in/*.jsonl", "key": ["id"]},
+        "prompt": {"template": "Say {{ row.text }}"},
+        "model": {"type": "echo"},
+        "sink": {"uri": "out/"},
+        **parts,
+    }
+
+
+def problems(**parts: Any) -> list[str]:
+    return [problem.field for problem in literal_problems(JobSpec, job(**parts))]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{{ ds }}",
+        "gs://b/{{ ds }}/*.csv",
+        "{% if a %}b{% endif %}",
+        ["a", "{{ ds }}"],
+        ("{{ ds }}",),
+        {"a": {"b": ["{{ ds }}"]}},
+        Reference(),
+        [Reference()],
+        {"a": Reference()},
+    ],
+    ids=repr,
+)
+def test_what_airflow_still_renders_is_pending(value: Any) -> None:
+    assert is_pending(value)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "a { b }", 0, 1.5, True, None, [], {}, {"a": [1, None, "b"]}, EchoModel(type="echo")], ids=repr
+)
+def test_what_is_written_out_is_not_pending(value: Any) -> None:
+    assert not is_pending(value)
+
+
+def test_a_good_job_has_no_problems() -> None:
+    assert problems() == []
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"model": Reference()},
+        {"model": "{{ ti.xcom_pull('provision') }}"},
+        {"model": {"type": "{{ params.type }}"}},
+        {"source": {"uri": "{{ params.uri }}", "key": ["id"]}},
+        {"source": {"uri": "in/a.csv", "key": "{{ params.key }}"}},
+        {"source": "{{ params.source }}"},
+        {"name": "{{ dag.dag_id }}"},
+        {"limits": {"max_in_flight": "{{ params.speed }}"}},
+        {"limits": Reference()},
+        {"generation": {"temperature": Reference()}},
+    ],
+    ids=str,
+)
+def test_what_waits_for_airflow_is_not_judged(parts: dict[str, Any]) -> None:
+    assert problems(**parts) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "field"),
+    [
+        ({"name": "a/b"}, "name"),
+        ({"limits": {"max_in_flight": 0, "max_attempts": "{{ params.n }}"}}, "limits.max_in_flight"),
+        ({"limits": {"max_tries": 1}}, "limits.max_tries"),
+        ({"source": {"uri": "{{ params.uri }}", "key": ["answer"]}}, "source.key"),
+        ({"source": {"uri": "in/table", "key": ["id"]}}, "source"),
+        ({"model": {"type": "claude"}}, "model.type"),
+        ({"model": {}}, "model.type"),
+        ({"sink": {"uri": "out/*"}}, "sink.uri"),
+        ({"prompt": {}}, "prompt.template"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_already_is_told(parts: dict[str, Any], field: str) -> None:
+    assert problems(**parts) == [field]
+
+
+def test_braces_that_are_not_airflows_hide_nothing() -> None:
+    data = job(prompt={"template": "Say {{ row.text", "system": "{% if %}", "media": [{"uri": "{{ row.a"}]})
+    found = literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media"))
+    assert [problem.field for problem in found] == ["prompt.template", "prompt.system", "prompt.media.0.uri"]
+
+
+def test_a_spec_value_becomes_plain_data_that_airflow_renders() -> None:
+    source = FilesSource(uri="{{ params.uri }}", format="csv", key=("id",))
+    assert plain(source) == {"type": "files", "uri": "{{ params.uri }}", "format": "csv", "key": ["id"]}
+
+
+def test_only_what_was_set_is_kept_and_the_type() -> None:
+    assert plain(GeminiModel(name="gemini-2.5-pro")) == {"type": "gemini", "name": "gemini-2.5-pro"}
+    assert plain(Limits(max_attempts=2)) == {"max_attempts": 2}
+
+
+@pytest.mark.parametrize("value", [None, "{{ ds }}", {"uri": "a"}, 3])
+def test_plain_data_stays_as_it_is(value: Any) -> None:
+    assert plain(value) is value
+
+
+def test_what_is_wrong_with_the_whole_spec_is_found_though_its_prompt_has_braces() -> None:
+    on_dataflow = {"type": "dataflow", "location": "europe-west1"}
+    never_rendered = ("prompt.template", "prompt.system")
+    (problem,) = literal_problems(JobSpec, job(runner=on_dataflow), never_rendered)
+    assert "`source.uri` 'in/*.jsonl'" in problem.want
+    assert not literal_problems(JobSpec, job(runner=on_dataflow, sink={"uri": "{{ params.out }}"}), never_rendered)
