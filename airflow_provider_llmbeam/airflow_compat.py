@@ -1,13 +1,19 @@
-"""Names that supported Airflow versions keep in different modules, each from where the installed version has it.
+"""Differences between the supported Airflow versions.
 
-What `airflow.providers.common.compat.sdk` has comes from there; here is only what it lacks.
+Names that they keep in different modules come from `airflow.providers.common.compat.sdk`; here is only what that
+module lacks.
 """
 
 from __future__ import annotations
+
+from airflow.triggers.base import BaseTrigger
 
 try:
     from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 except ImportError:  # Airflow 3.1
     from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
-__all__ = ["TaskDeferralError", "TaskDeferralTimeout"]
+#: Whether Airflow calls a trigger's `on_kill` when somebody marks or clears its task; it does from 3.3 on.
+CALLS_ON_KILL = hasattr(BaseTrigger, "on_kill")
+
+__all__ = ["CALLS_ON_KILL", "TaskDeferralError", "TaskDeferralTimeout"]
