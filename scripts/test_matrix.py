@@ -119,18 +119,17 @@ def make_environment(cell: Cell) -> None:
     """Makes the environment of a cell, unless it is up to date.
 
     Raises:
-        subprocess.CalledProcessError: uv found no interpreter, or could not install a package.
+        subprocess.CalledProcessError: There is no interpreter, or a package could not be installed.
     """
     made_from = cell.environment / ".made-from"
     wanted = (ROOT / "pyproject.toml").read_text() + cell.constraints.read_text()
     if made_from.exists() and made_from.read_text() == wanted:
         return
     uv = str(Path(sys.executable).with_name("uv"))
-    settings = {"UV_SYSTEM_CERTS": "true", "UV_HTTP_TIMEOUT": "30", **os.environ}
-    make = [uv, "venv", "--quiet", "--clear", "--python", cell.python, str(cell.environment)]
-    install = [uv, "pip", "install", "--quiet", "--python", str(cell.environment)]
-    subprocess.run(make, check=True, cwd=ROOT, env=settings)
-    subprocess.run([*install, "-c", str(cell.constraints), "-e", ".[dev]"], check=True, cwd=ROOT, env=settings)
+    make = [uv, "venv", "--quiet", "--clear", "--seed", "--python", cell.python, str(cell.environment)]
+    subprocess.run(make, check=True, cwd=ROOT, env={"UV_SYSTEM_CERTS": "true", **os.environ})
+    install = ["scripts/install", str(cell.environment / "bin" / "python")]
+    subprocess.run([*install, "-c", str(cell.constraints), "-e", ".[dev]"], check=True, cwd=ROOT)
     made_from.write_text(wanted)
 
 
