@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -42,6 +43,19 @@ os.environ.update(
 # By its path: the interpreter may have a `sitecustomize` of its own loaded already.
 runpy.run_path(str(GUARD / "sitecustomize.py"))
 atexit.register(shutil.rmtree, AIRFLOW_HOME, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Prints the time of each test module, the slowest first; those below a second are left out."""
+    seconds = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            seconds[getattr(report, "nodeid", "").partition("::")[0]] += getattr(report, "duration", 0.0)
+    slow = [(module, spent) for module, spent in seconds.most_common() if spent >= 1]
+    if slow:
+        terminalreporter.section("seconds per module")
+        for module, spent in slow:
+            terminalreporter.write_line(f"{spent:8.1f} {module}")
 
 
 @pytest.fixture
