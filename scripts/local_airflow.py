@@ -83,6 +83,9 @@ class LocalAirflow:
                 words = self.log_path.read_text(errors="replace")[-3000:]
                 raise RuntimeError(f"Airflow did not start; its log {self.log_path} ends:\n{words}")
             time.sleep(0.3)
+        # Airflow 3.1 asks for a token even where everybody is an admin.
+        token = self._client.get(f"{self.url}/auth/token").raise_for_status().json()["access_token"]
+        self._client.headers["Authorization"] = f"Bearer {token}"
 
     def component(self, name: str) -> psutil.Process:
         """Returns the process of the `scheduler`, the `triggerer` or the `dag-processor`.

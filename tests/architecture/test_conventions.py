@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from airflow.sdk import DAG, BaseOperator
 
 import airflow_provider_llmbeam
@@ -57,7 +58,8 @@ def test_no_module_is_longer_than_400_lines():
     } == {}
 
 
-def test_the_pins_name_no_index():
-    pins = (ROOT / "constraints.txt").read_text()
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints/airflow-3.1.txt", "constraints/airflow-3.2.txt"])
+def test_the_pins_name_no_index(file):
+    pins = (ROOT / file).read_text()
     assert "://" not in pins
     assert "--" not in pins

@@ -36,21 +36,28 @@ def airflow_database():
     db.initdb()
 
 
+@pytest.fixture(scope="session")
+def dag_bags():
+    """The module of Airflow that has `DagBag` and `sync_bag_to_db`."""
+    try:
+        from airflow.dag_processing import dagbag
+    except ImportError:  # Airflow 3.1
+        from airflow.models import dagbag
+    return dagbag
+
+
 @pytest.fixture
-def run_dag(airflow_database):
+def run_dag(airflow_database, dag_bags):
     """Runs a Dag in this process, without a logical date; returns the run and the state of each task."""
 
     def run(dag, **kwargs):
         # dag.test() needs the Dag serialised in the database first.
         from airflow.dag_processing.bundles.manager import DagBundlesManager
-        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
         DagBundlesManager().sync_bundles_to_db()
-        bag = DagBag(
-            dag_folder=os.devnull, bundle_path=Path(os.environ["AIRFLOW_HOME"], "dags"), bundle_name="dags-folder"
-        )
+        bag = dag_bags.DagBag(os.devnull, bundle_path=Path(os.environ["AIRFLOW_HOME"], "dags"))
         bag.bag_dag(dag)
-        sync_bag_to_db(bag, "dags-folder", None)
+        dag_bags.sync_bag_to_db(bag, "dags-folder", None)
         dag_run = dag.test(**kwargs)
         return dag_run, {task.task_id: str(task.state) for task in dag_run.get_task_instances()}
 

@@ -6,8 +6,8 @@ import json
 from datetime import timedelta
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.polling.poller import wait

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from airflow.dag_processing.dagbag import DagBag
 from waiting import scaled
 
 from tests.integration.cases import STEP_SECONDS
@@ -57,12 +56,12 @@ def test_the_same_file_gives_the_same_bytes_on_a_laptop_and_on_dataflow(google, 
     assert len(laptop) == ROWS
 
 
-def test_the_file_parses_with_nothing_set(monkeypatch):
+def test_the_file_parses_with_nothing_set(monkeypatch, dag_bags):
     for name in [
         name for name in os.environ if name.startswith("LLMBEAM_") and name != "LLMBEAM_TESTS_ON_LOOPBACK"
     ]:
         monkeypatch.delenv(name)
-    bag = DagBag(str(DAGS / f"{DAG_ID}.py"))
+    bag = dag_bags.DagBag(str(DAGS / f"{DAG_ID}.py"))
     assert not bag.import_errors
     assert bag.dags[DAG_ID].get_task("judge").runner == {"type": "dataflow", "location": "europe-west1"}
 

@@ -254,7 +254,8 @@ def test_a_teardown_of_nothing_does_nothing(run_dag, sandbox, here, kind):
 
 def test_a_wait_that_ended_without_an_answer_removes_the_endpoint(run_dag, sandbox, here, kind, monkeypatch):
     from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
-    from airflow.sdk.exceptions import TaskDeferralTimeout
+
+    from airflow_provider_llmbeam.airflow_compat import TaskDeferralTimeout
 
     def execute(self, context):
         """What Airflow does once `execution_timeout` is over while the task is deferred."""

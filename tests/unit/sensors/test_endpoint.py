@@ -12,15 +12,12 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
-)
-from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
-    AirflowRescheduleException,
-    TaskDeferralError,
-    TaskDeferralTimeout,
     TaskDeferred,
 )
+from airflow.sdk import DAG
+from airflow.sdk.bases.sensor import AirflowRescheduleException
 
+from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import SensorResult

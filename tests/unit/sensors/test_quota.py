@@ -6,9 +6,14 @@ import json
 from datetime import timedelta
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
+from airflow.sdk.bases.sensor import AirflowRescheduleException
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
