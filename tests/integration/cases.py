@@ -99,7 +99,7 @@ class Cloud:
 
     def kill(self, name: str, kind: str) -> None:
         """Kills a component with all that it started, and has its heartbeats forgotten."""
-        psutil.wait_procs(kill_tree(self.airflow.component(name)))
+        kill_all(tree(self.airflow.component(name)))
         self.forget_heartbeats(kind)
 
 
@@ -242,13 +242,20 @@ def tree(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def kill_tree(process: psutil.Process) -> list[psutil.Process]:
-    """Kills a process and all that came of it, with kill -9; returns them."""
-    killed = tree(process)
-    for one in killed:
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Kills processes with kill -9, and waits until all have ended; those nobody waits for stay as zombies."""
+    killed = list(processes)
+    for process in killed:
         with suppress(psutil.NoSuchProcess):
-            one.kill()
-    return killed
+            process.kill()
+    until(lambda: not any(map(_runs, killed)), "the end of the killed processes", STEP_SECONDS, 0.05)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _event(line: str) -> str:

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, identity
 from tests.integration import cases
-from tests.integration.cases import STEP_SECONDS, Cloud, play_all, show_table, tree
+from tests.integration.cases import STEP_SECONDS, Cloud, kill_all, play_all, show_table, tree
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(1500))]
 PAGE = Path(__file__).parents[2] / "docs" / "dataflow-cases.md"
@@ -463,9 +463,7 @@ def scheduler_down(cloud: Cloud) -> Iterator[None]:
     for run in (deferred, waiting):
         run.until_paying()
     # What it started goes on: a worker of the LocalExecutor outlives its scheduler.
-    scheduler = cloud.airflow.component("scheduler")
-    scheduler.kill()
-    scheduler.wait()
+    kill_all([cloud.airflow.component("scheduler")])
     cloud.forget_heartbeats("SchedulerJob")
     cloud.airflow.start("scheduler")
     waiting.until_jobs(2)
