@@ -259,7 +259,9 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _event(line: str) -> str:
+    """Returns the message of a line; that of a skip has its reason."""
     try:
-        return str(json.loads(line)["event"])
+        item = json.loads(line)
+        return " ".join(filter(None, (item["event"], item.get("reason"))))
     except (ValueError, KeyError, TypeError):
         return line
