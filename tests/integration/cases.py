@@ -102,6 +102,16 @@ class Cloud:
         kill_all(tree(self.airflow.component(name)))
         self.forget_heartbeats(kind)
 
+    def kill_scheduler(self) -> None:
+        """Kills the scheduler alone: the workers of its LocalExecutor go on, and with them their tasks."""
+        scheduler = self.airflow.component("scheduler")
+        ports = [connection.laddr.port for connection in scheduler.net_connections("tcp")]
+        kill_all([scheduler])
+        # The workers were forked with its connections, so that PostgreSQL does not see their end, and what the
+        # scheduler had locked stays locked: with Airflow 3.3.2 the next one then starts no task of those runs.
+        self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE client_port = ANY(%s)", ports)
+        self.forget_heartbeats("SchedulerJob")
+
 
 class Run:
     """A run of a Dag, read from the metadata database: many cases at a time would keep the API busy.

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, identity
 from tests.integration import cases
-from tests.integration.cases import STEP_SECONDS, Cloud, kill_all, play_all, show_table, tree
+from tests.integration.cases import STEP_SECONDS, Cloud, play_all, show_table, tree
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(1500))]
 PAGE = Path(__file__).parents[2] / "docs" / "dataflow-cases.md"
@@ -462,9 +462,7 @@ def scheduler_down(cloud: Cloud) -> Iterator[None]:
     deferred.until_state("deferred")
     for run in (deferred, waiting):
         run.until_paying()
-    # What it started goes on: a worker of the LocalExecutor outlives its scheduler.
-    kill_all([cloud.airflow.component("scheduler")])
-    cloud.forget_heartbeats("SchedulerJob")
+    cloud.kill_scheduler()
     cloud.airflow.start("scheduler")
     waiting.until_jobs(2)
     for run in (deferred, waiting):

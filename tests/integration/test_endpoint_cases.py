@@ -435,9 +435,7 @@ def triggerer_down(cloud: Cloud, booting: tuple[Run, Run]) -> None:
 
 def scheduler_down(cloud: Cloud, running: tuple[Run, Run]) -> None:
     working, expiring = running
-    # What it started goes on: a worker of the LocalExecutor outlives its scheduler.
-    kill_all([cloud.airflow.component("scheduler")])
-    cloud.forget_heartbeats("SchedulerJob")
+    cloud.kill_scheduler()
     expiring.say("succeed")
     expiring.until_task(WORK, "success")
     expiring.expire()
