@@ -42,6 +42,12 @@ class Cloud:
         self.left: dict[str, Any] = {}
         self._database = database
         self._local = threading.local()
+        self._connections: list[psycopg.Connection[Any]] = []
+
+    def close(self) -> None:
+        """Closes the connections of all threads to the metadata database."""
+        for connection in self._connections:
+            connection.close()
 
     def upload(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Writes JSON lines to the bucket `rows`."""
@@ -67,6 +73,7 @@ class Cloud:
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = psycopg.connect(self._database, autocommit=True)
+            self._connections.append(connection)
         cursor = connection.execute(statement, values)
         return cursor.fetchall() if cursor.description else []
 
