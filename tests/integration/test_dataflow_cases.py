@@ -462,11 +462,7 @@ def scheduler_down(cloud: Cloud) -> Iterator[None]:
     deferred.until_state("deferred")
     for run in (deferred, waiting):
         run.until_paying()
-    # What it started goes on: a worker of the LocalExecutor outlives its scheduler.
-    scheduler = cloud.airflow.component("scheduler")
-    scheduler.kill()
-    scheduler.wait()
-    cloud.forget_heartbeats("SchedulerJob")
+    cloud.kill_scheduler()
     cloud.airflow.start("scheduler")
     waiting.until_jobs(2)
     for run in (deferred, waiting):
