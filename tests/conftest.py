@@ -17,6 +17,9 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.waiting import scaled
 
 ROOT = Path(__file__).resolve().parent.parent
 GUARD = ROOT / "tests" / "guard"
@@ -40,9 +43,32 @@ os.environ.update(
 )
 (AIRFLOW_HOME / "dags").mkdir()
 
+# How long one example takes says what else the machine does.
+settings.register_profile("llmbeam", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("llmbeam")
+
 # By its path: the interpreter may have a `sitecustomize` of its own loaded already.
 runpy.run_path(str(GUARD / "sitecustomize.py"))
 atexit.register(shutil.rmtree, AIRFLOW_HOME, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Keeps a module on one worker, starts the longest ones first, and scales timeouts by the machine's speed."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
+        marked = item.get_closest_marker("timeout")
+        seconds = marked.args[0] if marked and marked.args else float(config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(scaled(seconds)), append=False)
+    items.sort(key=_start_order)
+
+
+def _start_order(item):
+    """Real Airflows, which are one group, then other slow modules, then the rest; each in its own order."""
+    if item.get_closest_marker("xdist_group").args[0] == "airflow":
+        return 0
+    return 1 if item.get_closest_marker("slow") else 2
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -72,10 +98,10 @@ def sandbox():
 def google(sandbox, monkeypatch):
     """Puts the sandbox in place of Google's hosts, for this process and those it starts; yields the proxy."""
     from airflow_provider_llmbeam.sandbox import Proxy
+    from tests.clouds import use_environment
 
     with Proxy(sandbox) as proxy:
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         yield proxy
 
 

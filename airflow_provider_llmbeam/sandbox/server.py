@@ -14,11 +14,11 @@ from typing import Any, Self
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from airflow_provider_llmbeam.sandbox.bigquery.api import api as bigquery
+from airflow_provider_llmbeam.sandbox.bigquery import api as bigquery
 from airflow_provider_llmbeam.sandbox.billing.bill import Bill
-from airflow_provider_llmbeam.sandbox.cloud_quotas.api import api as cloud_quotas
-from airflow_provider_llmbeam.sandbox.cloud_run.api import api as cloud_run
-from airflow_provider_llmbeam.sandbox.cloud_run.api import traffic as cloud_run_traffic
+from airflow_provider_llmbeam.sandbox.cloud_quotas import api as cloud_quotas
+from airflow_provider_llmbeam.sandbox.cloud_run import api as cloud_run
+from airflow_provider_llmbeam.sandbox.cloud_run import traffic as cloud_run_traffic
 from airflow_provider_llmbeam.sandbox.cloud_run.state import Instances
 from airflow_provider_llmbeam.sandbox.core import control
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
@@ -28,20 +28,20 @@ from airflow_provider_llmbeam.sandbox.core.faults import Faults
 from airflow_provider_llmbeam.sandbox.core.records import RequestLog
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
 from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
-from airflow_provider_llmbeam.sandbox.dataflow.api import api as dataflow
+from airflow_provider_llmbeam.sandbox.dataflow import api as dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.grpc import GrpcServer
 from airflow_provider_llmbeam.sandbox.dataflow.runs import DataflowSettings
 from airflow_provider_llmbeam.sandbox.models import gemini, gemini_embeddings, openai, openai_embeddings
 from airflow_provider_llmbeam.sandbox.models.answers import Tokenizer, count_bytes
 from airflow_provider_llmbeam.sandbox.models.latency import Latency
 from airflow_provider_llmbeam.sandbox.models.quota import Quota
-from airflow_provider_llmbeam.sandbox.monitoring.api import api as monitoring
+from airflow_provider_llmbeam.sandbox.monitoring import api as monitoring
 from airflow_provider_llmbeam.sandbox.network import credentials
-from airflow_provider_llmbeam.sandbox.secret_manager.api import api as secret_manager
-from airflow_provider_llmbeam.sandbox.storage.api import api as storage
+from airflow_provider_llmbeam.sandbox.secret_manager import api as secret_manager
+from airflow_provider_llmbeam.sandbox.storage import api as storage
 from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
-from airflow_provider_llmbeam.sandbox.vertex.api import api as vertex
-from airflow_provider_llmbeam.sandbox.vertex.api import predictions as vertex_predictions
+from airflow_provider_llmbeam.sandbox.vertex import api as vertex
+from airflow_provider_llmbeam.sandbox.vertex import predictions as vertex_predictions
 from airflow_provider_llmbeam.sandbox.vertex.checks import gpus_by_name
 
 HOST = "127.0.0.1"

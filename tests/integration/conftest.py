@@ -147,3 +147,13 @@ def model_connection(cloud):
     cloud.airflow.add_connection(name, conn_type="llmbeam", **fields)
     yield
     cloud.airflow.delete_connection(name)
+
+
+@pytest.fixture
+def quick_polls(monkeypatch):
+    """Polls a job on Dataflow twice a second; the shortest interval of a spec is 10 s."""
+    from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
+    from airflow_provider_llmbeam.triggers import dataflow
+
+    monkeypatch.setattr(dataflow, "FIRST_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(dataflow, "JobStateMachine", lambda interval, budget_usd: JobStateMachine(0.5, budget_usd))

@@ -25,6 +25,9 @@ from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.sweep import main
 from airflow_provider_llmbeam.triggers import endpoint as trigger
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
 
 LOCATIONS = ("us-central1", "europe-west4")
 GARDEN = {
@@ -467,7 +470,4 @@ def foreign(google, sandbox):
     client.create_endpoint(
         parent=hook._parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}}, endpoint_id="theirs"
     )
-    deadline = time.monotonic() + 10
-    while not any(re.search("not ours", endpoint["displayName"]) for endpoint in sandbox.endpoints):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: any(re.search("not ours", each["displayName"]) for each in sandbox.endpoints), "it is there")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.bigquery.api import jobs
+from airflow_provider_llmbeam.sandbox.bigquery import jobs
 from airflow_provider_llmbeam.sandbox.bigquery.catalog import Table, TableId
 from airflow_provider_llmbeam.sandbox.bigquery.columns import TimestampFormat, parsed_row
 from airflow_provider_llmbeam.sandbox.bigquery.jobs import LOCATION, Job, Jobs

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_llmbeam.sandbox.bigquery.api import files as bigquery_files
+from airflow_provider_llmbeam.sandbox.bigquery import files as bigquery_files
 from airflow_provider_llmbeam.sandbox.bigquery.catalog import Table, TableId
 from airflow_provider_llmbeam.sandbox.bigquery.files import Source, UnreadableError
 from airflow_provider_llmbeam.sandbox.bigquery.queries import Estimate, Queries, Result, duckdb_error

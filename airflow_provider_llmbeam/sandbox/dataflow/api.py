@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.sandbox.core.backend import Backend
 from airflow_provider_llmbeam.sandbox.core.faults import Method
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
-from airflow_provider_llmbeam.sandbox.dataflow.api import checks, flex
+from airflow_provider_llmbeam.sandbox.dataflow import checks, flex
 from airflow_provider_llmbeam.sandbox.dataflow.runs import KILL_HARNESS, DataflowSettings, Runs
 from airflow_provider_llmbeam.sandbox.dataflow.state import (
     BATCH,

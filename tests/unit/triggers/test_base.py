@@ -71,7 +71,7 @@ def test_what_looks_is_made_also_where_the_trigger_did_not_run_yet(monkeypatch):
 
 
 def test_twenty_looks_that_wait_for_a_reply_do_not_wait_for_each_other():
-    all_at_once, name = Barrier(20, timeout=10), ContextVar("name")
+    all_at_once, name = Barrier(20, timeout=60), ContextVar("name")
     told = []
 
     class Slow:
