@@ -487,10 +487,10 @@ def database_cut(cloud: Cloud) -> Iterator[None]:
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         time.sleep(1)  # once for each connection that a component opens again
+    waiting.release()  # a scheduler that ends itself waits for the tasks of its LocalExecutor
     for name, kind in (("scheduler", "SchedulerJob"), ("triggerer", "TriggererJob")):
         revive(cloud, name, kind)
-    for run in (deferred, waiting):
-        run.release()
+    deferred.release()
     yield
     for run, how in ((deferred, "deferred"), (waiting, "in the worker")):
         run.end()
