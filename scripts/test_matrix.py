@@ -140,7 +140,8 @@ def run_tests(cell: Cell, pytest_arguments: Sequence[str]) -> Result:
     python = str(cell.environment / "bin" / "python")
     # Without bytecode every Airflow process imports for seconds longer.
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [python, "-m", "pytest", f"--junitxml={report}", *pytest_arguments]
+    workers = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]  # as scripts/test has them
+    command = [python, "-m", "pytest", *workers, f"--junitxml={report}", *pytest_arguments]
     begun = time.monotonic()
     ended = subprocess.run(command, cwd=ROOT, check=False, env=settings)
     minutes = (time.monotonic() - begun) / 60

@@ -96,6 +96,7 @@ class PollingTrigger(BaseTrigger, Generic[WatchT]):
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         ti = self.task_instance
+        assert ti is not None, "the triggerer sets it before `run`"
         states_of = sync_to_async(RuntimeTaskInstance.get_task_states, thread_sensitive=False)
         try:
             async with asyncio.timeout(_STATE_SECONDS):
