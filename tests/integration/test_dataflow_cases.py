@@ -408,7 +408,9 @@ CASES = {
     "marked failed before its trigger started": Case(None, (RUNNING,), "failed"),
     "marked failed while no triggerer runs": Case(None, (RUNNING,), "failed"),
     # A triggerer that comes back sometimes takes up the trigger of the marked task for a second, and cancels.
-    "marked failed while no triggerer runs, then cleared": Case(None, (DONE,), or_jobs=(CANCELLED, DONE), paid_twice=IN_FLIGHT),
+    "marked failed while no triggerer runs, then cleared": Case(
+        None, (DONE,), or_jobs=(CANCELLED, DONE), paid_twice=IN_FLIGHT
+    ),
     "triggerer killed, and another one started": Case(None, (DONE,)),
     "scheduler killed and started, task deferred": Case(None, (DONE,)),
     # A new scheduler takes over no task of a LocalExecutor: it ends this try, whose `on_kill` cancels, and starts
