@@ -11,6 +11,9 @@ from airflow_provider_llmbeam.tasks.literal import is_pending, literal_problems,
 class Reference:
     """As an `XComArg`: it is known only at run time."""
 
+    def __repr__(self):
+        return "Reference"
+
 
 def job(**parts: Any) -> dict[str, Any]:
     return {
