@@ -42,6 +42,12 @@ class Cloud:
         self.left: dict[str, Any] = {}
         self._database = database
         self._local = threading.local()
+        self._connections: list[psycopg.Connection[Any]] = []
+
+    def close(self) -> None:
+        """Closes the connections of all threads to the metadata database."""
+        for connection in self._connections:
+            connection.close()
 
     def upload(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Writes JSON lines to the bucket `rows`."""
@@ -67,6 +73,7 @@ class Cloud:
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = psycopg.connect(self._database, autocommit=True)
+            self._connections.append(connection)
         cursor = connection.execute(statement, values)
         return cursor.fetchall() if cursor.description else []
 
@@ -99,8 +106,18 @@ class Cloud:
 
     def kill(self, name: str, kind: str) -> None:
         """Kills a component with all that it started, and has its heartbeats forgotten."""
-        psutil.wait_procs(kill_tree(self.airflow.component(name)))
+        kill_all(tree(self.airflow.component(name)))
         self.forget_heartbeats(kind)
+
+    def kill_scheduler(self) -> None:
+        """Kills the scheduler alone: the workers of its LocalExecutor go on, and with them their tasks."""
+        scheduler = self.airflow.component("scheduler")
+        ports = [connection.laddr.port for connection in scheduler.net_connections("tcp")]
+        kill_all([scheduler])
+        # The workers were forked with its connections, so that PostgreSQL does not see their end, and what the
+        # scheduler had locked stays locked: with Airflow 3.3.2 the next one then starts no task of those runs.
+        self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE client_port = ANY(%s)", ports)
+        self.forget_heartbeats("SchedulerJob")
 
 
 class Run:
@@ -242,17 +259,26 @@ def tree(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def kill_tree(process: psutil.Process) -> list[psutil.Process]:
-    """Kills a process and all that came of it, with kill -9; returns them."""
-    killed = tree(process)
-    for one in killed:
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Kills processes with kill -9, and waits until all have ended; those nobody waits for stay as zombies."""
+    killed = list(processes)
+    for process in killed:
         with suppress(psutil.NoSuchProcess):
-            one.kill()
-    return killed
+            process.kill()
+    until(lambda: not any(map(_runs, killed)), "the end of the killed processes", STEP_SECONDS, 0.05)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _event(line: str) -> str:
+    """Returns the message of a line; that of a skip has its reason."""
     try:
-        return str(json.loads(line)["event"])
+        item = json.loads(line)
+        return " ".join(filter(None, (item["event"], item.get("reason"))))
     except (ValueError, KeyError, TypeError):
         return line

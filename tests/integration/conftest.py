@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -136,7 +137,8 @@ def cloud(shared_sandbox, shared_airflow, metadata_database):
     """The shared Airflow and its sandbox, without what earlier modules left there."""
     shared_sandbox.reset()
     database = metadata_database["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg", "")
-    yield Cloud(shared_sandbox, shared_airflow, database)
+    with closing(Cloud(shared_sandbox, shared_airflow, database)) as cloud:
+        yield cloud
     shared_sandbox.faults.assert_all_consumed()
 
 

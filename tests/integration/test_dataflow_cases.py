@@ -393,10 +393,10 @@ CASES = {
     "`execution_timeout` while it waits in the worker": Case(timeout_in_worker, (CANCELLED,), "failed"),
     "cleared while deferred": Case(cleared, (CANCELLED, DONE), paid_twice=IN_FLIGHT),
     "cleared while it waits in the worker": Case(cleared_in_worker, (CANCELLED, DONE), paid_twice=IN_FLIGHT),
-    "task killed before it asks for a job": Case(killed_before_it_asks, (DONE,)),
-    "task killed while the child submits": Case(killed_while_submitting, (DONE,)),
-    "task killed when the job exists, and it does not know yet": Case(killed_before_it_is_told, (DONE,)),
-    "task killed when the job exists, and tried again after its end": Case(killed_and_tried_late, COLLECTED),
+    "task killed before the submission": Case(killed_before_it_asks, (DONE,)),
+    "task killed during the submission": Case(killed_while_submitting, (DONE,)),
+    "task killed after the submission, before it recorded the job id": Case(killed_before_it_is_told, (DONE,)),
+    "task killed after the submission, retried after the end of the job": Case(killed_and_tried_late, COLLECTED),
     "task killed while it waits in the worker": Case(killed_while_waiting, (DONE,)),
     "task killed while it collects the report": Case(killed_while_collecting, COLLECTED),
     "marked failed while deferred": Case(marked_failed, (CANCELLED,), "failed"),
@@ -408,15 +408,17 @@ CASES = {
     "marked failed before its trigger started": Case(None, (RUNNING,), "failed"),
     "marked failed while no triggerer runs": Case(None, (RUNNING,), "failed"),
     # A triggerer that comes back sometimes takes up the trigger of the marked task for a second, and cancels.
-    "… and cleared after that": Case(None, (DONE,), or_jobs=(CANCELLED, DONE), paid_twice=IN_FLIGHT),
+    "marked failed while no triggerer runs, then cleared": Case(
+        None, (DONE,), or_jobs=(CANCELLED, DONE), paid_twice=IN_FLIGHT
+    ),
     "triggerer killed, and another one started": Case(None, (DONE,)),
     "scheduler killed and started, task deferred": Case(None, (DONE,)),
     # A new scheduler takes over no task of a LocalExecutor: it ends this try, whose `on_kill` cancels, and starts
     # another.
     "scheduler killed and started, task in the worker": Case(None, (CANCELLED, DONE), paid_twice=IN_FLIGHT),
-    "connections to the metadata database cut, task deferred": Case(None, (DONE,)),
+    "connections to the metadata database closed, task deferred": Case(None, (DONE,)),
     # The same, where the scheduler ended itself.
-    "connections to the metadata database cut, task in the worker": Case(
+    "connections to the metadata database closed, task in the worker": Case(
         None, (CANCELLED, DONE), or_jobs=(DONE,), paid_twice=IN_FLIGHT
     ),
 }
@@ -458,7 +460,7 @@ def triggerer_down(cloud: Cloud) -> Iterator[None]:
     taken_over.end()
     cloud.left["triggerer killed, and another one started"] = taken_over.left()
     orphan.end()
-    cloud.left["… and cleared after that"] = orphan.left()
+    cloud.left["marked failed while no triggerer runs, then cleared"] = orphan.left()
 
 
 def scheduler_down(cloud: Cloud) -> Iterator[None]:
@@ -467,11 +469,7 @@ def scheduler_down(cloud: Cloud) -> Iterator[None]:
     deferred.until_state("deferred")
     for run in (deferred, waiting):
         run.until_paying()
-    # What it started goes on: a worker of the LocalExecutor outlives its scheduler.
-    scheduler = cloud.airflow.component("scheduler")
-    scheduler.kill()
-    scheduler.wait()
-    cloud.forget_heartbeats("SchedulerJob")
+    cloud.kill_scheduler()
     cloud.airflow.start("scheduler")
     waiting.until_jobs(2)
     for run in (deferred, waiting):
@@ -496,14 +494,14 @@ def database_cut(cloud: Cloud) -> Iterator[None]:
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         time.sleep(1)  # once for each connection that a component opens again
+    waiting.release()  # a scheduler that ends itself waits for the tasks of its LocalExecutor
     for name, kind in (("scheduler", "SchedulerJob"), ("triggerer", "TriggererJob")):
         revive(cloud, name, kind)
-    for run in (deferred, waiting):
-        run.release()
+    deferred.release()
     yield
     for run, how in ((deferred, "deferred"), (waiting, "in the worker")):
         run.end()
-        cloud.left[f"connections to the metadata database cut, task {how}"] = run.left()
+        cloud.left[f"connections to the metadata database closed, task {how}"] = run.left()
 
 
 def table(left: dict[str, Left | BaseException]) -> Iterator[tuple[str, ...]]:

@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
 from airflow_provider_llmbeam.spec.endpoint.identity import EXPIRES_LABEL, endpoint_id, service_id
 from airflow_provider_llmbeam.spec.identity import identity
 from tests.integration import cases
-from tests.integration.cases import STEP_SECONDS, Cloud, play_all, show_table
+from tests.integration.cases import STEP_SECONDS, Cloud, kill_all, play_all, show_table
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(900))]
 PAGE = Path(__file__).parents[2] / "docs" / "endpoint-cases.md"
@@ -264,10 +264,7 @@ def work_killed(cloud: Cloud) -> Run:
 def work_killed_with_its_supervisor(cloud: Cloud) -> Run:
     run = Run(cloud, "garden")
     process = run.until_working()
-    both = [process.parent(), process]
-    for one in both:
-        one.kill()
-    psutil.wait_procs(both)
+    kill_all([process.parent(), process])
     cloud.forget_task_heartbeats(run.run_id)
     return run.end()
 
@@ -438,11 +435,7 @@ def triggerer_down(cloud: Cloud, booting: tuple[Run, Run]) -> None:
 
 def scheduler_down(cloud: Cloud, running: tuple[Run, Run]) -> None:
     working, expiring = running
-    # What it started goes on: a worker of the LocalExecutor outlives its scheduler.
-    scheduler = cloud.airflow.component("scheduler")
-    scheduler.kill()
-    scheduler.wait()
-    cloud.forget_heartbeats("SchedulerJob")
+    cloud.kill_scheduler()
     expiring.say("succeed")
     expiring.until_task(WORK, "success")
     expiring.expire()
@@ -513,9 +506,9 @@ CASES = {
     ),
     "teardown refused twice": Case(teardown_refused, ("success", "success", "success (3)")),
     "work cleared": Case(work_cleared, ("success (2)", "success (2)", "success")),
-    "rows are asked": Case(rows_are_asked),
-    "all is well": Case(all_is_well("garden")),
-    "all is well, Cloud Run": Case(all_is_well("cloud_run")),
+    "the work runs an inference job": Case(rows_are_asked),
+    "no failure": Case(all_is_well("garden")),
+    "no failure, Cloud Run": Case(all_is_well("cloud_run")),
     "work fails": Case(work_fails("garden"), ENDED, "failed"),
     "work fails, Cloud Run": Case(work_fails("cloud_run"), ENDED, "failed"),
     "work killed": Case(work_killed, ENDED, "failed"),

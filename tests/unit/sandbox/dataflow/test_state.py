@@ -235,7 +235,7 @@ def test_a_flex_template_starts_the_job_that_was_queued(four: Cloud) -> None:
     assert queued["currentState"] == "JOB_STATE_QUEUED"
     again = four.api.post(path, json={"launchParameter": launch})
     assert (again.status_code, again.json()["error"]["status"]) == (409, "ALREADY_EXISTS")
-    assert four.ended(queued["id"]) == "DONE"
+    assert four.ended(queued["id"]) == "DONE", four.texts(queued["id"])
     assert four.sandbox.dataflow.states(queued["id"])[:3] == [
         f"JOB_STATE_{s}" for s in ("QUEUED", "PENDING", "RUNNING")
     ]
