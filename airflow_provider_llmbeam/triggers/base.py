@@ -95,15 +95,15 @@ class PollingTrigger(BaseTrigger, Generic[WatchT]):
         """
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-        ti = self.task_instance
-        assert ti is not None, "the triggerer sets it before `run`"
         states_of = sync_to_async(RuntimeTaskInstance.get_task_states, thread_sensitive=False)
         try:
+            ti = self.task_instance
+            assert ti is not None, "the triggerer sets it"
             async with asyncio.timeout(_STATE_SECONDS):
                 states = await states_of(
                     dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
                 )
+            return "deferred" in states.get(ti.run_id, {}).values()
         except Exception:
             self.log.exception("The state of the task is not known, so what it waited for is left running.")
             return True
-        return "deferred" in states.get(ti.run_id, {}).values()
