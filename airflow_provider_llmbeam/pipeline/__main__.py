@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.exceptions import (
     LLMBeamError,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
 _log = logging.getLogger("llmbeam")
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _outcome(spec: JobSpec, options: argparse.Namespace, beam_options: Sequence[str]) -> dict[str, Any]:
     if options.estimate:
-        return {"estimate": estimate(spec, options.ask)}
+        return {"estimate": estimate(spec, options.sample_size)}
     return {"job": submit(spec, beam_options)} if options.submit else {"report": run(spec, beam_options)}
 
 
@@ -111,12 +111,12 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
         return {"id": job_id, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
 
 
-def estimate(spec: JobSpec, ask_rows: int) -> dict[str, Any]:
+def estimate(spec: JobSpec, sample_size: int) -> dict[str, Any]:
     """Says what a job will take; see `pilot.make_estimate`.
 
     Args:
         spec: The job.
-        ask_rows: Prompts to ask the model; the job keeps their answers.
+        sample_size: Prompts to ask the model; the job keeps their answers.
 
     Raises:
         JobSpecError: There is nothing to estimate; nothing was sent.
@@ -125,10 +125,10 @@ def estimate(spec: JobSpec, ask_rows: int) -> dict[str, Any]:
     with _beam():
         from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 
-    if ask_rows and not spec.environment_secrets:
+    if sample_size and not spec.environment_secrets:
         check_model(spec)
     try:
-        return make_estimate(spec, ask_rows).model_dump(mode="json")
+        return make_estimate(spec, sample_size).model_dump(mode="json")
     except LLMBeamError:
         raise
     except Exception as error:
@@ -189,8 +189,8 @@ def _started(pipeline: Any, spec: JobSpec) -> Any:
 def _beam() -> Iterator[None]:
     """Where Beam is imported."""
     with _no_garbage():
-        with _no_pandas():
-            import apache_beam  # noqa: F401
+        import apache_beam  # noqa: F401
+
         yield
 
 
@@ -207,22 +207,6 @@ def _no_garbage() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-@contextmanager
-def _no_pandas() -> Iterator[None]:
-    """Lets Beam do without pandas, as it can, unless somebody has loaded it: no element of ours is a data frame.
-
-    It takes 0.18 of the 0.87 s that `import apache_beam` takes. Later imports of pandas are not touched.
-    """
-    if "pandas" in sys.modules:
-        yield
-        return
-    sys.modules["pandas"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["pandas"]
 
 
 def check_model(spec: JobSpec) -> None:
@@ -267,7 +251,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--submit", action="store_true", help="hand the job to Dataflow, and do not wait for it")
     parser.add_argument("--estimate", action="store_true", help="say what the job will take, and do not run it")
     parser.add_argument(
-        "--ask",
+        "--sample-size",
         type=_count,
         default=32,
         metavar="N",

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 Origin = Literal["fresh", "repaired", "resumed", "cached", "duplicate"]
 
 #: Name of the output that carries `FailedRow`s.
-DEAD = "dead"
+FAILED = "failed"
 
 
 #: A row and the text, system text and media of its prompt. A plain tuple: it crosses a shuffle, and Beam's own
@@ -58,6 +58,6 @@ class FailedRow:
     is_duplicate: bool = False
 
 
-def dead(row: Row, kind: FailureKind, message: str) -> FailedRow:
+def failed_row(row: Row, kind: FailureKind, message: str) -> FailedRow:
     """A row that never became a request."""
     return FailedRow(row, Failure(kind=kind, message=message))

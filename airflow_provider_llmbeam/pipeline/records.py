@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 
@@ -26,11 +30,11 @@ def answer_record(answered: AnsweredRow, key: tuple[str, ...]) -> Row:
     }
 
 
-def dead_record(dead: FailedRow) -> Row:
+def failed_record(failed: FailedRow) -> Row:
     """The row as it came in, so that a source can read it again, and why it failed."""
-    failure = dead.failure
+    failure = failed.failure
     return {
-        **dead.row,
+        **failed.row,
         "llmbeam_error": {
             "kind": failure.kind,
             "message": failure.message,
@@ -43,3 +47,15 @@ def dead_record(dead: FailedRow) -> Row:
 def encode_record(record: Row) -> bytes:
     """One JSON line; what JSON has no type for (dates, decimals) becomes text."""
     return _to_json(record).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def encode_key(row: Row, key: tuple[str, ...]) -> bytes:
+    """Encodes the key of a row as one JSON line: equal keys give equal lines."""
+    return encode_record({column: row[column] for column in key})
+
+
+def read_records(staged: Mapping[int, str]) -> Iterator[Row]:
+    """Reads the records of staged JSON lines, one file after the other."""
+    for _, uri in sorted(staged.items()):
+        with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            yield from map(json.loads, file)

@@ -31,10 +31,11 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
     EchoModel,
@@ -45,7 +46,9 @@ from airflow_provider_llmbeam.spec.model import (
     OpenAIModel,
     VertexEndpointModel,
 )
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
 
 _log = logging.getLogger(__name__)
 
@@ -217,6 +220,25 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         return StaticBatching(max_padded_tokens=asked.max_padded_tokens).within(
             asked.max_padded_tokens, asked.max_instances
         )
+
+
+def handler_of_job(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:
+    """Returns the handler of a job, with its limits and its journal."""
+    return LLMModelHandler(
+        spec.model,
+        generation=spec.generation,
+        limits=limits_of_a_worker(spec.runner, spec.limits),
+        batching=spec.batching,
+        output_schema=spec.prompt.output_schema,
+        embedding=spec.embedding,
+        journal_uri=spec.journal_uri,
+        oldest_at=oldest_at,
+        prompt_of=lambda request: request.prompt,
+        fingerprint_of=lambda request: request.fingerprint,
+        job=spec.name,
+        max_repairs=spec.prompt.max_repairs,
+        environment_secrets=spec.environment_secrets,
+    )
 
 
 class BeamFiles:

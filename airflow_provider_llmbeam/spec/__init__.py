@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.spec.model import (
     OpenAIModel,
     VertexEndpointModel,
 )
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.spec.model import (
     OpenAIModel,
     VertexEndpointModel,
 )
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 
 #: Powers of two: at most 28 % waste per class whatever the lengths (limit of a geometric ratio of 2,
 #: 1 - 1/(2 ln 2)), and 12 classes reach any model's context.

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel, files_unless_told
-from airflow_provider_llmbeam.spec.formats import FileFormat, format_of
+
+FileFormat = Literal["jsonl", "csv", "parquet", "avro"]
+
+_ENDINGS: dict[str, FileFormat] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".avro": "avro",
+}
 
 #: Columns that every output row carries beside its key.
 OUTPUT_COLUMNS = (
@@ -141,3 +152,15 @@ def full_table_name(table: str) -> str:
     if len(parts) != 3 or not all(parts):
         raise ValueError("must be `project.dataset.table`")
     return ".".join(parts)
+
+
+def format_of(uri: str) -> FileFormat:
+    """Reads the format off a path's ending (`.csv.gz` is `csv`).
+
+    Raises:
+        ValueError: No known ending.
+    """
+    for suffix in reversed(PurePosixPath(uri).suffixes):
+        if known := _ENDINGS.get(suffix.lower()):
+            return known
+    raise ValueError(f"`format` is needed: {uri!r} ends in none of {', '.join(_ENDINGS)}")

@@ -173,7 +173,7 @@ def test_a_query_is_answered_into_a_table(client):
 def test_an_estimate_and_its_job_share_one_export_and_the_sample(client, sandbox):
     load(client, rows(50))
     spec = asking(sandbox, source=FROM_QUERY)
-    found = make_estimate(spec, ask_rows=10)
+    found = make_estimate(spec, sample_size=10)
     assert (found.rows, found.requests, found.asked.requests) == (50, 40, 10)
     assert [table.table_id for table in client.list_tables("llm")] == ["rows"], "nothing is in the sink"
     manifest = run(spec)

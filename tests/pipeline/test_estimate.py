@@ -119,7 +119,7 @@ def numbered(count, **more):
 def test_rows_are_told_apart(job, sandbox):
     rows = [*numbered(50), {"id": 50, "text": "row number 7"}, {"id": 51}, {"text": "no key"}, "[[["]
     job.write(rows)
-    found = make_estimate(JobSpec.parse(job.spec), ask_rows=10)
+    found = make_estimate(JobSpec.parse(job.spec), sample_size=10)
     assert (found.rows, found.requests, found.dead) == (54, 40, 3)
     assert found.duplicates + found.resumed == 11
     assert found.demand.rows == 40
@@ -130,7 +130,7 @@ def test_rows_are_told_apart(job, sandbox):
 def test_another_estimate_asks_nothing_again(job, sandbox):
     job.write(numbered(100))
     spec = JobSpec.parse(job.spec)
-    first, second = make_estimate(spec, ask_rows=20), make_estimate(spec, ask_rows=20)
+    first, second = make_estimate(spec, sample_size=20), make_estimate(spec, sample_size=20)
     assert (first.asked.requests, second.asked.requests) == (20, 0)
     assert (first.requests, second.requests) == (80, 80)
     assert second.input_tokens == first.input_tokens
@@ -139,7 +139,7 @@ def test_another_estimate_asks_nothing_again(job, sandbox):
 
 def test_without_asking_the_answers_may_be_as_long_as_they_are_allowed_to(job, sandbox):
     job.write(numbered(10))
-    found = make_estimate(JobSpec.parse(job.spec | {"generation": {"max_output_tokens": 100}}), ask_rows=0)
+    found = make_estimate(JobSpec.parse(job.spec | {"generation": {"max_output_tokens": 100}}), sample_size=0)
     assert found.output_is_upper_bound
     assert (found.output_tokens, found.error_ratio, found.latency_seconds) == (1000, None, None)
     assert found.cost_usd_range[0] < found.cost_usd == found.cost_usd_range[1]
@@ -150,7 +150,7 @@ def test_the_time_follows_from_the_tightest_limit(job, sandbox):
     job.write(numbered(120))
     times = {}
     for limits in ({"requests_per_minute": 10}, {"tokens_per_minute": 60}, {"max_in_flight": 1}):
-        found = make_estimate(JobSpec.parse(job.spec | {"limits": limits | {"max_in_flight": 1}}), ask_rows=1)
+        found = make_estimate(JobSpec.parse(job.spec | {"limits": limits | {"max_in_flight": 1}}), sample_size=1)
         times[found.limited_by] = found.duration_seconds
     assert times["requests_per_minute"] == pytest.approx(119 * 6 + 2, abs=1)
     assert times["tokens_per_minute"] > times["requests_per_minute"]
@@ -160,7 +160,7 @@ def test_the_time_follows_from_the_tightest_limit(job, sandbox):
 def test_a_large_source_is_read_in_portions(job, sandbox):
     job.write([{"id": number, "text": "word " * (number % 50)} for number in range(20_000)])
     spec = JobSpec.parse(job.spec)
-    whole, part = make_estimate(spec, ask_rows=0), make_estimate(spec, ask_rows=0, max_bytes=200_000)
+    whole, part = make_estimate(spec, sample_size=0), make_estimate(spec, sample_size=0, max_bytes=200_000)
     assert not whole.is_sampled
     assert part.is_sampled
     assert part.rows == pytest.approx(20_000, rel=0.05)
@@ -216,7 +216,7 @@ def test_portions_of_other_formats_stand_for_the_whole(job, tmp_path, file_forma
     write(path, rows)
     source = {"uri": str(path), "key": ["id"], "format": file_format}
     spec = JobSpec.parse(job.spec | {"source": source})
-    whole, part = make_estimate(spec, ask_rows=0), make_estimate(spec, ask_rows=0, max_bytes=300_000)
+    whole, part = make_estimate(spec, sample_size=0), make_estimate(spec, sample_size=0, max_bytes=300_000)
     assert (whole.rows, whole.is_sampled, part.is_sampled) == (8_000, False, True)
     assert part.rows == pytest.approx(8_000, rel=0.1)
     assert part.input_tokens == pytest.approx(whole.input_tokens, rel=0.1)
@@ -248,7 +248,7 @@ def test_a_storm_of_rejections_costs_time_and_no_row(make_job, tmp_path):
     with Sandbox(quota=Quota(requests_per_minute=600, burst_seconds=0.1)) as busy:
         job = make_job(tmp_path, busy)
         job.write(numbered(60))
-        found = make_estimate(JobSpec.parse(job.spec), ask_rows=20)
+        found = make_estimate(JobSpec.parse(job.spec), sample_size=20)
     assert (found.asked.requests, found.asked.failed, found.resumed) == (20, 0, 20)
 
 
@@ -281,7 +281,7 @@ def test_a_forecast_beyond_the_budget_is_a_warning(job, sandbox, caplog):
     job.write(numbered(50))
     spec = JobSpec.parse(job.spec | {"limits": {"budget_usd": 0.00001}})
     with caplog.at_level("WARNING", "llmbeam"):
-        found = make_estimate(spec, ask_rows=0)
+        found = make_estimate(spec, sample_size=0)
     assert found.exceeds_budget
     assert "costs more than `limits.budget_usd`" in caplog.text
 
@@ -296,7 +296,7 @@ def test_a_torn_estimate_is_no_reason_to_fail(job, sandbox, text):
 
 def test_the_estimate_of_another_job_is_not_compared(job, sandbox):
     job.write(numbered(3))
-    make_estimate(JobSpec.parse(job.spec | {"name": "another"}), ask_rows=0)
+    make_estimate(JobSpec.parse(job.spec | {"name": "another"}), sample_size=0)
     assert job.run().report["estimate"] is None
 
 
@@ -304,12 +304,12 @@ def test_the_door_says_it_to_people_and_to_programs(job, sandbox, tmp_path, capf
     job.write(numbered(40))
     spec, result = tmp_path / "spec.json", tmp_path / "result.json"
     spec.write_text(json.dumps(job.spec | {"limits": {"requests_per_minute": 600}}))
-    options = [f"--spec={spec}", f"--result={result}", "--estimate", "--ask=5"]
+    options = [f"--spec={spec}", f"--result={result}", "--estimate", "--sample-size=5"]
     door = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *options]
     lines = subprocess.run(door, check=True, capture_output=True, text=True).stderr
     assert "Rows      40 = 35 requests + 0 duplicate + 5 answered already + 0 for the dead letter" in lines
     assert "as `limits.requests_per_minute` allows no more" in lines
     assert json.loads(result.read_text())["estimate"]["requests"] == 35
     with pytest.raises(SystemExit):
-        main(["--spec", str(spec), "--estimate", "--ask", "-1"])
+        main(["--spec", str(spec), "--estimate", "--sample-size", "-1"])
     assert "expected a number of prompts, 0 or more; got '-1'" in capfd.readouterr().err

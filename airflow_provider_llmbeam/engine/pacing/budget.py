@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 
 
 class Budget:

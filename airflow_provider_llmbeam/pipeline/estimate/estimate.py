@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import LimitedBy
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 
 
 class _Part(BaseModel):

@@ -10,7 +10,6 @@ from statistics import fmean
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, NothingAnsweredError
-from airflow_provider_llmbeam.pipeline.build import handler_of
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage, estimate_uri, write_estimate
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
@@ -20,24 +19,25 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
     sending_seconds,
     spread_over,
 )
-from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, survey
+from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
+from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries, oldest_useful_at
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.price import Price, price_of
+from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.runner.workers import workers_of
 
 _log = logging.getLogger("llmbeam")
 
 #: Prompts that are asked where nobody says how many.
-ASK_ROWS = 32
+SAMPLE_SIZE = 32
 #: Until the first request: of a job in a process (measured: 1.6 s), and on Dataflow (2 to 4 min, see
 #: docs/dataflow.md).
 START_SECONDS, DATAFLOW_START_SECONDS = 2.0, 180.0
 
 
-def make_estimate(spec: JobSpec, ask_rows: int = ASK_ROWS, max_bytes: int = MAX_BYTES) -> Estimate:
+def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int = MAX_BYTES) -> Estimate:
     """Estimates a job and writes that beside its report; nothing goes to the sink.
 
     The prompts that are asked are spread over all lengths, with the limits of the job; their answers go into its
@@ -46,14 +46,14 @@ def make_estimate(spec: JobSpec, ask_rows: int = ASK_ROWS, max_bytes: int = MAX_
 
     Args:
         spec: The job.
-        ask_rows: Prompts to ask; 0 asks none, and the output is then as long as it may be.
+        sample_size: Prompts to ask; 0 asks none, and the output is then as long as it may be.
         max_bytes: A larger source is read in portions, and they stand for the rest.
 
     Raises:
         JobSpecError: There is nothing to read, or no row becomes a prompt; nothing was sent.
         NothingAnsweredError: The model answered none of the prompts.
     """
-    found = survey(spec, max_bytes)
+    found = sample_source(spec, max_bytes)
     if not found.tokens:
         why = f" {found.dead:,} of {found.rows:,} rows become no prompt, e.g.: {found.words}" if found.rows else ""
         raise JobSpecError(f"Job {spec.name!r} has no row to ask about.{why} Nothing was sent or billed.")
@@ -64,7 +64,7 @@ def make_estimate(spec: JobSpec, ask_rows: int = ASK_ROWS, max_bytes: int = MAX_
         if entry.fingerprint in found.tokens:
             known[entry.fingerprint] = entry.completion
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
-    picked = spread_over(by_length, ask_rows) or [each for each in by_length if each in known]
+    picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
     outcomes = _ask(spec, oldest_at, {each: found.candidates[each] for each in picked if each not in known})
     answered = {each: outcome for each, outcome in outcomes.items() if isinstance(outcome, Completion)}
     sample = {each: known.get(each) or outcomes[each] for each in picked}
@@ -77,7 +77,7 @@ def make_estimate(spec: JobSpec, ask_rows: int = ASK_ROWS, max_bytes: int = MAX_
     # The journal has no more answers than it has, however small the part of the source that was read.
     known_scale = min(found.scale, recorded / len(known)) if known else found.scale
     weights = dict.fromkeys(known, known_scale) | dict.fromkeys(answered, 1.0)
-    estimate = _reckoned(spec, found, weights, seen, asked, price)
+    estimate = _estimated(spec, found, weights, seen, asked, price)
     _save(spec, estimate)
     for line in estimate.lines():
         _log.info("%s", line)
@@ -95,7 +95,7 @@ def _ask(spec: JobSpec, oldest_at: float, prompts: Mapping[str, Prompt]) -> dict
     if not prompts:
         return {}
     requests = [Request(fingerprint, (), prompt) for fingerprint, prompt in prompts.items()]
-    handler = handler_of(spec, oldest_at)
+    handler = handler_of_job(spec, oldest_at)
     try:
         results = handler.run_inference(requests, handler.load_model())
     except LLMBeamError:
@@ -142,7 +142,7 @@ def _asked(outcomes: Sequence[Outcome], price: Price | None) -> SampleUsage:
     )
 
 
-def _reckoned(
+def _estimated(
     spec: JobSpec,
     found: SourceSample,
     answered: Mapping[str, float],
@@ -158,11 +158,13 @@ def _reckoned(
     requests = max(0.0, found.scale * len(found.tokens) - sum(answered.values()))
     tokens = found.scale * sum(found.tokens.values())
     tokens = max(0.0, tokens - sum(found.tokens[each] * weight for each, weight in answered.items()))
-    bill = _forecast(spec, seen, requests, tokens, found.spread_ratio)
+    bill = _projection(spec, seen, requests, tokens, found.spread_ratio)
     read, said = round(bill.input_tokens), round(bill.output_tokens)
     latencies = [outcome.latency_seconds for _, outcome in seen if isinstance(outcome, Completion)]
     latency = fmean(latencies) if latencies else None
-    seconds, limited_by = sending_seconds(requests, read + said, spec.limits, workers_of(spec), latency)
+    seconds, limited_by = sending_seconds(
+        requests, read + said, spec.limits, workers_of(spec.runner, spec.limits), latency
+    )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
     cost = None if price is None else price.cost_usd(read, said)
@@ -198,7 +200,7 @@ def _reckoned(
     )
 
 
-def _forecast(
+def _projection(
     spec: JobSpec, seen: Sequence[tuple[int, Outcome]], requests: float, tokens: float, spread_ratio: float
 ) -> Projection:
     if seen:

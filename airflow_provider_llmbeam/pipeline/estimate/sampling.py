@@ -16,7 +16,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.sources.files import parse_csv, parse_json_line
-from airflow_provider_llmbeam.spec.formats import FileFormat
+from airflow_provider_llmbeam.spec.source import FileFormat
 
 #: Of a source that is too large to be read whole.
 PORTIONS = 64

@@ -10,13 +10,13 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
-from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.sources.files import check_source
-from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key, refuse_duplicates
+from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
 
 #: Of a source up to this size every row is read.
@@ -55,7 +55,7 @@ class SourceSample:
         return self.scale != 1
 
 
-def survey(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
+def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
     """Reads a job's source and renders its prompts; a BigQuery source is exported for it, as by the job.
 
     Args:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -13,6 +12,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner.arguments import beam_arguments
 from airflow_provider_llmbeam.spec.runner.workers import first_workers, max_workers
 
 #: Bundles that a worker has under way: while one runs dry at its end, the next ones keep the window of requests
@@ -50,7 +50,7 @@ def runner_of(
     return (FnApiRunner() if short in ("direct", "fnapi") else None), options
 
 
-def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str]:
+def dataflow_options(spec: JobSpec, worker_package: Path | None) -> list[str]:
     """The spec in Beam's words.
 
     Raises:
@@ -64,7 +64,7 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str
     if runner.max_runtime_seconds is not None:
         # Source: cloud.google.com/dataflow/docs/reference/service-options
         service_options.append(f"max_workflow_runtime_walltime_seconds={runner.max_runtime_seconds}")
-    yield from _flags(
+    options = beam_arguments(
         {
             "runner": "DataflowRunner",
             "project": runner.project,
@@ -90,13 +90,4 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str
             "no_save_main_session": True,
         }
     )
-    yield from _flags(runner.options)
-
-
-def _flags(options: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if one is True:
-                yield f"--{name}"
-            elif one is not False and one is not None:
-                yield f"--{name}={one}"
+    return [*options, *beam_arguments(runner.options)]

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from tqdm import tqdm
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ def check(spec: JobSpec) -> None:
         JobSpecError: It cannot.
         JobFailedError: It does not answer.
     """
-    if not sink_needs_worker_secrets(spec):
+    if not sink_needs_worker_secrets(spec.runner, spec.sink):
         check_here(spec)
 
 

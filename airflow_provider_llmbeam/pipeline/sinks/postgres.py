@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.transforms.write import read_records
+from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 

@@ -15,9 +15,8 @@ from apache_beam.io import fileio
 from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, dead
-from airflow_provider_llmbeam.spec.formats import FileFormat
-from airflow_provider_llmbeam.spec.source import FilesSource
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
+from airflow_provider_llmbeam.spec.source import FileFormat, FilesSource
 
 #: Longest CSV cell; the module's own limit of 131,072 characters would reject long documents.
 csv.field_size_limit(64 * 2**20)
@@ -115,4 +114,4 @@ def _read_csv_file(file: fileio.ReadableFile) -> Iterator[Row | FailedRow]:
 
 
 def _unreadable(line: bytes, message: str) -> FailedRow:
-    return dead({"llmbeam_raw": line.decode("utf-8", "backslashreplace")}, "unreadable_row", message)
+    return failed_row({"llmbeam_raw": line.decode("utf-8", "backslashreplace")}, "unreadable_row", message)

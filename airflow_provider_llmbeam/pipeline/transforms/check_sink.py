@@ -17,7 +17,7 @@ def once_the_sink_is_checked(root: beam.Pipeline, requests: beam.PCollection, sp
 
     Only where its key is on the workers alone: elsewhere this was found at launch, `sinks.check`.
     """
-    if not sink_needs_worker_secrets(spec):
+    if not sink_needs_worker_secrets(spec.runner, spec.sink):
         return requests
     checked = root | "BeforeTheModel" >> beam.Impulse() | "CheckSink" >> beam.ParDo(CheckSink(spec))
     return requests | "SinkIsChecked" >> beam.Map(lambda request, _: request, beam.pvalue.AsSingleton(checked))

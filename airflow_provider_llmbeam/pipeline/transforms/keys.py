@@ -10,8 +10,8 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import DEAD, Row, dead
-from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.elements import FAILED, Row, failed_row
+from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.source import Source
 
@@ -21,11 +21,6 @@ _PARTITIONS = 256
 _BLOCK_BYTES = 64 * 2**10
 #: Offenders that an error names.
 _NAMED = 5
-
-
-def encode_key(row: Row, key: tuple[str, ...]) -> bytes:
-    """The key as one JSON line: equal for equal keys."""
-    return encode_record({column: row[column] for column in key})
 
 
 def unique(
@@ -42,8 +37,10 @@ def unique(
             return rows, beam.pvalue.AsList(rows | "DuplicateKeys" >> DuplicateKeys(source.key)), []
         case "dead_letter":
             by_key = rows | "KeyOf" >> beam.Map(lambda row: (encode_key(row, source.key), row))
-            picked = by_key | "ByKey" >> beam.GroupByKey() | beam.ParDo(PickOne()).with_outputs(DEAD, main="rows")
-            return picked["rows"], None, [picked[DEAD]]
+            picked = (
+                by_key | "ByKey" >> beam.GroupByKey() | beam.ParDo(PickOne()).with_outputs(FAILED, main="rows")
+            )
+            return picked["rows"], None, [picked[FAILED]]
         case "allow":
             return rows, None, []
 
@@ -123,4 +120,4 @@ class PickOne(CountingDoFn):
         for row in others:
             self.count("died")
             message = f"another row has the key {key.decode('utf-8', 'replace').strip()}"
-            yield beam.pvalue.TaggedOutput(DEAD, dead(row, "duplicate_key", message))
+            yield beam.pvalue.TaggedOutput(FAILED, failed_row(row, "duplicate_key", message))

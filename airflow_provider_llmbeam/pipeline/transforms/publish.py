@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
@@ -11,12 +11,11 @@ from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline import sinks
-from airflow_provider_llmbeam.pipeline.estimate.accuracy import found_estimate
-from airflow_provider_llmbeam.pipeline.reporting.report import build_report
+from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, RunUsage, build_report
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import existing, move_in
 from airflow_provider_llmbeam.pipeline.sources import bigquery
-from airflow_provider_llmbeam.pipeline.transforms.account import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.write import write_file
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource
@@ -31,9 +30,15 @@ class Publish(beam.DoFn):
             published, and the previous answers stayed.
     """
 
-    def __init__(self, spec: JobSpec, started_at: float) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        started_at: float,
+        estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
+    ) -> None:
         self._spec = spec
         self._started_at = started_at
+        self._estimate_accuracy = estimate_accuracy
 
     def setup(self) -> None:
         """Fetches the keys of the sink, where this worker has them from no other step."""
@@ -44,15 +49,15 @@ class Publish(beam.DoFn):
         _: bytes,
         tallies: Iterable[Tally],
         answer_files: Iterable[tuple[int, str]],
-        dead_files: Iterable[tuple[int, str]],
+        failed_files: Iterable[tuple[int, str]],
     ) -> Iterator[str]:
         """Publishes the one result of the job."""
         spec, staging_uri, output_uri = self._spec, self._spec.staging_uri, self._spec.output_uri
         tally = add_up(tallies)
         check_sums(tally)
         dead_letter_uri = f"{output_uri}dead_letter-00000-of-00001.jsonl"
-        (dead,) = self._every_shard(dead_files, "dead_letter", 1, "jsonl").values()
-        move_in({dead: dead_letter_uri})
+        (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
+        move_in({failed: dead_letter_uri})
         check_ratio(tally, spec.limits.max_dead_letter_ratio, dead_letter_uri)
         file_format, shards = sinks.staged_as(spec.sink)
         answers_uris = sinks.publish(spec, self._every_shard(answer_files, "answers", shards, file_format))
@@ -64,7 +69,7 @@ class Publish(beam.DoFn):
             report_uri=f"{output_uri}report.json",
             started_at=self._started_at,
             finished_at=time.time(),
-            estimate=found_estimate(spec),
+            estimate_accuracy=self._estimate_accuracy,
         )
         text = report.model_dump_json(indent=2)
         aside = f"{staging_uri}report.json"
@@ -95,11 +100,11 @@ def check_sums(tally: Tally) -> None:
     Raises:
         RowsLostError: Says by how many.
     """
-    answered, dead = tally.answered.total(), tally.dead.total()
-    if tally.read != answered + dead:
+    answered, failed = tally.answered.total(), tally.failed.total()
+    if tally.read != answered + failed:
         raise RowsLostError(
-            f"{tally.read} rows read, but {answered} answered + {dead} in the dead letter = {answered + dead}. "
-            "The previous output was kept; what was answered is in the journal."
+            f"{tally.read} rows read, but {answered} answered + {failed} in the dead letter = "
+            f"{answered + failed}. The previous output was kept; what was answered is in the journal."
         )
 
 
@@ -110,18 +115,18 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
         NothingAnsweredError: None is, whatever the ratio.
         TooManyFailedRowsError: Says how many are not, and why.
     """
-    dead = tally.dead.total()
-    if dead and not tally.answered.total():
-        kind, words = next(iter(tally.words.items()))
+    failed = tally.failed.total()
+    if failed and not tally.answered.total():
+        kind, message = next(iter(tally.messages.items()))
         raise NothingAnsweredError(
-            f"None of {tally.read} rows was answered. {kind}: {words} Every row is in the dead letter, "
+            f"None of {tally.read} rows was answered. {kind}: {message} Every row is in the dead letter, "
             f"{dead_letter_uri!r}; the previous output was kept."
         )
-    if dead <= max_ratio * tally.read:
+    if failed <= max_ratio * tally.read:
         return
-    kinds = ", ".join(f"{count} × {kind} ({tally.words[kind]})" for kind, count in tally.dead.most_common(3))
+    kinds = ", ".join(f"{count} × {kind} ({tally.messages[kind]})" for kind, count in tally.failed.most_common(3))
     raise TooManyFailedRowsError(
-        f"{dead} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
+        f"{failed} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
         f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in "
         "the journal: another try asks for the failed rows alone."
     )

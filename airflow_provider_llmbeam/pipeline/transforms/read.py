@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.pipeline.elements import DEAD, FailedRow, Row, dead
+from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -34,7 +34,7 @@ class ReadRows(beam.PTransform):
                 found = bigquery.read(root, source, self._spec.export_uri)
             case RowsSource():
                 found = root | beam.Create([dict(row) for row in source.rows])
-        return found | "CheckKey" >> beam.ParDo(_CheckKey(source.key)).with_outputs(DEAD, main="rows")
+        return found | "CheckKey" >> beam.ParDo(_CheckKey(source.key)).with_outputs(FAILED, main="rows")
 
 
 class _CheckKey(CountingDoFn):
@@ -47,7 +47,7 @@ class _CheckKey(CountingDoFn):
         row = with_key(row, self._key)
         if isinstance(row, FailedRow):
             self.count("died")
-            yield beam.pvalue.TaggedOutput(DEAD, row)
+            yield beam.pvalue.TaggedOutput(FAILED, row)
         else:
             yield row
 
@@ -59,4 +59,4 @@ def with_key(row: Row | FailedRow, key: tuple[str, ...]) -> Row | FailedRow:
     missing = [column for column in key if row.get(column) is None]
     if not missing:
         return row
-    return dead(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")
+    return failed_row(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")

@@ -11,10 +11,10 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import DEAD, RenderedRow, Row, dead
+from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 
 
@@ -111,7 +111,9 @@ class Render(CountingDoFn):
             prompt = self._renderer.render(row)
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and it is this row's alone
             self.count("died")
-            yield beam.pvalue.TaggedOutput(DEAD, dead(row, "template_error", f"{type(error).__name__}: {error}"))
+            yield beam.pvalue.TaggedOutput(
+                FAILED, failed_row(row, "template_error", f"{type(error).__name__}: {error}")
+            )
             return
         rendered = (row, prompt.text, prompt.system, prompt.media)
         yield self._fingerprint(*rendered[1:]), rendered

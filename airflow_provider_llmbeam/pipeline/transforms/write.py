@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
-from airflow_provider_llmbeam.pipeline.records import answer_record, dead_record, encode_record
+from airflow_provider_llmbeam.pipeline.records import answer_record, encode_key, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sinks.parquet import write_parquet
-from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key
 
 
 class WriteAside(beam.PTransform):
@@ -57,7 +55,7 @@ class WriteAside(beam.PTransform):
 
 def _line(found: AnsweredRow | FailedRow, key: tuple[str, ...], shards: int) -> tuple[int, bytes]:
     if isinstance(found, FailedRow):
-        return 0, encode_record(dead_record(found))
+        return 0, encode_record(failed_record(found))
     return _shard(found.row, key, shards), encode_record(answer_record(found, key))
 
 
@@ -93,10 +91,3 @@ def write_file(
             write_parquet(lines, file, key, has_vectors=has_vectors)
         else:
             file.writelines(lines)
-
-
-def read_records(staged: Mapping[int, str]) -> Iterator[Row]:
-    """Reads the records of staged JSON lines, one file after the other."""
-    for _, uri in sorted(staged.items()):
-        with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-            yield from map(json.loads, file)

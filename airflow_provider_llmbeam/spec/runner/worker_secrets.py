@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, Runner
 from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
-
-if TYPE_CHECKING:
-    from airflow_provider_llmbeam.spec.job import JobSpec
 
 _EXAMPLE = "'projects/…/secrets/…/versions/latest'"
 
@@ -40,9 +35,9 @@ def missing_worker_secrets(runner: DataflowRunner, model: Model, sink: Sink) -> 
     return None
 
 
-def sink_needs_worker_secrets(spec: JobSpec) -> bool:
+def sink_needs_worker_secrets(runner: Runner, sink: Sink) -> bool:
     """Whether only the workers may hold the key of the sink, and reach its server: they have to look at it."""
-    return isinstance(spec.runner, DataflowRunner) and isinstance(spec.sink, PostgresSink | MilvusSink)
+    return isinstance(runner, DataflowRunner) and isinstance(sink, PostgresSink | MilvusSink)
 
 
 def _needs_a_key(model: Model) -> bool:

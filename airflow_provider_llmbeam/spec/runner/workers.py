@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, Runner
 
 #: Where no quota of requests is known. Dataflow's own limit is in the thousands, and each worker would ask.
 WITHOUT_A_QUOTA = 10
@@ -27,9 +26,9 @@ def max_workers(runner: DataflowRunner, limits: Limits) -> int:
     return max(begins_with, math.ceil(per_second * runner.expected_latency_seconds / limits.max_in_flight))
 
 
-def workers_of(spec: JobSpec) -> int:
+def workers_of(runner: Runner, limits: Limits) -> int:
     """The most processes that send a job's requests: one on this machine, on Dataflow one per worker."""
-    return max_workers(spec.runner, spec.limits) if isinstance(spec.runner, DataflowRunner) else 1
+    return max_workers(runner, limits) if isinstance(runner, DataflowRunner) else 1
 
 
 def first_workers(runner: DataflowRunner, limits: Limits) -> int | None:
@@ -44,8 +43,8 @@ def first_workers(runner: DataflowRunner, limits: Limits) -> int | None:
     return max_workers(runner, limits)
 
 
-def limits_of_a_worker(spec: JobSpec) -> Limits:
+def limits_of_a_worker(runner: Runner, limits: Limits) -> Limits:
     """The limits, with `expected_workers` decided."""
-    if spec.limits.expected_workers is not None or not isinstance(spec.runner, DataflowRunner):
-        return spec.limits
-    return spec.limits.model_copy(update={"expected_workers": max_workers(spec.runner, spec.limits)})
+    if limits.expected_workers is not None or not isinstance(runner, DataflowRunner):
+        return limits
+    return limits.model_copy(update={"expected_workers": max_workers(runner, limits)})

@@ -8,7 +8,8 @@ import pytest
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_report
-from airflow_provider_llmbeam.pipeline.transforms.account import Tally, TallyRows
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
 
 

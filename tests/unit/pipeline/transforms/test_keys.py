@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import DEAD
+from airflow_provider_llmbeam.pipeline.elements import FAILED
+from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.transforms.keys import (
     _BLOCK_BYTES,
     PickOne,
     _PackKeys,
-    encode_key,
     refuse_duplicates,
     seen_again,
 )
@@ -74,7 +74,7 @@ def test_one_row_of_a_key_passes_and_it_is_always_the_same() -> None:
     for order in (rows, rows[::-1]):
         first, *others = PickOne().process((b'{"id": 1}\n', iter(order)))
         assert first == {"id": 1, "text": "a"}
-        assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == DEAD for output in others)
+        assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == FAILED for output in others)
         assert [output.value.row["text"] for output in others] == ["b", "c"]
         assert {output.value.failure.kind for output in others} == {"duplicate_key"}
         assert others[0].value.failure.message == 'another row has the key {"id": 1}'

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import DEAD, FailedRow
+from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.sources.files import check_source, parse_csv, parse_json_line
 from airflow_provider_llmbeam.pipeline.transforms.read import _CheckKey
@@ -187,7 +187,7 @@ def test_a_row_with_its_key_goes_on() -> None:
 def test_a_row_without_a_key_dies_and_says_what_it_has(row: dict[str, Any]) -> None:
     found = check_key("id", row=row)
     assert isinstance(found, beam.pvalue.TaggedOutput)
-    assert found.tag == DEAD
+    assert found.tag == FAILED
     assert found.value.row is row
     assert found.value.failure.kind == "missing_key"
     assert found.value.failure.message == f"no value in key column 'id'; the row has {sorted(row)}"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import DEAD
+from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer, Render
 from airflow_provider_llmbeam.spec import Media, PromptTemplate
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 
 
 def render(template: str, row: dict[str, Any] | None = None, **variables: Any) -> str:
@@ -146,7 +146,7 @@ def test_the_step_lets_a_row_die_that_cannot_be_rendered(job) -> None:
     (died,) = step.process({"count": 0})
     step.finish_bundle()
     assert isinstance(died, beam.pvalue.TaggedOutput)
-    assert died.tag == DEAD
+    assert died.tag == FAILED
     assert died.value.row == {"count": 0}
     assert died.value.failure.kind == "template_error"
     assert died.value.failure.message == "ZeroDivisionError: division by zero"

@@ -74,7 +74,7 @@ def test_the_part_of_a_worker_is_as_the_page_says(job):
             runner={"type": "dataflow", "location": "europe-west1", "expected_latency_seconds": seconds},
         )
     )
-    assert limits_of_a_worker(spec).expected_workers == count
+    assert limits_of_a_worker(spec.runner, spec.limits).expected_workers == count
     assert rate / count == part
     # The page's example of an idle CPU: that part, at 0.3 ms a request.
     assert f"{part / 60:g} requests per second at 0.3 ms" in " ".join(PAGE.split())
@@ -114,7 +114,7 @@ def test_a_job_never_begins_with_more_workers_than_it_may_have(limits):
 
 def test_on_this_machine_the_limits_stay(job):
     spec = JobSpec.parse(job())
-    assert limits_of_a_worker(spec) is spec.limits
+    assert limits_of_a_worker(spec.runner, spec.limits) is spec.limits
 
 
 def test_workers_that_are_expected_by_hand_stay(job):
@@ -126,7 +126,7 @@ def test_workers_that_are_expected_by_hand_stay(job):
             runner={"type": "dataflow", "location": "europe-west1"},
         )
     )
-    assert limits_of_a_worker(spec).expected_workers == 7
+    assert limits_of_a_worker(spec.runner, spec.limits).expected_workers == 7
 
 
 def test_a_job_with_a_quota_begins_with_all_its_workers() -> None:

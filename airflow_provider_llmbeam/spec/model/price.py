@@ -10,7 +10,7 @@ from pydantic import Field
 from airflow_provider_llmbeam.spec.base import SpecModel
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.spec.model import Model
+    from airflow_provider_llmbeam.spec.model.model import Model
 
 _UsdPerMillion = Annotated[float, Field(ge=0)]
 

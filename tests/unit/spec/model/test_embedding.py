@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.spec import EchoModel, Embedding, Generation, JobSpec
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 
 
 def problem(data: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model.model import Embedding, Generation, Model, VertexEndpointModel
 
 _HOW_IT_ARRIVES = {"stream", "stream_idle_timeout_seconds"}
 

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.spec import (
     Price,
     VertexEndpointModel,
 )
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.price import price_of
 
 OWN = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 4.0}
 SERVER = OpenAIModel(type="openai", name="gemma")
