@@ -1,4 +1,4 @@
-"""What is asked: frozen values. No I/O, no clock, no Airflow, no Beam."""
+"""Specifications of jobs, endpoints and quota questions: frozen values without I/O, clock, Airflow or Beam."""
 
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.demand import Demand

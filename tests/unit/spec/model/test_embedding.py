@@ -62,7 +62,7 @@ def test_openai_has_no_task_type(job) -> None:
 @pytest.mark.parametrize("model", [{}, {"name": "gemini-2.5-pro"}])
 def test_a_gemini_model_that_writes_texts_embeds_none(job, model: dict[str, Any]) -> None:
     found = problem(job(task="embed", model={"type": "gemini", **model}))
-    assert "writes texts: name an embedding model, e.g. 'gemini-embedding-001'" in found
+    assert "generates texts: use an embedding model, e.g. 'gemini-embedding-001'" in found
 
 
 @pytest.mark.parametrize(

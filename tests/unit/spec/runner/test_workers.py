@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.runner.workers import (
-    WITHOUT_A_QUOTA,
+    MAX_WORKERS_WITHOUT_QUOTA,
     first_workers,
     limits_of_a_worker,
     max_workers,
@@ -54,8 +54,8 @@ def test_the_numbers_of_the_page_are_those_of_the_code(max_in_flight):
 def test_the_defaults_that_the_page_names_are_so():
     assert Limits().max_in_flight == 64
     assert runner_of().expected_latency_seconds == 5
-    assert max_workers(runner_of(), Limits()) == WITHOUT_A_QUOTA == 10
-    assert max_workers(runner_of(), Limits(tokens_per_minute=1e6)) == WITHOUT_A_QUOTA
+    assert max_workers(runner_of(), Limits()) == MAX_WORKERS_WITHOUT_QUOTA == 10
+    assert max_workers(runner_of(), Limits(tokens_per_minute=1e6)) == MAX_WORKERS_WITHOUT_QUOTA
 
 
 def test_the_part_of_a_worker_is_as_the_page_says(job):
