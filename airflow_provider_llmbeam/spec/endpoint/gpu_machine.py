@@ -54,7 +54,7 @@ _MACHINES = [
 MACHINES = {machine.machine_type: machine for machine in _MACHINES}
 
 #: Machines by price, the cheapest first; the first that fits is the default. Google's own sample runs Gemma 3 12B
-#: on four L4 (GoogleCloudPlatform/python-docs-samples, model_garden/gemma/gemma3_deploy.py), for its whole context.
+#: on four L4 for its whole context (GoogleCloudPlatform/python-docs-samples, model_garden/gemma/gemma3_deploy.py).
 VERTEX_LADDER = tuple(
     MACHINES[name]
     for name in (

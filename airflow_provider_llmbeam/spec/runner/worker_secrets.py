@@ -29,8 +29,8 @@ def missing_worker_secrets(runner: DataflowRunner, model: Model, sink: Sink) -> 
         return (
             "runs on Dataflow (`runner`), whose workers have neither the environment of this machine nor "
             f"the connections of Airflow, and `sink` needs {sink.dsn_env!r} there: name the secret that holds "
-            f"the connection string, `runner.environment_secrets: {{{sink.dsn_env!r}: {_EXAMPLE}}}`, or use a sink that the "
-            "service account of the workers may write, of type 'bigquery' or 'files'"
+            f"the connection string, `runner.environment_secrets: {{{sink.dsn_env!r}: {_EXAMPLE}}}`, or use a "
+            "sink that the service account of the workers may write, of type 'bigquery' or 'files'"
         )
     return None
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
-from airflow_provider_llmbeam.engine.engine import HOPELESS_AFTER, HOPELESS_KINDS, Engine
+from airflow_provider_llmbeam.engine.engine import MAX_PERMANENT_FAILURES, PERMANENT_KINDS, Engine
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure, FailureKind, Outcome
@@ -29,7 +29,7 @@ Run = Callable[..., Any]
 Step = str | BaseException
 
 HANG = "(hang)"
-NOT_STOPPING = sorted(set(FAILURE_KINDS) - HOPELESS_KINDS - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
+NOT_STOPPING = sorted(set(FAILURE_KINDS) - PERMANENT_KINDS - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
 
 
 class LocalFiles:
@@ -323,25 +323,27 @@ def test_a_structured_answer_comes_with_its_value(run: Run) -> None:
     assert outcome.parsed == {"a": 1}
 
 
-@pytest.mark.parametrize("kind", sorted(HOPELESS_KINDS))
+@pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
 def test_what_every_row_would_meet_ends_the_sending(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend(always=error(kind))
     outcomes = run(engine_of(backend, max_in_flight=1).answer(many(50)))
-    assert len(backend.sent) == HOPELESS_AFTER
+    assert len(backend.sent) == MAX_PERMANENT_FAILURES
     assert {outcome.kind for outcome in outcomes} == {kind}
-    assert [outcome.attempts for outcome in outcomes] == [1] * HOPELESS_AFTER + [0] * (50 - HOPELESS_AFTER)
+    assert [outcome.attempts for outcome in outcomes] == [1] * MAX_PERMANENT_FAILURES + [0] * (
+        50 - MAX_PERMANENT_FAILURES
+    )
     assert outcomes[-1].message == f"not sent, as others before it failed: says {kind}"
 
 
-@pytest.mark.parametrize("kind", sorted(HOPELESS_KINDS))
+@pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
 def test_a_few_hopeless_rows_do_not_end_the_sending(run: Run, kind: FailureKind) -> None:
-    script = {prompt.text: [error(kind)] for prompt in many(HOPELESS_AFTER - 1)}
+    script = {prompt.text: [error(kind)] for prompt in many(MAX_PERMANENT_FAILURES - 1)}
     backend = FakeBackend(script)
     run(engine_of(backend, max_in_flight=1).answer(many(50)))
     assert len(backend.sent) == 50
 
 
-@pytest.mark.parametrize("kind", sorted(HOPELESS_KINDS))
+@pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
 def test_after_one_answer_nothing_is_hopeless(run: Run, kind: FailureKind) -> None:
     first, *rest = many(50)
     backend = FakeBackend({prompt.text: [error(kind)] for prompt in rest})
@@ -353,8 +355,8 @@ def test_after_one_answer_nothing_is_hopeless(run: Run, kind: FailureKind) -> No
 @pytest.mark.parametrize("kind", NOT_STOPPING)
 def test_no_other_failure_ends_the_sending(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend(always=error(kind))
-    run(engine_of(backend).answer(many(3 * HOPELESS_AFTER)))
-    assert len(backend.sent) == 3 * HOPELESS_AFTER
+    run(engine_of(backend).answer(many(3 * MAX_PERMANENT_FAILURES)))
+    assert len(backend.sent) == 3 * MAX_PERMANENT_FAILURES
 
 
 def test_an_exhausted_quota_leaves_the_rest_unsent(run: Run) -> None:
@@ -398,13 +400,13 @@ def test_a_row_that_was_sent_before_the_end_keeps_its_count(run: Run, monkeypatc
 
 def test_the_first_reason_to_end_is_the_one_that_is_told(run: Run) -> None:
     """A row that was under way at the end may fail for a reason of its own."""
-    *first, last = many(HOPELESS_AFTER + 1)
+    *first, last = many(MAX_PERMANENT_FAILURES + 1)
     script = {prompt.text: [error("unauthorized")] for prompt in first}
     backend = FakeBackend({**script, last.text: [HANG]})
     impatient = RetryPolicy(max_attempts=1, max_throttled_seconds=60.0)
 
     async def main() -> list[Outcome]:
-        engine = engine_of(backend, max_in_flight=HOPELESS_AFTER + 1, policy=impatient)
+        engine = engine_of(backend, max_in_flight=MAX_PERMANENT_FAILURES + 1, policy=impatient)
         assert (await engine.answer([*first, last]))[-1].kind == "timeout"
         return await engine.answer(prompts("next"))
 
