@@ -14,13 +14,13 @@ from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accurac
 from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import CountRows, TallyRows
-from airflow_provider_llmbeam.pipeline.transforms.check_sink import once_the_sink_is_checked
+from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
 from airflow_provider_llmbeam.pipeline.transforms.read import ReadRows
 from airflow_provider_llmbeam.pipeline.transforms.render import Render
 from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at, reuse
-from airflow_provider_llmbeam.pipeline.transforms.write import WriteAside
+from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -40,7 +40,7 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
     oldest_at = oldest_useful_at(spec, time.time())
     requests, reused = reuse(root, rendered["rows"], spec, duplicate_keys, oldest_at)
     inferred = (
-        once_the_sink_is_checked(root, requests, spec)
+        after_sink_check(root, requests, spec)
         | "RunInference" >> RunInference(handler_of_job(spec, oldest_at))
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="answered")
     )
@@ -48,7 +48,7 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
     failed = (source[FAILED], *duplicates, rendered[FAILED], inferred[FAILED]) | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
-    answer_files = answered | "WriteAnswers" >> WriteAside(
+    answer_files = answered | "WriteAnswers" >> WriteStaged(
         spec.staging_uri,
         "answers",
         file_format=file_format,
@@ -56,7 +56,7 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
         key=spec.source.key,
         has_vectors=spec.embedding is not None,
     )
-    failed_files = (failed,) | "WriteDeadLetter" >> WriteAside(
+    failed_files = (failed,) | "WriteDeadLetter" >> WriteStaged(
         spec.staging_uri, "dead_letter", file_format="jsonl"
     )
     counted = [

@@ -1,4 +1,4 @@
-"""What an output row and a dead letter hold."""
+"""Records of output rows and of the dead letter, and their encoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 def answer_record(answered: AnsweredRow, key: tuple[str, ...]) -> Row:
-    """The output row: the key, the answer, and what an audit asks for."""
+    """Returns the output row: the key, the answer, and its origin and cost."""
     completion = answered.completion
     return {
         **{column: answered.row[column] for column in key},
@@ -31,7 +31,7 @@ def answer_record(answered: AnsweredRow, key: tuple[str, ...]) -> Row:
 
 
 def failed_record(failed: FailedRow) -> Row:
-    """The row as it came in, so that a source can read it again, and why it failed."""
+    """Returns the row as read, so that a source can read it again, and the reason of its failure."""
     failure = failed.failure
     return {
         **failed.row,
@@ -45,7 +45,7 @@ def failed_record(failed: FailedRow) -> Row:
 
 
 def encode_record(record: Row) -> bytes:
-    """One JSON line; what JSON has no type for (dates, decimals) becomes text."""
+    """Encodes a record as one JSON line; values without a JSON type (dates, decimals) become text."""
     return _to_json(record).encode("utf-8", "surrogatepass") + b"\n"
 
 

@@ -501,7 +501,7 @@ def test_a_merge_that_dies_half_way_leaves_the_old_answers_and_the_retry_asks_no
     spec = asking(sandbox, source=FROM_QUERY)
     sandbox.faults.when("bigquery.jobs.insert", "llmbeam-merge", Fault(kind="abort"), times=1)
     with pytest.raises(
-        JobFailedError, match=r"Error encountered .* The table is as it was\. .* asks the model for"
+        JobFailedError, match=r"Error encountered .* The table is unchanged\. .* sends nothing to the model"
     ):
         run(spec)
     assert {key: row["answer"] for key, row in table_of(client).items()} == {0: "old"}

@@ -216,7 +216,9 @@ def test_an_answer_that_the_schema_refuses_dies_and_is_asked_again_by_the_next_r
     # The sandbox passes over `pattern`, as a server without guided decoding does.
     schema = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^$"}}, "required": ["n"]}
     prompt = {**job.spec["prompt"], "output_schema": schema}
-    with pytest.raises(NothingAnsweredError, match=r"invalid_output: `output_schema` refuses it at .*n"):
+    with pytest.raises(
+        NothingAnsweredError, match=r"invalid_output: the answer does not match `output_schema` at .*n"
+    ):
         job.run(rows(5), prompt=prompt)
     with pytest.raises(NothingAnsweredError):
         job.run(rows(5), prompt={**prompt, "max_repairs": 0})

@@ -83,7 +83,7 @@ class Governor:
     SENDS_PER_PROBE = 300.0
     SHORTEST_PROBE_SECONDS, LONGEST_PROBE_SECONDS = 5.0, 600.0
     #: (probe periods without a 429 after which there is headroom, periods in which the share then doubles, at most
-    #: a minute); the second pair applies two cuts or more below the usual share. Refused: the second pair everywhere
+    #: a minute); the second pair applies two cuts or more below the usual share. Refused: that pair everywhere
     #: (4 machines with `expected_workers` 1: 2.6 % 429s).
     RECLAIM, RECLAIM_OF_USUAL, RECLAIM_DOUBLES_SECONDS = (1.3, 2.0), (1.0, 0.3), 60.0
     #: Maximum time of growth without requests, as a pause is no evidence of headroom.

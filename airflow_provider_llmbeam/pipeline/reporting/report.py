@@ -1,4 +1,4 @@
-"""What happened: the report beside the answers, and its short form for XCom."""
+"""The report of a run, and its short form for XCom."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Part(BaseModel):
 
 
 class RowCounts(_Part):
-    """Rows in = answered + dead letter."""
+    """Rows read = answered + dead letter."""
 
     read: int
     answered: int
@@ -31,7 +31,7 @@ class RowCounts(_Part):
 
 
 class RequestCounts(_Part):
-    """Requests of this run; `per_minute` is over the time from the first request to the last answer."""
+    """Requests of this run; `per_minute` covers the time from the first request to the last answer."""
 
     sent: int
     rejected: int
@@ -41,7 +41,7 @@ class RequestCounts(_Part):
 
 
 class TokenCounts(_Part):
-    """Tokens billed in this run, answers that were thrown away included."""
+    """Tokens billed in this run, including those of discarded answers."""
 
     input: int
     output: int
@@ -49,7 +49,7 @@ class TokenCounts(_Part):
 
 
 class Latency(_Part):
-    """Seconds of the request that succeeded, at most 10 % too high."""
+    """Percentiles of the duration of successful requests, in seconds, at most 10 % too high."""
 
     p50: float | None
     p95: float | None
@@ -118,20 +118,20 @@ class RunUsage:
 
 
 class Report(_Part):
-    """What a job did. Times are Unix seconds; every sum is of this run alone.
+    """The report of a run. Times are Unix seconds; all sums are those of this run.
 
     Attributes:
-        origins: Answered rows by how they came by their answer: `fresh`, `repaired` (asked again as the first
-            answer was not valid), `resumed` from the journal, `cached` from another job, or `duplicate` of an
-            equal prompt.
-        dead_letter_by_kind: Failed rows by kind.
-        dead_letter_words: One failure's own words per kind.
-        padding_ratio: Padding over all input tokens that the server computed; 0 where it batches by itself.
-        first_token_seconds: Of streamed answers.
-        cost_usd: Of this run's tokens, at `limits.price` or the list price; `None` where neither is known.
-        truncated: Answers cut at `max_output_tokens`.
-        sending_seconds: From the first request to the last answer.
-        estimate: That was made of the job, beside what it was; `None`: none was made.
+        origins: Answered rows by origin of the answer: `fresh`, `repaired` (received after an invalid answer),
+            `resumed` from the journal, `cached` from another job, or `duplicate` of an equal prompt.
+        dead_letter_by_kind: Failed rows by kind of failure.
+        dead_letter_words: Message of one failure per kind.
+        padding_ratio: Padding over all input tokens that the server computed; 0 if it batches by itself.
+        first_token_seconds: Percentiles of the time to the first token of streamed answers.
+        cost_usd: Cost of the tokens, at `limits.price` or the list price, in US dollars; `None` if neither is
+            known.
+        truncated: Number of answers truncated at `max_output_tokens`.
+        sending_seconds: Time from the first request to the last answer, in seconds.
+        estimate: Comparison with the estimate of the job; `None` without one.
     """
 
     version: int = 1
@@ -160,7 +160,7 @@ class Report(_Part):
     spec: dict[str, Any]
 
     def manifest(self) -> dict[str, Any]:
-        """The part that fits an XCom: counts and addresses, no rows."""
+        """Returns the part that fits an XCom: counts and addresses, no rows."""
         return manifest(self.model_dump(mode="json"))
 
 

@@ -13,19 +13,19 @@ _LATENCY_RATIO = 1.1
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over rows. Requests and tokens count for this run only, and once for rows that share a request.
+    """Sums over rows. Requests and tokens are those of this run, counted once for rows that share a request.
 
     Attributes:
-        read: Rows that came in.
-        answered: Rows by how they came by their answer.
-        failed: Rows by kind of failure.
+        read: Number of rows read.
+        answered: Number of answered rows by origin.
+        failed: Number of failed rows by kind of failure.
         messages: The message of one failure per kind.
-        sums: Requests, 429s, tokens.
-        latencies: Answers by latency class.
-        first_tokens: Streamed answers by latency class of their first token.
-        buckets: Rows, input and output tokens by length bucket.
-        first_sent_at: Unix time, or infinity.
-        last_answered_at: Unix time, or minus infinity.
+        sums: Numbers of requests, 429s and tokens.
+        latencies: Number of answers by latency class.
+        first_tokens: Number of streamed answers by latency class of their first token.
+        buckets: Numbers of rows, input and output tokens by length bucket.
+        first_sent_at: Unix time of the first request, or infinity.
+        last_answered_at: Unix time of the last answer, or minus infinity.
     """
 
     read: int = 0
@@ -41,11 +41,11 @@ class Tally:
 
 
 def percentile_seconds(classes: Counter[int], share: float) -> float | None:
-    """The time that this share of the answers did not exceed; `None` without answers."""
-    left = share * classes.total()
+    """Returns the latency that this share of the answers did not exceed, in seconds; `None` without answers."""
+    remaining = share * classes.total()
     for latency_class in sorted(classes):
-        left -= classes[latency_class]
-        if left <= 0:
+        remaining -= classes[latency_class]
+        if remaining <= 0:
             return round(float(_LATENCY_RATIO**latency_class), 4)
     return None
 
@@ -56,7 +56,7 @@ def latency_class(seconds: float) -> int:
 
 
 def add_up(tallies: Iterable[Tally]) -> Tally:
-    """Adds the tallies of all bundles up."""
+    """Adds up the tallies of all bundles."""
     total = Tally()
     for tally in tallies:
         for name in ("answered", "failed", "sums", "latencies", "first_tokens", "buckets"):

@@ -1,4 +1,4 @@
-"""Every row is accounted for: the sums behind the report."""
+"""Steps that add up the rows of a job for the report."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, latency_cla
 
 
 class TallyRows(beam.DoFn):
-    """Adds up the `AnsweredRow`s and `FailedRow`s of a bundle; only the `Tally` moves, no row has to.
+    """Adds up the `AnsweredRow`s and `FailedRow`s of a bundle; only the `Tally` is sent on.
 
     Args:
-        boundaries: Of the length buckets, in input tokens.
+        boundaries: Boundaries of the length buckets, in input tokens.
     """
 
     def __init__(self, boundaries: tuple[int, ...]) -> None:
@@ -26,7 +26,7 @@ class TallyRows(beam.DoFn):
         self.tally = Tally()
 
     def start_bundle(self) -> None:
-        """Starts empty."""
+        """Resets the sums."""
         self.tally = Tally()
 
     def process(self, element: AnsweredRow | FailedRow) -> None:
@@ -44,7 +44,7 @@ class TallyRows(beam.DoFn):
             _add_cost(tally, failure.attempts, failure.rejections, failure.input_tokens, failure.output_tokens)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Hands the sums on."""
+        """Emits the sums."""
         yield GlobalWindows.windowed_value(self.tally)
 
     def _add_answer(self, tally: Tally, element: AnsweredRow) -> None:
@@ -79,16 +79,16 @@ def _add_cost(tally: Tally, attempts: int, rejections: int, input_tokens: int, o
 
 
 class CountRows(beam.DoFn):
-    """Counts the rows of a bundle as read, whatever becomes of them."""
+    """Counts the rows of a bundle that were read, answered or failed."""
 
     def start_bundle(self) -> None:
-        """Starts at none."""
+        """Resets the count."""
         self._rows = 0
 
     def process(self, _: object) -> None:
-        """Counts one."""
+        """Counts one row."""
         self._rows += 1
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Hands the count on."""
+        """Emits the count."""
         yield GlobalWindows.windowed_value(Tally(read=self._rows))

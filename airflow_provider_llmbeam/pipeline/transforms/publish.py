@@ -1,4 +1,4 @@
-"""The one step at the end: the sums are checked, then everything is moved in."""
+"""The last step: checks the sums, then publishes all files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Publish(beam.DoFn):
     """Checks the sums, then publishes: the dead letter, the answers, and the report last.
 
     Raises:
-        RowsLostError: Rows in is not answered + dead letter. Nothing was published.
+        RowsLostError: Rows read are not answered + dead letter. Nothing was published.
         TooManyFailedRowsError: More rows failed than `limits.max_dead_letter_ratio` allows. The dead letter was
-            published, and the previous answers stayed.
+            published, and the previous answers were kept.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Publish(beam.DoFn):
         self._estimate_accuracy = estimate_accuracy
 
     def setup(self) -> None:
-        """Fetches the keys of the sink, where this worker has them from no other step."""
+        """Sets the keys of the sink, if no other step on this worker has set them."""
         load_environment(self._spec.environment_secrets)
 
     def process(
@@ -51,7 +51,7 @@ class Publish(beam.DoFn):
         answer_files: Iterable[tuple[int, str]],
         failed_files: Iterable[tuple[int, str]],
     ) -> Iterator[str]:
-        """Publishes the one result of the job."""
+        """Publishes the result of the job."""
         spec, staging_uri, output_uri = self._spec, self._spec.staging_uri, self._spec.output_uri
         tally = add_up(tallies)
         check_sums(tally)
@@ -72,10 +72,10 @@ class Publish(beam.DoFn):
             estimate_accuracy=self._estimate_accuracy,
         )
         text = report.model_dump_json(indent=2)
-        aside = f"{staging_uri}report.json"
-        with FileSystems.create(aside, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        staged = f"{staging_uri}report.json"
+        with FileSystems.create(staged, compression_type=CompressionTypes.UNCOMPRESSED) as file:
             file.write(text.encode())
-        move_in({aside: report.report_uri})
+        move_in({staged: report.report_uri})
         if leftovers := existing(staging_uri, ("*",)):
             FileSystems.delete(sorted(leftovers))
         if isinstance(spec.source, BigQuerySource):
@@ -85,7 +85,7 @@ class Publish(beam.DoFn):
     def _every_shard(
         self, written: Iterable[tuple[int, str]], prefix: str, shards: int, file_format: str
     ) -> dict[int, str]:
-        """Adds empty files: a run without rows has an empty answer file, not none."""
+        """Adds an empty file per missing shard, so that a run without rows has an answer file."""
         files = dict(written)
         for shard in set(range(shards)) - files.keys():
             files[shard] = f"{self._spec.staging_uri}{prefix}-{shard}-empty.{file_format}"
@@ -95,25 +95,25 @@ class Publish(beam.DoFn):
 
 
 def check_sums(tally: Tally) -> None:
-    """Makes sure that no row is lost.
+    """Checks that no row is lost.
 
     Raises:
-        RowsLostError: Says by how many.
+        RowsLostError: The sums differ; the message has the numbers.
     """
     answered, failed = tally.answered.total(), tally.failed.total()
     if tally.read != answered + failed:
         raise RowsLostError(
             f"{tally.read} rows read, but {answered} answered + {failed} in the dead letter = "
-            f"{answered + failed}. The previous output was kept; what was answered is in the journal."
+            f"{answered + failed}. The previous output was kept; the answers are in the journal."
         )
 
 
 def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
-    """Makes sure that enough of the rows are answered to replace the previous output.
+    """Checks that enough rows are answered to replace the previous output.
 
     Raises:
-        NothingAnsweredError: None is, whatever the ratio.
-        TooManyFailedRowsError: Says how many are not, and why.
+        NothingAnsweredError: No row is answered, independent of the ratio.
+        TooManyFailedRowsError: Too many rows failed; the message has their number and reasons.
     """
     failed = tally.failed.total()
     if failed and not tally.answered.total():
@@ -128,5 +128,5 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
     raise TooManyFailedRowsError(
         f"{failed} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
         f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in "
-        "the journal: another try asks for the failed rows alone."
+        "the journal: another run sends the failed rows only."
     )

@@ -1,4 +1,4 @@
-"""Rows in, each with a key of its own."""
+"""Steps that read the rows and check their keys."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Ro
 
 
 class ReadRows(beam.PTransform):
-    """Reads the source. Outputs `rows` and `dead`: what is no row, or has no key.
+    """Reads the source. Outputs `rows`, and `failed` for invalid lines and rows without a key.
 
     Raises:
-        JobSpecError: There is nothing to read.
+        JobSpecError: The source does not exist.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -25,7 +25,7 @@ class ReadRows(beam.PTransform):
         self._spec = spec
 
     def expand(self, root: beam.Pipeline) -> beam.pvalue.DoOutputsTuple:
-        """Puts the reader of the source at the start of the graph."""
+        """Adds the reader of the source to the graph."""
         source = self._spec.source
         match source:
             case FilesSource():
@@ -53,7 +53,7 @@ class _CheckKey(CountingDoFn):
 
 
 def with_key(row: Row | FailedRow, key: tuple[str, ...]) -> Row | FailedRow:
-    """Returns the row if it has a value in each key column."""
+    """Returns the row if it has a value in each key column, else a failed row."""
     if isinstance(row, FailedRow):
         return row
     missing = [column for column in key if row.get(column) is None]

@@ -1,4 +1,4 @@
-"""Rows out: written aside under names of their own; `publish` moves them in."""
+"""Steps that write rows to staged files, which `publish` moves to their final names."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from airflow_provider_llmbeam.pipeline.records import answer_record, encode_key,
 from airflow_provider_llmbeam.pipeline.sinks.parquet import write_parquet
 
 
-class WriteAside(beam.PTransform):
+class WriteStaged(beam.PTransform):
     """Writes rows to at most `shards` files in the staging directory and outputs `(shard, uri)`.
 
     Args:
         staging_uri: Directory, ends in `/`.
-        prefix: Of the file names.
+        prefix: Prefix of the file names.
         file_format: `jsonl` or `parquet`.
-        shards: Number of files. A row's key alone decides in which it is.
-        key: Columns that name a row; Parquet takes their types from the data.
+        shards: Number of files. The key of a row determines its file.
+        key: Key columns; in Parquet their types are derived from the data.
         has_vectors: Whether the answers are vectors.
     """
 
@@ -43,7 +43,7 @@ class WriteAside(beam.PTransform):
         self._write = _WriteShard(staging_uri, prefix, file_format, key, has_vectors)
 
     def expand(self, branches: tuple[beam.PCollection, ...]) -> beam.PCollection:
-        """Encodes in each branch, so that only lines move; then groups by shard and writes each."""
+        """Encodes the rows of each branch, so that only lines are shuffled; then writes each shard."""
         lines = [
             rows | f"Encode{number}" >> beam.Map(_line, self._key, self._shards)
             for number, rows in enumerate(branches)

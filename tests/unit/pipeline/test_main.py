@@ -10,9 +10,9 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.__main__ import (
     EXIT_BAD_SPEC,
-    _hand_back,
     _parser,
     _root,
+    _write_outcome,
     check_model,
     main,
 )
@@ -69,18 +69,18 @@ def test_an_error_raised_from_none_is_the_root_and_not_what_it_replaced() -> Non
 def test_the_outcome_is_in_its_file_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text("old")
-    _hand_back(path, {"report": {"name": "ä"}})
+    _write_outcome(path, {"report": {"name": "ä"}})
     assert json.loads(path.read_text()) == {"report": {"name": "ä"}}
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_a_file_the_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    _hand_back(None, {"report": {"name": "nightly"}})
+    _write_outcome(None, {"report": {"name": "nightly"}})
     assert json.loads(capsys.readouterr().out) == {"name": "nightly"}
 
 
 def test_without_a_file_an_error_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
-    _hand_back(None, {"error": {"type": "JobSpecError", "message": "no"}})
+    _write_outcome(None, {"error": {"type": "JobSpecError", "message": "no"}})
     assert capsys.readouterr().out == ""
 
 

@@ -68,7 +68,7 @@ def test_a_variable_that_is_set_stays_and_nothing_is_asked(sandbox, monkeypatch)
 
 
 def test_a_secret_that_is_not_there_is_named(google) -> None:
-    with pytest.raises(JobSpecError, match=rf"'{LATEST}', for '{VARIABLE}', is not there: .*not found"):
+    with pytest.raises(JobSpecError, match=rf"'{LATEST}', for '{VARIABLE}', does not exist: .*not found"):
         load_environment({VARIABLE: LATEST})
 
 

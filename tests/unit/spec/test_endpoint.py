@@ -121,7 +121,7 @@ def test_the_ways_out_of_the_sentence_are_ways_out() -> None:
 
 
 def test_weights_that_do_not_fit_leave_only_a_larger_gpu() -> None:
-    with pytest.raises(JobSpecError, match=r"takes; take a larger or second GPU, e\.g\. g2-standard-48"):
+    with pytest.raises(JobSpecError, match=r"takes; use a larger or second GPU, e\.g\. g2-standard-48"):
         vertex(model="google/gemma3@gemma-3-27b-it", machine_type="g2-standard-12", max_num_seqs=1)
 
 
@@ -144,7 +144,7 @@ def test_a_context_longer_than_the_models_is_refused() -> None:
         ({"accept_eula": False}, r"accept its terms \(ai.google.dev/gemma/terms\): set `accept_eula`"),
         (
             {"model": "google/gemma-3-4b-it"},
-            "needs `hf_token_secret`: the Hugging Face hub gives google/gemma-3-4b-it",
+            "needs `hf_token_secret`: the Hugging Face hub serves google/gemma-3-4b-it",
         ),
         ({"hf_token_secret": "hf_abc"}, r"`hf_token_secret`: .*got '…'"),
         ({"accelerator_type": "NVIDIA_L4"}, "which needs `machine_type`"),
@@ -156,7 +156,7 @@ def test_a_context_longer_than_the_models_is_refused() -> None:
         ({"machine_type": "g2-standard-12", "accelerator_count": 2}, "and asks for 2 × NVIDIA_L4"),
         ({"container_args": ["--enforce-eager"]}, "which need `container_image`"),
         ({"container_image": "vllm/vllm-openai"}, "is one of Model Garden"),
-        ({"min_replicas": 2}, r"`min_replicas`, 2\) than at most \(`max_replicas`, 1\)"),
+        ({"min_replicas": 2}, r"`min_replicas`, 2\) above the maximum \(`max_replicas`, 1\)"),
         ({"expires_after_seconds": 60}, "`expires_after_seconds`"),
         ({"max_num_seqs": 0}, "`max_num_seqs`"),
         ({"network": "default"}, "`network`"),

@@ -318,7 +318,7 @@ def test_each_trouble_has_its_kind_in_every_format(
 def test_an_endpoint_that_has_nothing_deployed_is_told_by_its_name(status: int, words: str) -> None:
     error = error_of(model(), status, None, json.dumps({"error": {"message": words}}))
     assert (error.kind, error.http_status) == ("not_found", status)
-    assert error.message.startswith(f"{words.rstrip('.')}. {ENDPOINT} is not there, or has no model deployed")
+    assert error.message.startswith(f"{words.rstrip('.')}. {ENDPOINT} does not exist, or has no deployed model")
     assert "gcloud ai endpoints list" in error.message
 
 

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.pipeline.transforms.keys import (
     PickOne,
     _PackKeys,
     refuse_duplicates,
-    seen_again,
+    repeated_lines,
 )
 
 values = st.integers() | st.text(max_size=5) | st.booleans()
@@ -37,7 +37,7 @@ def packed(rows: list[dict[str, Any]]) -> dict[int, list[bytes]]:
 @given(st.lists(values, max_size=30))
 def test_exactly_the_keys_that_occur_twice_are_found(keys: list[Any]) -> None:
     rows = [{"id": key} for key in keys]
-    found = [line for blocks in packed(rows).values() for line in seen_again(blocks)]
+    found = [line for blocks in packed(rows).values() for line in repeated_lines(blocks)]
     lines = Counter(encode_key(row, ("id",)).rstrip(b"\n") for row in rows)
     assert sorted(found) == sorted(line for line, count in lines.items() if count > 1)
 
@@ -46,7 +46,7 @@ def test_a_large_block_is_handed_on_before_the_bundle_ends() -> None:
     rows = [{"id": "x" * 1000}] * (2 + _BLOCK_BYTES // 1000) * 2
     (blocks,) = packed(rows).values()
     assert len(blocks) > 1
-    assert len(seen_again(blocks)) == 1
+    assert len(repeated_lines(blocks)) == 1
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, "1"), (True, 1), (1.5, "1.5"), ("a", "A"), ("é", "e\u0301")])

@@ -56,7 +56,7 @@ def test_parameters_of_texts_that_say_the_usual_are_no_trouble(job) -> None:
 
 def test_openai_has_no_task_type(job) -> None:
     data = job(task="embed", model={"type": "openai", "name": "m"}, embedding={"task_type": "CLUSTERING"})
-    assert "has `embedding.task_type`, which the OpenAI API does not know" in problem(data)
+    assert "has `embedding.task_type`, which the OpenAI API does not support" in problem(data)
 
 
 @pytest.mark.parametrize("model", [{}, {"name": "gemini-2.5-pro"}])
