@@ -197,7 +197,7 @@ def test_a_view_is_exported_by_a_query(client):
     assert query.result().total_rows == 2
 
 
-def test_an_export_is_made_once_for_what_is_asked_and_anew_for_another_query(client):
+def test_an_export_is_made_once_per_query(client):
     load(client, rows(5))
     first = exported(**QUERY)
     load(client, [{"id": 5, "text": "new"}], write_disposition="WRITE_APPEND")
@@ -208,7 +208,7 @@ def test_an_export_is_made_once_for_what_is_asked_and_anew_for_another_query(cli
     assert objects() == set()
 
 
-def test_an_export_whose_files_are_gone_is_made_anew(client):
+def test_an_export_without_files_is_repeated(client):
     load(client, rows(5))
     first = exported()
     with storage.Client() as made:
@@ -216,7 +216,7 @@ def test_an_export_whose_files_are_gone_is_made_anew(client):
     assert exported() != first
 
 
-def test_an_export_that_failed_is_begun_anew(client, sandbox):
+def test_a_failed_export_is_started_again(client, sandbox):
     load(client, rows(5))
     sandbox.faults.when("bigquery.jobs.insert", "llmbeam-extract", Fault(kind="abort"), times=1)
     with pytest.raises(JobFailedError, match="Nothing was sent to the model; a retry may help"):
@@ -415,7 +415,7 @@ def test_what_cannot_work_is_refused_at_once_in_one_sentence(client, sandbox, ch
         ("storage.uploads.start", "state", "source.table"),
     ],
 )
-def test_a_missing_permission_is_told_before_anything_is_asked(client, sandbox, method, contains, field):
+def test_a_missing_permission_is_an_error_before_anything_is_sent(client, sandbox, method, contains, field):
     load(client, rows(2))
     make_answers(client)
     sandbox.faults.when(method, contains, Fault(kind="error", http_status=403), times=1)
@@ -473,7 +473,7 @@ def test_a_bucket_in_another_part_of_the_world_is_refused(client):
         run(spec_of(sink={**TO_TABLE, "table": f"{PROJECT}.far.answers"}, state_uri="gs://tokyo/state"))
 
 
-def test_missing_credentials_are_told_in_one_sentence(client, sandbox, monkeypatch):
+def test_missing_credentials_are_one_message(client, sandbox, monkeypatch):
     load(client, rows(2))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent.json")
     with pytest.raises(JobSpecError, match=r"`sink.table` .* needs Google credentials: .*nonexistent\.json"):

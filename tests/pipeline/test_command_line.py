@@ -36,20 +36,20 @@ def test_a_job_runs_where_airflow_cannot_be_imported(spec_path):
     assert json.loads(ended.stdout)["rows"] == {"read": 5, "answered": 5, "dead_letter": 0}
 
 
-def test_a_log_gets_progress_lines_and_nothing_of_beams(spec_path):
+def test_the_log_has_progress_lines_and_none_of_beam(spec_path):
     ended = run_command("--spec", spec_path)
     lines = ended.stderr.splitlines()
     assert [line.split(" ", 1)[1] for line in lines if "rows" in line][-1].startswith("rows 5/5 (100%)")
     assert len(lines) <= 4, ended.stderr
 
 
-def test_the_outcome_is_handed_back_in_a_file(spec_path, tmp_path):
+def test_the_outcome_is_written_to_the_result_file(spec_path, tmp_path):
     result = tmp_path / "result.json"
     assert run_command("--spec", spec_path, "--result", result).returncode == 0
     assert json.loads(result.read_text())["report"]["rows"]["answered"] == 5
 
 
-def test_a_bad_spec_ends_with_2_and_one_sentence(echo_job, tmp_path):
+def test_an_invalid_spec_exits_with_2_and_one_sentence(echo_job, tmp_path):
     path, result = tmp_path / "job.json", tmp_path / "result.json"
     path.write_text(json.dumps(echo_job.spec | {"limits": {"max_in_flight": 0}}))
     ended = run_command("--spec", path, "--result", result)
@@ -77,7 +77,7 @@ def test_missing_google_credentials_fail_before_a_row_is_read(job, monkeypatch):
         job.run([{"id": 1, "text": "t"}], model={**job.spec["model"], "project": "p"})
 
 
-def test_a_source_that_breaks_half_way_fails_and_keeps_the_former_output(echo_job):
+def test_a_broken_source_fails_the_job_and_keeps_the_previous_output(echo_job):
     before = echo_job.run([{"id": 1, "text": "t"}]).answers
     broken = echo_job.directory / "broken.parquet"
     broken.write_bytes(b"PAR1 this is no parquet file PAR1")
@@ -87,6 +87,6 @@ def test_a_source_that_breaks_half_way_fails_and_keeps_the_former_output(echo_jo
     assert [json.loads(line) for line in answers.read_text().splitlines()] == before
 
 
-def test_options_that_are_not_ours_go_to_beam(spec_path):
+def test_other_options_are_passed_to_beam(spec_path):
     ended = run_command("--spec", spec_path, "--direct_num_workers=2", "--direct_running_mode=multi_threading")
     assert ended.returncode == 0, ended.stderr

@@ -131,7 +131,7 @@ def test_a_job_carries_its_labels_and_no_key(cloud, submitted):
     assert '"sandbox"' not in json.dumps(job)
 
 
-def test_the_door_waits_where_it_is_not_told_to_submit(cloud):
+def test_the_command_line_waits_for_the_job_without_submit(cloud):
     done = cloud.door(cloud.spec("waited"))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"]["answered"] == ROWS
@@ -144,7 +144,7 @@ def test_only_a_job_for_dataflow_is_submitted(cloud):
     assert "`runner.type`: only 'dataflow' takes a job; got 'direct'. Nothing was sent or billed." in done.stderr
 
 
-def test_a_failed_job_says_why_and_what_is_kept(cloud):
+def test_a_failed_job_has_the_reason_and_what_is_kept(cloud):
     done = cloud.door(cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"}))
     assert done.returncode == 1
     assert "None of 60 rows was answered. blocked:" in done.stderr

@@ -189,7 +189,7 @@ def test_a_quota_of_tokens_is_kept_without_a_429(tmp_path, make_job):
     assert ended.manifest["requests"]["rejected"] == 0
 
 
-def test_an_unknown_model_is_said_in_the_servers_words(gemini_embed):
+def test_an_unknown_model_fails_with_the_message_of_the_server(gemini_embed):
     model = {**gemini_embed.spec["model"], "name": "models/nonsense"}
     with pytest.raises(NothingAnsweredError, match=r"not_found: models/nonsense is not found"):
         gemini_embed.run(rows(5), model=model)
@@ -268,7 +268,7 @@ def test_vectors_go_into_milvus_and_a_second_run_changes_nothing(embed, sandbox,
     assert second["origins"]["resumed"] == 300
 
 
-def test_a_collection_of_another_dimension_is_seen_before_anything_is_sent(embed, sandbox, milvus_sink):
+def test_a_collection_of_another_dimension_is_rejected_before_anything_is_sent(embed, sandbox, milvus_sink):
     embed.spec |= {"sink": milvus_sink, "state_uri": f"{embed.directory}/state"}
     embed.write(rows(10))
     run(JobSpec.parse(embed.spec))

@@ -116,7 +116,7 @@ def numbered(count, **more):
     return [{"id": number, "text": f"row number {number}"} | more for number in range(count)]
 
 
-def test_rows_are_told_apart(job, sandbox):
+def test_rows_are_counted_by_kind(job, sandbox):
     rows = [*numbered(50), {"id": 50, "text": "row number 7"}, {"id": 51}, {"text": "no key"}, "[[["]
     job.write(rows)
     found = make_estimate(JobSpec.parse(job.spec), sample_size=10)
@@ -178,7 +178,7 @@ def test_an_answer_stands_for_no_other_however_large_the_source(job, sandbox):
     assert len(sandbox.requests) == 32
 
 
-def test_prompts_that_the_model_refuses_are_a_part_of_the_forecast(job, sandbox):
+def test_failed_prompts_are_part_of_the_projection(job, sandbox):
     refused = Fault(kind="error", http_status=400, message="no")
     sandbox.faults.every(GENERATE, 3, refused)
     job.write([{"id": number, "text": f"row {number} " + "word " * 20} for number in range(200)])
@@ -190,7 +190,7 @@ def test_prompts_that_the_model_refuses_are_a_part_of_the_forecast(job, sandbox)
     assert report["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.15)
 
 
-def test_an_estimate_that_cannot_be_written_says_what_it_has_cost(job, sandbox):
+def test_the_error_of_an_unwritable_estimate_has_its_tokens(job, sandbox):
     job.write(numbered(20))
     (job.out / "estimate.json" / "in the way").mkdir(parents=True)
     with pytest.raises(JobFailedError, match=r"could not be written .* 5 prompts .* were billed"):
@@ -198,7 +198,7 @@ def test_an_estimate_that_cannot_be_written_says_what_it_has_cost(job, sandbox):
     assert len(sandbox.requests) == 5
 
 
-def test_a_sample_that_cannot_be_recorded_says_that_it_may_be_billed(job, sandbox):
+def test_the_error_of_an_unrecorded_sample_warns_of_billing(job, sandbox):
     job.write(numbered(20))
     journal = Path(JobSpec.parse(job.spec).journal_uri)
     journal.parent.mkdir(parents=True)
@@ -208,7 +208,7 @@ def test_a_sample_that_cannot_be_recorded_says_that_it_may_be_billed(job, sandbo
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet", "avro"])
-def test_portions_of_other_formats_stand_for_the_whole(job, tmp_path, file_format):
+def test_portions_of_other_formats_represent_the_source(job, tmp_path, file_format):
     rows = [
         {"id": number, "text": f'He said "{number}",\nand left. ' * (1 + number % 9)} for number in range(8_000)
     ]
@@ -277,7 +277,7 @@ def test_two_rows_with_one_key_are_refused_before_anything_is_sent(job, sandbox)
     assert len(sandbox.requests) == 0
 
 
-def test_a_forecast_beyond_the_budget_is_a_warning(job, sandbox, caplog):
+def test_an_estimate_above_the_budget_is_a_warning(job, sandbox, caplog):
     job.write(numbered(50))
     spec = JobSpec.parse(job.spec | {"limits": {"budget_usd": 0.00001}})
     with caplog.at_level("WARNING", "llmbeam"):
@@ -287,7 +287,7 @@ def test_a_forecast_beyond_the_budget_is_a_warning(job, sandbox, caplog):
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 1}', "[]"])
-def test_a_torn_estimate_is_no_reason_to_fail(job, sandbox, text):
+def test_an_incomplete_estimate_does_not_fail_the_job(job, sandbox, text):
     job.write(numbered(3))
     job.out.mkdir()
     (job.out / "estimate.json").write_text(text)
@@ -300,7 +300,7 @@ def test_the_estimate_of_another_job_is_not_compared(job, sandbox):
     assert job.run().report["estimate"] is None
 
 
-def test_the_door_says_it_to_people_and_to_programs(job, sandbox, tmp_path, capfd):
+def test_the_command_line_logs_the_estimate_and_writes_it_as_json(job, sandbox, tmp_path, capfd):
     job.write(numbered(40))
     spec, result = tmp_path / "spec.json", tmp_path / "result.json"
     spec.write_text(json.dumps(job.spec | {"limits": {"requests_per_minute": 600}}))

@@ -48,7 +48,7 @@ def test_a_changed_prompt_is_a_new_question(job, sandbox):
     assert len(sandbox.requests) == 20
 
 
-def test_a_torn_journal_line_costs_one_request(job, sandbox):
+def test_an_incomplete_journal_line_costs_one_request(job, sandbox):
     job.run(rows(10))
     (segment,) = (job.out / ".llmbeam" / "job" / "journal").glob("*.jsonl")
     segment.write_bytes(segment.read_bytes()[:-20])

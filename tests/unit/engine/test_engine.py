@@ -303,7 +303,7 @@ def test_an_answer_that_is_not_valid_is_asked_again_with_the_reason_and_both_are
     assert recorder.outcomes == [(Prompt("a"), outcome)], "the answer is kept under the prompt that was asked for"
 
 
-def test_only_the_last_refusal_is_told_and_a_row_that_is_never_valid_dies_with_all_that_it_cost(run: Run) -> None:
+def test_a_repair_quotes_only_the_last_error_and_a_never_valid_row_fails_with_all_its_tokens(run: Run) -> None:
     backend = FakeBackend({"a": ["one"], "a" + REFUSED.format("one"): ["two"]}, always="three")
     (outcome,) = run(engine_of(backend, parser=OutputParser({}), max_repairs=2).answer(prompts("a")))
     assert isinstance(outcome, Failure)
@@ -398,7 +398,7 @@ def test_a_row_that_was_sent_before_the_end_keeps_its_count(run: Run, monkeypatc
     assert sum(outcome.attempts for outcome in outcomes) == recorder.requests == 2
 
 
-def test_the_first_reason_to_end_is_the_one_that_is_told(run: Run) -> None:
+def test_the_first_reason_to_stop_is_reported(run: Run) -> None:
     """A row that was under way at the end may fail for a reason of its own."""
     *first, last = many(MAX_PERMANENT_FAILURES + 1)
     script = {prompt.text: [error("unauthorized")] for prompt in first}
@@ -426,7 +426,7 @@ def test_observers_see_every_request_rejection_and_outcome(run: Run) -> None:
         assert dict(recorder.outcomes) == dict(zip(prompts("a", "b"), outcomes, strict=True))
 
 
-def test_an_outcome_is_told_when_it_arrives_and_not_at_the_end_of_the_batch(run: Run) -> None:
+def test_an_outcome_is_observed_when_it_arrives(run: Run) -> None:
     recorder = Recorder()
 
     async def main() -> int:
@@ -458,7 +458,7 @@ def test_the_longest_prompts_are_sent_first(run: Run) -> None:
     assert [len(text) for text in backend.sent] == [80, 40, 8]
 
 
-def test_a_forecast_is_learnt_from_each_answer(run: Run) -> None:
+def test_the_prediction_learns_from_each_answer(run: Run) -> None:
     buckets = LengthBuckets((128,), 1024)
     run(engine_of(FakeBackend(), buckets=buckets).answer(prompts("a")))
     assert buckets.expected_output_tokens(1) == 9
@@ -583,7 +583,7 @@ def test_the_overrun_is_at_most_what_is_in_flight(run: Run, count: int, afford: 
     assert len(backend.sent) <= afford + max_in_flight
 
 
-def test_a_batch_whose_last_answer_was_too_much_is_whole(run: Run) -> None:
+def test_a_batch_whose_last_answer_spends_the_budget_is_complete(run: Run) -> None:
     outcomes = run(engine_of(FakeBackend(), budget=budget_of(9.5), max_in_flight=1).answer(many(10)))
     assert len(outcomes) == 10
 
@@ -633,7 +633,7 @@ def test_a_refused_prompt_is_paid_for(run: Run) -> None:
     assert ended.message.startswith("This process has spent $1,000 on 1,000 input ")
 
 
-def test_nobody_queues_for_a_quota_that_is_not_used_any_more(run: Run) -> None:
+def test_no_request_waits_for_the_quota_after_sending_has_stopped(run: Run) -> None:
     backend = FakeBackend()
     governor = Governor(requests_per_minute=1)
     ended = Batch(run, backend, many(200), budget=budget_of(0.5), max_in_flight=50, governor=governor)

@@ -49,7 +49,7 @@ def test_only_what_may_pass_is_tried_again(error: Exception, kind: type[Exceptio
     assert caught.type is kind
 
 
-def test_the_words_are_the_services_own() -> None:
+def test_the_message_is_that_of_the_service() -> None:
     asked = "GET https://bigquery.googleapis.com/x: Not found"
     assert message_of(NotFound(asked, errors=[{"message": "Not found: Table p:d.t"}])) == "Not found: Table p:d.t."
     assert message_of(NotFound("gone")) == "gone."
@@ -103,7 +103,7 @@ def test_work_that_failed_before_gets_a_new_id(tmp_path: Path) -> None:
     assert run_with_recorded_id(uri, {}, fails_again) != first
 
 
-def test_work_begun_long_ago_or_noted_by_half_gets_a_new_id(tmp_path: Path) -> None:
+def test_stale_or_incompletely_recorded_work_gets_a_new_id(tmp_path: Path) -> None:
     file = tmp_path / "begun.json"
     file.write_text(json.dumps({"of": {}, "id": "old", "begun_at": time.time() - 13 * 3600}))
     assert run_with_recorded_id(str(file), {}, str) != "old"

@@ -70,7 +70,7 @@ def test_a_structured_answer_is_its_value(completion, value: Any) -> None:
     assert answer_record(answered, ())["answer"] == value
 
 
-def test_a_dead_row_is_the_row_and_why() -> None:
+def test_the_record_of_a_failed_row_is_the_row_and_its_error() -> None:
     failure = Failure(kind="blocked", message="no", http_status=200, attempts=1, input_tokens=5)
     assert failed_record(FailedRow({"id": 1, "text": "a"}, failure)) == {
         "id": 1,
@@ -79,7 +79,7 @@ def test_a_dead_row_is_the_row_and_why() -> None:
     }
 
 
-def test_a_dead_row_can_be_read_again_as_a_row() -> None:
+def test_a_failed_row_can_be_read_again_as_a_row() -> None:
     row = {"id": 1, "text": "ä\u2028\n", "more": {"a": [None]}}
     (again,) = parse_json_line(
         encode_record(failed_record(FailedRow(row, Failure(kind="timeout", message="slow"))))
@@ -89,7 +89,7 @@ def test_a_dead_row_can_be_read_again_as_a_row() -> None:
     assert again == row
 
 
-def test_a_row_that_dies_again_tells_the_newer_reason() -> None:
+def test_a_row_that_fails_again_has_the_newer_error() -> None:
     first = failed_record(FailedRow({"id": 1}, Failure(kind="timeout", message="slow")))
     second = failed_record(FailedRow(first, Failure(kind="blocked", message="no")))
     assert second["llmbeam_error"]["kind"] == "blocked"

@@ -216,14 +216,14 @@ def test_a_model_from_the_hub_needs_room_in_the_memory_of_the_instance_and_one_o
     cloud_run(model="gs://bucket/gemma-3-27b-it", **fields)
 
 
-def test_a_machine_that_is_not_known_is_taken_as_it_is_told() -> None:
+def test_an_unknown_machine_is_used_as_given() -> None:
     endpoint = vertex(machine_type="n1-standard-8", accelerator_type="NVIDIA_TESLA_T4", accelerator_count=1)
     assert str(endpoint.machine) == "n1-standard-8 (1 × NVIDIA_TESLA_T4)"
     assert endpoint.sequences == 13
 
 
 @pytest.mark.parametrize("data", [{}, {"type": "ollama"}])
-def test_an_endpoint_says_which_kind_it_is(data: dict[str, str]) -> None:
+def test_an_endpoint_needs_a_type(data: dict[str, str]) -> None:
     with pytest.raises(JobSpecError, match=r"^`type`: "):
         parse_endpoint(data)
 

@@ -66,7 +66,7 @@ def test_a_key_column_named_twice_is_refused() -> None:
         ("in/2026.11.20/a.csv", "csv"),
     ],
 )
-def test_the_ending_says_the_format(uri: str, expected: str) -> None:
+def test_the_extension_determines_the_format(uri: str, expected: str) -> None:
     assert format_of(uri) == expected
 
 

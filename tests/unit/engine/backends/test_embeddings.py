@@ -66,7 +66,7 @@ def test_what_is_no_list_is_no_vector(vector: object) -> None:
     assert vector_reply(vector, input_tokens=1, model="m").vector is None
 
 
-def test_a_text_that_was_cut_says_so() -> None:
+def test_a_truncated_text_has_its_finish_reason() -> None:
     assert vector_reply([1.0], input_tokens=1, model="m").finish_reason == "stop"
     assert vector_reply([1.0], input_tokens=1, model="m", is_truncated=True).finish_reason == "truncated"
 

@@ -111,7 +111,7 @@ def test_a_model_that_warms_up_is_worth_another_try(request_format: str) -> None
 
 
 @pytest.mark.parametrize("request_format", ["chat", "instances", "raw"])
-def test_an_endpoint_with_nothing_deployed_says_so(request_format: str) -> None:
+def test_an_endpoint_without_a_deployed_model_is_an_error(request_format: str) -> None:
     (error,) = ask(bring_up(is_deployed=False), request_format, "a")
     assert error.kind == "not_found"
     assert "does not exist, or has no deployed model" in error.message

@@ -28,7 +28,7 @@ def test_a_retry_passes_the_fresh_ones_that_wait(run):
     assert [name for name in order if name != "retry"] == [f"fresh {number}" for number in range(5)]
 
 
-def test_who_is_dismissed_waits_no_longer(run):
+def test_release_all_releases_every_waiter(run):
     async def scenario() -> float:
         clock = asyncio.get_running_loop().time
         gate = Gate(Governor(requests_per_minute=1), clock)
@@ -72,7 +72,7 @@ def test_places_are_never_more_than_the_limit_of_the_moment(run):
     run(scenario())
 
 
-def test_a_cancelled_waiter_takes_nobodys_place(run):
+def test_a_cancelled_waiter_uses_no_admission(run):
     async def scenario() -> int:
         slots, done = Slots(lambda: 1), 0
 

@@ -91,7 +91,7 @@ def test_it_makes_no_difference_where_and_in_which_order_rows_are_counted(
 
 @given(elements, elements)
 @settings(deadline=None, max_examples=50)
-def test_each_kind_of_failure_has_words_of_its_own(a: list[Any], b: list[Any]) -> None:
+def test_each_kind_of_failure_has_its_own_message(a: list[Any], b: list[Any]) -> None:
     tally = merged(tally_of(a), tally_of(b))
     assert tally.messages.keys() == tally.failed.keys()
     said = {(row.failure.kind, row.failure.message) for row in [*a, *b] if isinstance(row, FailedRow)}

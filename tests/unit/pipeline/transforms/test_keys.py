@@ -50,7 +50,7 @@ def test_a_large_block_is_handed_on_before_the_bundle_ends() -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, "1"), (True, 1), (1.5, "1.5"), ("a", "A"), ("é", "e\u0301")])
-def test_keys_that_only_look_alike_are_two(one: Any, other: Any) -> None:
+def test_similar_keys_are_different(one: Any, other: Any) -> None:
     assert encode_key({"id": one}, ("id",)) != encode_key({"id": other}, ("id",))
 
 

@@ -22,12 +22,12 @@ def test_a_row_too_few_or_too_many_stops_the_publication(rows_read: int) -> None
         check_sums(Tally(read=rows_read, answered=Counter(fresh=2), failed=Counter(blocked=1)))
 
 
-def test_as_many_dead_rows_as_allowed_pass() -> None:
+def test_as_many_failed_rows_as_allowed_pass() -> None:
     check_ratio(Tally(read=10, answered=Counter(fresh=9), failed=Counter(blocked=1)), 0.1, "out/dead.jsonl")
     check_ratio(Tally(), 0.0, "out/dead.jsonl")
 
 
-def test_too_many_dead_rows_keep_the_previous_output_and_say_why() -> None:
+def test_too_many_failed_rows_keep_the_previous_output_and_quote_the_reasons() -> None:
     dead = Counter(blocked=2, timeout=1)
     tally = Tally(read=10, answered=Counter(fresh=7), dead=dead, words={"blocked": "No.", "timeout": "slow"})
     with pytest.raises(TooManyFailedRowsError) as caught:
@@ -38,7 +38,7 @@ def test_too_many_dead_rows_keep_the_previous_output_and_say_why() -> None:
     )
 
 
-def test_a_job_that_answered_nothing_says_why_and_where_the_rows_are() -> None:
+def test_a_job_without_answers_fails_with_the_reason_and_the_dead_letter() -> None:
     tally = Tally(read=12, failed=Counter(unauthorized=12), words={"unauthorized": "API key not valid."})
     with pytest.raises(NothingAnsweredError) as caught:
         check_ratio(tally, 1.0, "out/dead.jsonl")

@@ -51,17 +51,17 @@ def test_white_space_around_a_template_stays() -> None:
 
 
 @pytest.mark.parametrize("template", ["{{ row.txet }}", "{{ row['txet'] }}", "{% if row.txet %}a{% endif %}"])
-def test_a_missing_column_is_told_with_those_there_are(template: str) -> None:
+def test_the_error_of_a_missing_column_lists_the_existing_ones(template: str) -> None:
     with pytest.raises(jinja2.UndefinedError, match=r"^no column 'txet'; there are \['id', 'text'\]$"):
         render(template, {"text": "a", "id": 1})
 
 
-def test_a_name_that_does_not_exist_is_told() -> None:
+def test_the_error_names_an_undefined_name() -> None:
     with pytest.raises(jinja2.UndefinedError, match="'text' is undefined"):
         render("{{ text }}", {"text": "a"})
 
 
-def test_a_missing_variable_is_told() -> None:
+def test_the_error_names_a_missing_variable() -> None:
     with pytest.raises(jinja2.UndefinedError, match="'day'"):
         render("{{ variables.day }}")
 
@@ -104,7 +104,7 @@ def test_json_is_not_escaped_for_html() -> None:
     assert render("{{ row.a | tojson }}", row) == '{"text": "<b> & \'ä\'", "none": null}'
 
 
-def test_json_of_the_whole_row_takes_any_type() -> None:
+def test_tojson_of_a_row_accepts_any_type() -> None:
     assert render("{{ row | tojson }}", {"day": datetime.date(2026, 11, 20)}) == '{"day": "2026-11-20"}'
 
 

@@ -37,7 +37,7 @@ def test_an_answer_that_was_written_down_twice_is_used_once(completion) -> None:
     assert len(reuse(ROWS[:1], [("nightly", completion())] * 2)) == 1
 
 
-def test_an_answer_that_nobody_asks_for_any_more_is_left_alone(completion) -> None:
+def test_an_answer_without_a_row_is_ignored(completion) -> None:
     assert reuse([], [("nightly", completion())]) == reuse([], []) == []
 
 

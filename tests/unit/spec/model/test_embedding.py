@@ -15,7 +15,7 @@ def problem(data: dict[str, Any]) -> str:
     return str(found)
 
 
-def test_a_job_generates_unless_told(job) -> None:
+def test_a_job_generates_text_by_default(job) -> None:
     spec = JobSpec.parse(job())
     assert (spec.task, spec.embedding) == ("generate", None)
 

@@ -58,7 +58,7 @@ def test_the_defaults_that_the_page_names_are_so():
     assert max_workers(runner_of(), Limits(tokens_per_minute=1e6)) == MAX_WORKERS_WITHOUT_QUOTA
 
 
-def test_the_part_of_a_worker_is_as_the_page_says(job):
+def test_the_quota_of_a_worker_is_that_of_the_docs(job):
     rate, seconds, part, count = (
         float(number.replace(",", ""))
         for number in re.search(
