@@ -39,9 +39,9 @@ def test_the_labels_of_two_boundaries() -> None:
     assert [bucket_label((128, 512), index) for index in range(3)] == ["<128", "128-511", "≥512"]
 
 
-@pytest.mark.parametrize(("max_output_tokens", "cold"), [(1024, 256), (100, 100)])
-def test_a_class_without_answers_has_the_default_prediction(max_output_tokens: int, cold: int) -> None:
-    assert LengthBuckets((128,), max_output_tokens).expected_output_tokens(5) == cold
+@pytest.mark.parametrize(("max_output_tokens", "expected"), [(1024, 256), (100, 100)])
+def test_a_class_without_answers_has_the_default_prediction(max_output_tokens: int, expected: int) -> None:
+    assert LengthBuckets((128,), max_output_tokens).expected_output_tokens(5) == expected
 
 
 def test_the_first_answer_replaces_the_default_prediction() -> None:

@@ -62,7 +62,7 @@ def test_the_quota_of_a_worker_is_that_of_the_docs(job):
     rate, seconds, part, count = (
         float(number.replace(",", ""))
         for number in re.search(
-            r"For ([\d,]+) requests per minute at (\d+) s that is a part of\s+(\d+) for each of (\d+) workers",
+            r"For ([\d,]+) requests per minute at (\d+) s that is a share of\s+(\d+) for\s+each of (\d+) workers",
             PAGE,
         ).groups()
     )
