@@ -290,7 +290,7 @@ def test_a_job_that_is_killed_while_it_writes_to_milvus_is_finished_by_the_next(
     code = (
         "import os, sys\n"
         "from pymilvus import MilvusClient\n"
-        "from airflow_provider_llmbeam.pipeline import __main__ as door\n"
+        "from airflow_provider_llmbeam.pipeline import __main__ as command_line\n"
         "from airflow_provider_llmbeam.pipeline.sinks import milvus\n"
         "milvus._UPSERT_ROWS = 50\n"
         "upsert, calls = MilvusClient.upsert, []\n"
@@ -300,7 +300,7 @@ def test_a_job_that_is_killed_while_it_writes_to_milvus_is_finished_by_the_next(
         "        os.kill(os.getpid(), 9)\n"
         "    return upsert(*arguments)\n"
         "MilvusClient.upsert = die_in_the_middle\n"
-        "door.main(['--spec', sys.argv[1]])\n"
+        "command_line.main(['--spec', sys.argv[1]])\n"
     )
     ended = subprocess.run([sys.executable, "-c", code, str(spec)], check=False)
     assert ended.returncode == -signal.SIGKILL

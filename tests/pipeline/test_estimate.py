@@ -203,7 +203,7 @@ def test_the_error_of_an_unrecorded_sample_warns_of_billing(job, sandbox):
     journal = Path(JobSpec.parse(job.spec).journal_uri)
     journal.parent.mkdir(parents=True)
     journal.write_text("in the way")
-    with pytest.raises(JobFailedError, match="What was sent may be billed"):
+    with pytest.raises(JobFailedError, match="Sent requests may be billed"):
         estimate(JobSpec.parse(job.spec), 5)
 
 
@@ -261,7 +261,7 @@ def test_a_model_that_answers_nothing_gives_no_estimate(job, sandbox):
 
 @pytest.mark.parametrize(
     ("rows", "words"),
-    [([], "has no row to ask about"), ([{"id": 1}], r"1 of 1 rows become no prompt, e\.g\.: .*no column 'text'")],
+    [([], "has no row to send"), ([{"id": 1}], r"1 of 1 rows become no prompt, e\.g\.: .*no column 'text'")],
 )
 def test_nothing_to_ask_about_is_a_mistake(job, sandbox, rows, words):
     job.write(rows)
@@ -305,8 +305,8 @@ def test_the_command_line_logs_the_estimate_and_writes_it_as_json(job, sandbox, 
     spec, result = tmp_path / "spec.json", tmp_path / "result.json"
     spec.write_text(json.dumps(job.spec | {"limits": {"requests_per_minute": 600}}))
     options = [f"--spec={spec}", f"--result={result}", "--estimate", "--sample-size=5"]
-    door = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *options]
-    lines = subprocess.run(door, check=True, capture_output=True, text=True).stderr
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *options]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     assert "Rows      40 = 35 requests + 0 duplicate + 5 answered already + 0 for the dead letter" in lines
     assert "as `limits.requests_per_minute` allows no more" in lines
     assert json.loads(result.read_text())["estimate"]["requests"] == 35

@@ -89,7 +89,7 @@ def test_the_error_names_a_disabled_version(put, sandbox) -> None:
 @pytest.mark.parametrize("data", [b"s3cret\xff", b"s3\0cret", b"\n"], ids=["binary", "nul", "empty"])
 def test_what_is_no_text_is_refused_and_never_quoted(put, data) -> None:
     put(data)
-    with pytest.raises(JobSpecError, match=r"empty or no UTF-8 text") as caught:
+    with pytest.raises(JobSpecError, match=r"empty or not UTF-8 text") as caught:
         load_environment({VARIABLE: LATEST})
     assert "s3" not in str(caught.value)
     assert "cret'" not in str(caught.value)
