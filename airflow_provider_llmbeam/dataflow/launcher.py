@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.source import FilesSource
 from airflow_provider_llmbeam.tasks.process import JobProcess

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
 from airflow_provider_llmbeam.polling.task_log import TaskLog
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 
 #: Looks that the rate is taken over.
 WINDOW = 10

@@ -1,1 +1,1 @@
-"""How a batch of prompts is answered: plan, pace, send, record. asyncio; no Beam, no Airflow."""
+"""The asyncio engine that answers a batch of prompts: plan, pace, send, record. Knows neither Beam nor Airflow."""

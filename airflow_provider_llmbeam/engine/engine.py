@@ -1,4 +1,4 @@
-"""One engine per process: it answers batches of prompts, one outcome for each, in every case."""
+"""The engine: answers batches of prompts, with one outcome for each prompt in every case."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.engine.window import sliding_window
 
-#: Failures that every further row would meet again.
-HOPELESS_KINDS: frozenset[FailureKind] = frozenset({"unauthorized", "not_found"})
-#: That many of them, with no answer before, end the sending: one row may be alone in its trouble.
-HOPELESS_AFTER = 10
+#: Failures that every other prompt would meet, too.
+PERMANENT_KINDS: frozenset[FailureKind] = frozenset({"unauthorized", "not_found"})
+#: Number of permanent failures, without any answer, after which no more requests are sent; a single prompt may
+#: fail for a reason of its own.
+MAX_PERMANENT_FAILURES = 10
 
 
 class Observer(Protocol):
-    """Watches an engine at work. Called on the engine's loop: be quick, be thread-safe."""
+    """Receives the events of an engine, on its event loop: implementations must be quick and thread-safe."""
 
     def sent(self) -> None:
-        """A request left."""
+        """A request was sent."""
 
     def rejected(self, hold_seconds: float) -> None:
-        """A 429 came back and everybody waits."""
+        """A 429 was received and all requests are held."""
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
         """A prompt has its outcome."""
@@ -43,7 +44,7 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class _Request:
-    """One request on its way, with the prompts it carries."""
+    """A request and the prompts it contains."""
 
     prompts: Sequence[Prompt]
     input_tokens: Sequence[int]
@@ -53,7 +54,7 @@ class _Request:
     first_sent_at: float = 0.0
     throttled_since: float | None = None
     repairs: int = 0
-    asked: str | None = None
+    original_text: str | None = None
     wasted_input_tokens: int = 0
     wasted_output_tokens: int = 0
 
@@ -61,25 +62,27 @@ class _Request:
     def is_retry(self) -> bool:
         return self.attempts + self.rejections > 0
 
-    def ask_again(self, error: RequestError) -> None:
-        """Tells the server what was wrong with its answer; what that cost is counted in the end."""
+    def request_repair(self, error: RequestError) -> None:
+        """Appends the validation error to the prompt; the tokens of the invalid answer are counted at the end."""
         (prompt,) = self.prompts
-        self.asked = self.asked or prompt.text  # only the last refusal is told: the prompt does not grow
-        refused = f"An earlier answer to this was refused: {error.message}\nAnswer with valid JSON alone."
-        self.prompts = [dataclasses.replace(prompt, text=f"{self.asked}\n\n{refused}")]
+        self.original_text = (
+            self.original_text or prompt.text
+        )  # only the last error is appended, so it does not grow
+        repair = f"An earlier answer to this was refused: {error.message}\nAnswer with valid JSON alone."
+        self.prompts = [dataclasses.replace(prompt, text=f"{self.original_text}\n\n{repair}")]
         self.repairs += 1
         self.wasted_input_tokens += error.input_tokens
         self.wasted_output_tokens += error.output_tokens
 
     def halves(self) -> tuple[_Request, _Request]:
-        """Two requests in its place; what it cost stays with the first."""
+        """Returns two requests instead of this one; its cost is counted with the first."""
         middle = len(self.prompts) // 2
         first = dataclasses.replace(self, prompts=self.prompts[:middle], input_tokens=self.input_tokens[:middle])
         return first, _Request(self.prompts[middle:], self.input_tokens[middle:], self.observers)
 
 
-class _NotValid(Exception):  # noqa: N818 - no error yet: the prompt is asked again
-    """The answer of a single prompt is not valid, and may be repaired."""
+class _InvalidAnswer(Exception):  # noqa: N818 - not an error yet: the prompt is sent again
+    """The answer of a single prompt is invalid and can be repaired."""
 
     def __init__(self, error: RequestError) -> None:
         super().__init__(error.message)
@@ -87,22 +90,22 @@ class _NotValid(Exception):  # noqa: N818 - no error yet: the prompt is asked ag
 
 
 class Engine:
-    """plan → pace → send → record.
+    """Answers batches of prompts: plan → pace → send → record.
 
     Args:
-        backend: Sends one request; a `StaticBackend` takes several prompts at once.
+        backend: Sends requests; a `StaticBackend` takes several prompts per request.
         governor: Admits requests.
         buckets: Predicts the tokens to reserve.
-        parser: Checks answers.
+        parser: Validates answers.
         policy: Decides about retries.
-        max_in_flight: Requests under way at once, over all batches of this process.
-        request_timeout_seconds: Of one try.
-        observers: Told of every event.
+        max_in_flight: Maximum number of concurrent requests, over all batches of this process.
+        request_timeout_seconds: Timeout of one attempt, in seconds.
+        observers: Observers of all events.
         batching: Limits of a static-batch server.
-        max_repairs: How often a prompt is asked again because its answer is not valid.
-        concurrency: Lowers `max_in_flight` by latency, for a server of one's own.
-        budget: Ends the sending when it is spent.
-        clock: Seconds; with a shared governor the same for all processes of the machine.
+        max_repairs: How often a prompt is sent again because its answer is invalid.
+        concurrency: Lowers the number of concurrent requests by latency, for a self-hosted server.
+        budget: Stops sending when it is spent.
+        clock: Clock in seconds; with a shared governor the same for all processes of the machine.
     """
 
     def __init__(
@@ -137,12 +140,12 @@ class Engine:
         self._budget = budget
         self._clock = clock
         self._answers = 0
-        self._hopeless = 0
+        self._permanent_failures = 0
         self._stopped_by: Failure | None = None
 
     @property
     def throttled_seconds(self) -> float:
-        """How long the governor has kept requests waiting so far."""
+        """Time that requests have waited for the governor so far, in seconds."""
         return self._gate.waited_seconds
 
     async def answer(self, prompts: Sequence[Prompt], observers: Sequence[Observer] = ()) -> list[Outcome]:
@@ -150,27 +153,27 @@ class Engine:
 
         Args:
             prompts: The batch.
-            observers: Told of this batch alone, e.g. its journal.
+            observers: Observers of this batch only, e.g. its journal.
 
         Returns:
             One outcome per prompt, in the order given.
 
         Raises:
-            BudgetExceededError: The budget was spent before all were asked; what was under way was awaited, and
-                observers were told of it.
+            BudgetExceededError: The budget was spent before all prompts were sent; requests in flight were awaited
+                and observed.
         """
         outcomes: dict[int, Outcome] = {}
-        told = (*observers, *self._observers)
+        all_observers = (*observers, *self._observers)
 
         async def send(planned: PlannedRequest) -> None:
-            request = _Request([prompts[index] for index in planned.indices], planned.input_tokens, told)
+            request = _Request([prompts[index] for index in planned.indices], planned.input_tokens, all_observers)
             async with self._slots:
                 answered = await self._outcomes(request)
             for index, outcome in zip(planned.indices, answered, strict=True):
                 if outcome is None:
                     continue
                 outcomes[index] = outcome
-                for observer in told:
+                for observer in all_observers:
                     observer.finished(prompts[index], outcome)
 
         requests = plan(prompts, self._batching)
@@ -184,18 +187,18 @@ class Engine:
         await self._backend.aclose()
 
     async def _outcomes(self, request: _Request) -> Sequence[Outcome | None]:
-        """Tries until there is an answer or the policy gives up; `None` is a prompt that there is no money for."""
+        """Retries until there is an answer or the policy allows no retry; `None` if the budget is spent before."""
         while self._stopped_by is None:
             if self._is_budget_spent:
                 return [None] * len(request.prompts)
             try:
                 return await self._attempt(request)
-            except _NotValid as refused:
-                request.ask_again(refused.error)
+            except _InvalidAnswer as invalid:
+                request.request_repair(invalid.error)
                 continue
             except RequestError as error:
                 failure = error
-            except Exception as error:  # noqa: BLE001 - a defect must not take the neighbours with it
+            except Exception as error:  # noqa: BLE001 - a defect must not fail the other prompts of the batch
                 failure = RequestError("internal", f"{type(error).__name__}: {error}")
             now = self._clock()
             wait_seconds = self._policy.wait_seconds(
@@ -205,7 +208,7 @@ class Engine:
                 chance=random.random(),
             )
             if wait_seconds is None:
-                return await self._give_up(request, failure)
+                return await self._fail(request, failure)
             await asyncio.sleep(wait_seconds)
         input_tokens, output_tokens = request.wasted_input_tokens, request.wasted_output_tokens
         stopped = dataclasses.replace(self._stopped_by, input_tokens=input_tokens, output_tokens=output_tokens)
@@ -216,9 +219,9 @@ class Engine:
         return self._budget is not None and self._budget.is_spent
 
     async def _attempt(self, request: _Request) -> Sequence[Outcome | None]:
-        """Sends one request at its time."""
+        """Sends one request as soon as the governor admits it."""
         reserved = sum(tokens + self._buckets.expected_output_tokens(tokens) for tokens in request.input_tokens)
-        await self._gate.pass_through(reserved, is_retry=request.is_retry)
+        await self._gate.wait_for_admission(reserved, is_retry=request.is_retry)
         if self._stopped_by is not None:
             raise RequestError(self._stopped_by.kind, self._stopped_by.message)
         if self._is_budget_spent:
@@ -246,13 +249,13 @@ class Engine:
         self._gate.governor.settle(reserved, used, is_answered=True)
         latency_seconds = self._clock() - started
         self._gate.answered(latency_seconds, self._max_in_flight)
-        return self._judged(request, replies, latency_seconds)
+        return self._outcomes_of_replies(request, replies, latency_seconds)
 
     def _pay(self, billed: Reply | RequestError) -> None:
         if self._budget is not None:
             self._budget.add(billed.input_tokens, billed.output_tokens)
             if self._budget.is_spent:
-                self._gate.dismiss()
+                self._gate.release_all()
 
     async def _complete(self, prompts: Sequence[Prompt]) -> list[Reply]:
         if self._batching is not None and isinstance(self._backend, StaticBackend):
@@ -277,8 +280,10 @@ class Engine:
         for observer in request.observers:
             observer.rejected(hold_seconds)
 
-    def _judged(self, request: _Request, replies: Sequence[Reply], latency_seconds: float) -> list[Outcome]:
-        """Turns replies into outcomes; one that is no answer is a failure of its own prompt alone."""
+    def _outcomes_of_replies(
+        self, request: _Request, replies: Sequence[Reply], latency_seconds: float
+    ) -> list[Outcome]:
+        """Converts replies into outcomes; an invalid one fails its own prompt only."""
         padded_tokens = max(reply.input_tokens for reply in replies)
         if self._concurrency:
             self._concurrency.answered(latency_seconds, max(reply.output_tokens for reply in replies))
@@ -291,7 +296,7 @@ class Engine:
                 parsed = self._parser.parse(reply)
             except RequestError as error:
                 if self._is_repairable(request, reply):
-                    raise _NotValid(error) from None
+                    raise _InvalidAnswer(error) from None
                 outcomes.append(_failure(error, request if first else None))
                 continue
             outcomes.append(
@@ -315,17 +320,19 @@ class Engine:
         return outcomes
 
     def _is_repairable(self, request: _Request, reply: Reply) -> bool:
-        is_cut = reply.finish_reason == "max_tokens"  # and would be again
-        return len(request.prompts) == 1 and request.repairs < self._max_repairs and not is_cut
+        is_truncated = reply.finish_reason == "max_tokens"  # a repair would be truncated again
+        return len(request.prompts) == 1 and request.repairs < self._max_repairs and not is_truncated
 
-    async def _give_up(self, request: _Request, error: RequestError) -> Sequence[Outcome | None]:
+    async def _fail(self, request: _Request, error: RequestError) -> Sequence[Outcome | None]:
         if error.kind == "bad_request" and len(request.prompts) > 1:
-            # One bad prompt spoils the request; its neighbours are asked without it.
+            # One bad prompt fails the whole request: the other prompts are sent without it.
             first, second = request.halves()
             return [*await self._outcomes(first), *await self._outcomes(second)]
-        if error.kind in HOPELESS_KINDS and not self._answers:
-            self._hopeless += len(request.prompts)
-        if self._stopped_by is None and (error.kind == "quota_exhausted" or self._hopeless >= HOPELESS_AFTER):
+        if error.kind in PERMANENT_KINDS and not self._answers:
+            self._permanent_failures += len(request.prompts)
+        if self._stopped_by is None and (
+            error.kind == "quota_exhausted" or self._permanent_failures >= MAX_PERMANENT_FAILURES
+        ):
             self._stopped_by = Failure(
                 kind=error.kind, message=f"not sent, as others before it failed: {error.message}"
             )
@@ -345,7 +352,7 @@ def _failure(error: RequestError, request: _Request | None) -> Failure:
 
 
 def _failures(request: _Request, failure: Failure) -> list[Outcome]:
-    """The same failure for every prompt of a request; what it cost is counted with the first."""
+    """Returns the same failure for every prompt of a request; its cost is counted with the first."""
     first = dataclasses.replace(failure, attempts=request.attempts, rejections=request.rejections)
     free = dataclasses.replace(failure, attempts=0, rejections=0, input_tokens=0, output_tokens=0)
     return [first, *[free] * (len(request.prompts) - 1)]

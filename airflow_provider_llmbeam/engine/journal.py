@@ -1,4 +1,4 @@
-"""record: every answer is on disk as it arrives, so that nobody pays for it again."""
+"""record: stores every answer as it arrives, so that it is not paid for again."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ class Files(Protocol):
         ...
 
     def match(self, pattern: str) -> list[str]:
-        """Lists the files of a pattern; none is fine."""
+        """Returns the files that match a pattern, possibly none."""
         ...
 
 
 class Journal:
-    """Answers in segments below one directory. Each batch writes segments of its own, named after its prompts.
+    """Answers in segments below one directory. Each batch writes its own segments, named after its prompts.
 
     Args:
-        directory: Ends in `/`.
-        job: Whose answers these are, where several jobs share the directory.
-        files: Where it is.
-        oldest_at: Unix time; an answer from before is asked for again.
+        directory: Directory of the segments; ends in `/`.
+        job: Job of the answers, if several jobs share the directory.
+        files: Filesystem of the directory.
+        oldest_at: Unix time; older answers are requested again.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -65,10 +66,14 @@ class Journal:
         self._clock = clock
 
     def batch(self, prompts: Sequence[Prompt], fingerprints: Sequence[str]) -> BatchJournal:
-        """Begins, or goes on with, the record of one batch; a fingerprint names a prompt's answer.
+        """Opens the record of one batch, and reads what an earlier attempt has recorded.
 
-        A runner that repeats a bundle brings the same batch again: its segments are found by their name, and what
-        they hold is not asked again.
+        A runner that repeats a bundle sends the same batch again: its segments are found by their name, and the
+        answers in them are not requested again.
+
+        Args:
+            prompts: The batch.
+            fingerprints: Fingerprint of each prompt, in the same order.
         """
         name = hashlib.sha256("".join(fingerprints).encode()).hexdigest()[:32]
         earlier: dict[str, Completion] = {}
@@ -91,11 +96,11 @@ class Journal:
 class BatchJournal:
     """The record of one batch; an engine `Observer`.
 
-    A local file shows each line at once. An object store shows a segment when it is closed, so segments are short
-    in time, and `close` ends the last one before the batch is handed over.
+    A line of a local file is visible at once. A segment of an object store is visible when it is closed, so
+    segments are short in time, and `close` ends the last one before the batch is returned.
 
     Attributes:
-        earlier: For each prompt of the batch the answer that an earlier try recorded, or `None`.
+        earlier: For each prompt of the batch, the answer recorded by an earlier attempt, or `None`.
     """
 
     SEGMENT_SECONDS = 15.0
@@ -125,7 +130,7 @@ class BatchJournal:
         """Does nothing: a 429 is not an answer."""
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
-        """Writes an answer down. Failures are left out, so that a re-run tries them again."""
+        """Records an answer. Failures are not recorded, so that another run tries them again."""
         if not isinstance(outcome, Completion):
             return
         line = encode_entry(self._fingerprints[prompt], self._job, outcome)
@@ -135,7 +140,7 @@ class BatchJournal:
             segment.flush()
 
     def close(self) -> None:
-        """Makes what was written visible to every reader."""
+        """Closes the current segment, which makes its answers visible to all readers."""
         with self._lock:
             if self._segment is not None:
                 self._segment.close()
@@ -157,8 +162,8 @@ class Entry:
     """One journal line.
 
     Attributes:
-        fingerprint: Of the prompt.
-        job: That asked.
+        fingerprint: Fingerprint of the prompt.
+        job: Job that requested the answer.
         completion: The answer.
     """
 
@@ -168,16 +173,16 @@ class Entry:
 
 
 def encode_entry(fingerprint: str, job: str, completion: Completion) -> bytes:
-    """Puts an answer into one line."""
+    """Encodes an answer as one line."""
     entry = {"fingerprint": fingerprint, "job": job, **{name: getattr(completion, name) for name in _FIELDS}}
     return _to_json(entry).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def read_entries(lines: Iterable[bytes]) -> Iterator[Entry]:
-    """Reads a segment; a line torn by a crash is passed over, since its answer was never handed on."""
+    """Reads a segment; a line that a crash left incomplete is skipped, since its answer was never returned."""
     for line in lines:
         try:
             entry = json.loads(line)
             yield Entry(entry.pop("fingerprint"), entry.pop("job", ""), Completion(**entry))
         except (ValueError, TypeError, KeyError, AttributeError):
-            _log.warning("Passed over a torn journal line of %d bytes; its row is asked again.", len(line))
+            _log.warning("Skipped an incomplete journal line of %d bytes; its prompt is sent again.", len(line))

@@ -1,4 +1,4 @@
-"""What became of one prompt: a completion, or a failure that says why."""
+"""Outcome of one prompt: a completion or a failure."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any, Literal, get_args
 
 FailureKind = Literal[
     # before any request
-    "unreadable_row",  # the source's line is not a row
+    "unreadable_row",  # the line of the source is not a row
     "missing_key",  # the row lacks a key column
-    "duplicate_key",  # another row has the same key, and `on_duplicate_key` lets one of them pass
+    "duplicate_key",  # another row has the same key, and `on_duplicate_key` selects one of them
     "template_error",  # the prompt could not be rendered
     # answered by the server, final
-    "bad_request",  # 4xx: the server's words say why
+    "bad_request",  # 4xx: the message of the server says why
     "unauthorized",  # 401, 403, or an API key that is not valid
     "not_found",  # 404: no such model
     "quota_exhausted",  # a quota that does not refill within the job, e.g. per day
-    "blocked",  # refused for its content
-    "invalid_output",  # empty, or not what `output_schema` asks for
-    # given up after retries
+    "blocked",  # blocked for its content
+    "invalid_output",  # empty, or not valid against `output_schema`
+    # failed after retries
     "throttled",  # nothing but 429 for `max_throttled_seconds`
     "server_error",  # 5xx
     "garbage",  # a 200 whose body is not an answer
     "timeout",
     "connection",
-    "internal",  # a defect on our side; the neighbours still get their answers
+    "internal",  # a defect of this package; other prompts of the batch are answered
 ]
 
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
-#: Of rows that never became a prompt.
+#: Kinds of rows for which no request was made.
 BEFORE_ANY_REQUEST: frozenset[FailureKind] = frozenset(
     {"unreadable_row", "missing_key", "duplicate_key", "template_error"}
 )
@@ -39,20 +39,19 @@ class Completion:
     """An answer.
 
     Attributes:
-        text: As the server sent it; empty for an embedding.
-        parsed: The JSON value of `text` when an output schema was asked for, the vector of an embedding, else
-            `None`.
-        model: The version that answered, as the server names it.
-        finish_reason: `stop` or `max_tokens` (cut at `max_output_tokens`), else the server's own word;
-            `truncated` where a text was too long and only its beginning was embedded.
-        input_tokens: As billed, answers that were not valid included.
-        output_tokens: Likewise, with thoughts.
-        attempts: Requests sent, 429s not counted; 0 when another prompt of the batch carried the request.
-        rejections: 429s received on the way, likewise.
-        repairs: Of the attempts, those after an answer that was not valid.
-        latency_seconds: Of the attempt that succeeded.
-        first_token_seconds: From that attempt to its first text, when the answer was streamed.
-        padded_tokens: Input tokens that the server computed for this prompt, padding included.
+        text: Text as sent by the server; empty for an embedding.
+        parsed: JSON value of `text` if an output schema was requested, the vector of an embedding, else `None`.
+        model: Version of the model, as reported by the server.
+        finish_reason: `stop`, `max_tokens` (truncated at `max_output_tokens`), or the value of the server;
+            `truncated` if only the beginning of a long text was embedded.
+        input_tokens: Billed input tokens, including those of invalid answers.
+        output_tokens: Billed output tokens, including thoughts and invalid answers.
+        attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
+        rejections: Number of 429s received, counted in the same way.
+        repairs: Number of attempts that followed an invalid answer.
+        latency_seconds: Duration of the successful attempt, in seconds.
+        first_token_seconds: Time from that attempt to its first text, in seconds, for a streamed answer.
+        padded_tokens: Input tokens that the server computed for this prompt, including padding.
         sent_at: Unix time of the first request.
         answered_at: Unix time of the answer.
     """
@@ -75,16 +74,16 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why there is no answer.
+    """The reason why a prompt has no answer.
 
     Attributes:
         kind: One of `FAILURE_KINDS`.
-        message: The server's own words where it spoke.
-        http_status: Of the last response, or none.
-        attempts: Requests sent, 429s not counted; 0 when nothing was sent.
-        rejections: 429s received.
-        input_tokens: Billed although there is no answer.
-        output_tokens: Billed although there is no answer.
+        message: Message of the server, if it sent one.
+        http_status: HTTP status of the last response, or `None`.
+        attempts: Number of requests sent, without 429s; 0 if nothing was sent.
+        rejections: Number of 429s received.
+        input_tokens: Billed input tokens, in spite of the failure.
+        output_tokens: Billed output tokens, in spite of the failure.
     """
 
     kind: FailureKind

@@ -1,4 +1,4 @@
-"""Whether an answer is one."""
+"""Validation of answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 
 
 class OutputParser:
-    """Refuses empty answers, and those that `output_schema` does not allow.
+    """Rejects empty answers, and answers that are not valid against `output_schema`.
 
     Args:
         output_schema: JSON Schema (draft 2020-12), or `None` for free text.
@@ -28,10 +28,10 @@ class OutputParser:
         )
 
     def parse(self, reply: Reply) -> Any:
-        """Returns the JSON value of the answer, or `None` where no schema was asked for.
+        """Returns the JSON value of the answer, or `None` without a schema.
 
         Raises:
-            RequestError: Of kind `invalid_output`; it carries the tokens that were billed.
+            RequestError: The answer is invalid (kind `invalid_output`); the error has the billed tokens.
         """
         if not reply.text.strip():
             raise self._invalid(reply, "the answer is empty")
@@ -41,21 +41,23 @@ class OutputParser:
             value = json.loads(reply.text, parse_constant=_no_number, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             raise self._invalid(reply, f"the answer is not JSON ({error}): {reply.text[:500]}") from None
-        if (wrong := next(self._validator.iter_errors(value), None)) is not None:
-            raise self._invalid(reply, f"`output_schema` refuses it at {wrong.json_path}: {wrong.message}")
+        if (mismatch := next(self._validator.iter_errors(value), None)) is not None:
+            raise self._invalid(
+                reply, f"the answer does not match `output_schema` at {mismatch.json_path}: {mismatch.message}"
+            )
         return value
 
     @staticmethod
     def _invalid(reply: Reply, message: str) -> RequestError:
-        cut = " (cut at `max_output_tokens`)" if reply.finish_reason == "max_tokens" else ""
-        return _invalid(reply, f"{message}{cut}")
+        truncated = " (truncated at `max_output_tokens`)" if reply.finish_reason == "max_tokens" else ""
+        return _invalid(reply, f"{message}{truncated}")
 
 
 class VectorParser:
-    """Refuses vectors that hold no finite numbers, or not as many as the others.
+    """Rejects vectors with values that are not finite, or with a length that differs from the others.
 
     Args:
-        dimensions: How many there have to be; `None`: as many as in the first vector.
+        dimensions: Required length; `None`: that of the first vector.
     """
 
     def __init__(self, dimensions: int | None) -> None:
@@ -65,13 +67,13 @@ class VectorParser:
         """Returns the vector.
 
         Raises:
-            RequestError: Of kind `invalid_output`; it carries the tokens that were billed.
+            RequestError: The vector is invalid (kind `invalid_output`); the error has the billed tokens.
         """
         vector = reply.vector
         if not vector:
             raise _invalid(reply, "the answer has no vector")
         if not _is_finite(vector):
-            raise _invalid(reply, "the vector holds something else than finite 32-bit numbers")
+            raise _invalid(reply, "the vector has values that are not finite 32-bit numbers")
         if self._dimensions is None:
             self._dimensions = len(vector)
         if len(vector) != self._dimensions:
@@ -80,7 +82,7 @@ class VectorParser:
 
 
 def _is_finite(vector: Sequence[Any]) -> bool:
-    """Models compute in 32 bits, and Parquet and Milvus keep as many: what is infinite there is no answer."""
+    """Whether all values are finite as 32-bit numbers, which models, Parquet and Milvus use."""
     if not {*map(type, vector)} <= {float, int}:
         return False
     try:
@@ -105,4 +107,4 @@ def _finite(text: str) -> float:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,4 +1,4 @@
-"""plan: which prompts share a request, and in which order the requests are sent. Pure."""
+"""plan: groups prompts into requests and orders them. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 
-#: Prompts that begin with the same so many characters are sent one after the other: servers keep the work on a
-#: common beginning in a cache of blocks of some dozen tokens, and soon forget it.
+#: Prompts with a common prefix of this many characters are sent one after the other: servers cache prefixes in
+#: blocks of some dozen tokens, for a short time.
 PREFIX_CHARACTERS = 1024
 
 
@@ -18,9 +18,9 @@ class StaticBatching:
     """Limits of a server that computes the prompts of one request together, each padded to the longest.
 
     Attributes:
-        max_padded_tokens: Of one request: number of prompts × tokens of the longest.
-        max_instances: Prompts in one request.
-        max_bytes: Of all prompts of one request.
+        max_padded_tokens: Maximum size of one request: number of prompts × tokens of the longest.
+        max_instances: Maximum number of prompts per request.
+        max_bytes: Maximum size of the prompts of one request, in bytes.
     """
 
     max_padded_tokens: int
@@ -28,7 +28,7 @@ class StaticBatching:
     max_bytes: int = 1_500_000  # Vertex AI's limit of a `predict` request
 
     def within(self, max_padded_tokens: int, max_instances: int | None) -> StaticBatching:
-        """Narrows the limits; `None` leaves one as it is."""
+        """Returns the stricter of these and the given limits; `None` keeps a limit."""
         return replace(
             self,
             max_padded_tokens=min(self.max_padded_tokens, max_padded_tokens),
@@ -41,8 +41,8 @@ class PlannedRequest:
     """One request.
 
     Attributes:
-        indices: Positions in the batch.
-        input_tokens: Estimate for each prompt, in the same order.
+        indices: Positions of its prompts in the batch.
+        input_tokens: Estimated tokens of each prompt, in the same order.
     """
 
     indices: tuple[int, ...]
@@ -55,15 +55,15 @@ class PlannedRequest:
 
 
 def plan(prompts: Sequence[Prompt], batching: StaticBatching | None = None) -> list[PlannedRequest]:
-    """Orders a batch, and cuts it where the server takes several prompts per request.
+    """Divides a batch into requests, in the order in which they are sent.
 
     Args:
         prompts: The batch.
-        batching: Limits of a static-batch server; `None` for one that batches by itself (Gemini, vLLM): one
+        batching: Limits of a static-batch server; `None` for a server that batches by itself (Gemini, vLLM): one
             prompt per request.
 
     Returns:
-        Requests that hold each prompt once, costly ones first: what is still under way at the end is cheap.
+        Requests that contain each prompt once, the most expensive first, so that the last ones are short.
     """
     tokens = [prompt_tokens(prompt) for prompt in prompts]
     if batching is None:
@@ -81,7 +81,7 @@ def plan(prompts: Sequence[Prompt], batching: StaticBatching | None = None) -> l
 
 
 def padding_ratio(requests: Iterable[PlannedRequest]) -> float:
-    """Padding over all tokens that a static-batch server computes, 0 to 1."""
+    """Returns the padding over all tokens that a static-batch server computes, 0 to 1."""
     real = padded = 0
     for request in requests:
         real += sum(request.input_tokens)
@@ -90,12 +90,12 @@ def padding_ratio(requests: Iterable[PlannedRequest]) -> float:
 
 
 def prompt_tokens(prompt: Prompt) -> int:
-    """Estimates the input tokens of a prompt, system text included and media not."""
+    """Estimates the input tokens of a prompt, including the system text, without media."""
     return estimate_tokens(prompt.text) + (estimate_tokens(prompt.system) if prompt.system else 0)
 
 
 def _longest_first(prompts: Sequence[Prompt], tokens: Sequence[int]) -> list[int]:
-    """Longest first, but prompts with a common beginning together, at the place of their longest."""
+    """Sorts by length, descending; prompts with a common prefix stay together, at the position of the longest."""
     first_of: dict[str, int] = {}
     group = [
         first_of.setdefault(prompt.text[:PREFIX_CHARACTERS], index)
@@ -112,7 +112,7 @@ def _longest_first(prompts: Sequence[Prompt], tokens: Sequence[int]) -> list[int
 def _cut(
     order: Iterable[int], tokens: Sequence[int], sizes: Sequence[int], batching: StaticBatching
 ) -> Iterable[list[int]]:
-    """Cuts runs out of a descending order, so that the first of a run is its longest.
+    """Cuts a descending order into runs; the first prompt of a run is its longest.
 
     Measured on ShareGPT-like lengths at about 32 prompts per request: cutting by padded tokens in a window of
     10,000 pads 1.8 %, sorting alone 6 %, powers of two 29 %, Beam's buckets 57 %, arrival order 87 %.

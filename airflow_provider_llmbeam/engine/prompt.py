@@ -1,4 +1,4 @@
-"""The text that goes in."""
+"""Prompts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Prompt:
     """One rendered prompt.
 
     Attributes:
-        text: What the user part of the request says.
-        system: The system instruction, or none.
-        media: `(uri, mime_type)` of what is sent along.
+        text: Text of the user message.
+        system: System instruction, or `None`.
+        media: `(uri, mime_type)` of each image, audio, video or document.
     """
 
     text: str

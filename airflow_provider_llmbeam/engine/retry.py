@@ -1,4 +1,4 @@
-"""What to do after a request failed: a pure decision."""
+"""Retries of failed requests. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from airflow_provider_llmbeam.engine.outcome import FailureKind
 
-#: Worth another attempt: the same request may well succeed.
+#: Failures after which the same request may succeed.
 TRANSIENT_KINDS: frozenset[FailureKind] = frozenset({"server_error", "garbage", "timeout", "connection"})
 
 FIRST_BACKOFF_SECONDS = 0.5
@@ -14,15 +14,15 @@ LONGEST_BACKOFF_SECONDS = 30.0
 
 
 class RequestError(Exception):
-    """One request failed.
+    """A failed request.
 
     Attributes:
-        kind: What went wrong; `throttled` for a 429.
-        message: The server's own words where it spoke.
-        http_status: Of the response, or none.
-        retry_after_seconds: The server's advice, from a header or the body.
-        input_tokens: Billed all the same.
-        output_tokens: Billed all the same.
+        kind: Kind of failure; `throttled` for a 429.
+        message: Message of the server, if it sent one; at most 2,000 characters.
+        http_status: HTTP status of the response, or `None`.
+        retry_after_seconds: Delay that the server asks for, from a header or the body, in seconds.
+        input_tokens: Billed input tokens, in spite of the failure.
+        output_tokens: Billed output tokens, in spite of the failure.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How patient a row is.
+    """Decides whether a failed request is retried.
 
     Attributes:
-        max_attempts: Requests per row, 429s not counted.
-        max_throttled_seconds: How long a row takes nothing but 429s.
+        max_attempts: Maximum number of requests per row, without 429s.
+        max_throttled_seconds: Maximum time in which a row receives only 429s, in seconds.
     """
 
     max_attempts: int
@@ -59,16 +59,16 @@ class RetryPolicy:
     def wait_seconds(
         self, error: RequestError, *, attempts: int, throttled_seconds: float, chance: float
     ) -> float | None:
-        """Decides whether and when the row is tried again.
+        """Decides whether and when the request is sent again.
 
         Args:
-            error: What the last request met.
-            attempts: Requests sent so far, 429s not counted.
-            throttled_seconds: Since the first of an unbroken run of 429s.
-            chance: Uniform in [0, 1): full jitter.
+            error: Error of the last request.
+            attempts: Number of requests sent so far, without 429s.
+            throttled_seconds: Time since the first of an uninterrupted series of 429s, in seconds.
+            chance: Random number, uniform in [0, 1), for full jitter.
 
         Returns:
-            Seconds to wait (a 429 waits in the governor, so 0), or `None` to give up.
+            Delay in seconds (0 for a 429, which waits in the governor), or `None` for no retry.
         """
         if error.kind == "throttled":
             return 0.0 if throttled_seconds < self.max_throttled_seconds else None

@@ -1,4 +1,4 @@
-"""Answers that arrive in pieces."""
+"""Streamed answers."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import TypeVar
 
 from airflow_provider_llmbeam.engine.retry import RequestError
 
-PieceT = TypeVar("PieceT")
+ChunkT = TypeVar("ChunkT")
 
 
-async def unless_stalled(pieces: AsyncIterator[PieceT], idle_seconds: float) -> AsyncIterator[PieceT]:
-    """Passes pieces on as they come.
+async def with_idle_timeout(chunks: AsyncIterator[ChunkT], idle_seconds: float) -> AsyncIterator[ChunkT]:
+    """Yields chunks as they arrive.
 
     Raises:
-        RequestError: Nothing came for `idle_seconds`.
+        RequestError: No chunk arrived for `idle_seconds`.
     """
     while True:
         try:
             async with asyncio.timeout(idle_seconds):
-                piece = await anext(pieces)
+                chunk = await anext(chunks)
         except StopAsyncIteration:
             return
         except TimeoutError:
             raise RequestError(
                 "timeout", f"the answer stalled for {idle_seconds:g} s (`stream_idle_timeout_seconds`)"
             ) from None
-        yield piece
+        yield chunk
 
 
-def broken_off() -> RequestError:
-    """The error of a stream that ended before its answer did; what came of it is thrown away."""
+def incomplete_stream() -> RequestError:
+    """Returns the error of a stream that ended before the answer was complete; its text is discarded."""
     return RequestError("connection", "the stream broke off before the answer was complete")

@@ -1,10 +1,10 @@
-"""How many tokens a text will be, roughly, without a tokenizer."""
+"""Estimates of token counts, without a tokenizer."""
 
 from __future__ import annotations
 
 #: English prose is about 4 characters per token for Gemini
 #: (https://ai.google.dev/gemini-api/docs/tokens); counting UTF-8 bytes keeps other scripts from being
-#: underestimated. Usage from the server corrects the governor afterwards.
+#: underestimated. The usage that the server reports corrects the governor afterwards.
 BYTES_PER_TOKEN = 4
 
 

@@ -26,7 +26,8 @@ class EstimateInferenceOperator(RunInferenceOperator):
     Args:
         job_task_id: The task whose job is estimated, of the same Dag. Left out, with no `job_name` either, the
             answers are of this task's own job, and nobody keeps them.
-        ask_rows: Prompts to ask; 0 asks none, and the output is then as long as `generation` lets it be.
+        sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
+            output that `generation` allows.
         kwargs: Those of `RunInferenceOperator`.
 
     Templated:
@@ -45,12 +46,12 @@ class EstimateInferenceOperator(RunInferenceOperator):
     template_fields: Sequence[str] = (*RunInferenceOperator.template_fields, "job_task_id")
     operator_extra_links = ()
 
-    def __init__(self, *, job_task_id: str | None = None, ask_rows: int = 32, **kwargs: Any) -> None:
+    def __init__(self, *, job_task_id: str | None = None, sample_size: int = 32, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.job_task_id = job_task_id
-        self.ask_rows = ask_rows
-        if ask_rows < 0:
-            raise JobSpecError(f"Task {self.task_id!r}: `ask_rows` must be 0 or more; got {ask_rows!r}.")
+        self.sample_size = sample_size
+        if sample_size < 0:
+            raise JobSpecError(f"Task {self.task_id!r}: `sample_size` must be 0 or more; got {sample_size!r}.")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Makes the estimate."""
@@ -64,7 +65,7 @@ class EstimateInferenceOperator(RunInferenceOperator):
             spec, environment = self._job(context)
             self._process = JobProcess(spec, environment, self.log)
             with google_credentials(spec, self.gcp_conn_id):
-                found = self._process.estimate(self.ask_rows)
+                found = self._process.estimate(self.sample_size)
         context["ti"].xcom_push(key="demand", value=found["demand"])
         return found
 

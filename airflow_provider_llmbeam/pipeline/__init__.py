@@ -1,1 +1,1 @@
-"""The Beam graph around the engine. Never imports Airflow."""
+"""The Beam pipeline around the engine. Never imports Airflow."""

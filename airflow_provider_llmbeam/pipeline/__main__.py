@@ -1,4 +1,4 @@
-"""The door: `python -m airflow_provider_llmbeam.pipeline --spec JOB.json [Beam options]`."""
+"""The command line: `python -m airflow_provider_llmbeam.pipeline --spec JOB.json [Beam options]`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.exceptions import (
     LLMBeamError,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
 _log = logging.getLogger("llmbeam")
@@ -31,29 +31,29 @@ EXIT_OK, EXIT_FAILED, EXIT_BAD_SPEC = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one job to its end; with `--submit` hands it to Dataflow, with `--estimate` says what it will take.
+    """Runs one job; with `--submit` it is submitted to Dataflow, with `--estimate` it is estimated.
 
     Returns:
-        0 when the job is complete, or taken; 1 when it failed after it started, 2 when it could not start.
+        0 if the job is complete or submitted; 1 if it failed after its start; 2 if it could not start.
     """
     options, beam_options = _parser().parse_known_args(argv)
     _configure_logging(with_time=not options.child)
     if options.child:
-        threading.Thread(target=_exit_at_end_of_input, name="parent-watch", daemon=True).start()
+        threading.Thread(target=_exit_at_end_of_input, name="parent-monitor", daemon=True).start()
     try:
         spec = _spec(options.spec)
         outcome = _outcome(spec, options, beam_options)
     except LLMBeamError as error:
         _log.error("%s", error)
-        _hand_back(options.result, {"error": {"type": type(error).__name__, "message": str(error)}})
+        _write_outcome(options.result, {"error": {"type": type(error).__name__, "message": str(error)}})
         return EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
-    _hand_back(options.result, outcome)
+    _write_outcome(options.result, outcome)
     return EXIT_OK
 
 
 def _outcome(spec: JobSpec, options: argparse.Namespace, beam_options: Sequence[str]) -> dict[str, Any]:
     if options.estimate:
-        return {"estimate": estimate(spec, options.ask)}
+        return {"estimate": estimate(spec, options.sample_size)}
     return {"job": submit(spec, beam_options)} if options.submit else {"report": run(spec, beam_options)}
 
 
@@ -65,7 +65,7 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises:
         JobSpecError: The job cannot start; nothing was sent.
-        JobError: The job did not reach its end, or not one row was answered.
+        JobError: The job failed, or no row was answered.
     """
     with _pipeline(spec, beam_options) as pipeline:
         from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
@@ -78,11 +78,11 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
                 cause = _root(error)
                 if isinstance(cause, LLMBeamError):
                     raise cause from None
-                # Beam re-raises through some thirty frames of its own; the last few say where it was.
+                # Beam re-raises through some thirty frames of its own; the last frames locate the error.
                 traceback.print_exception(cause, limit=-4, chain=False)
                 raise JobFailedError(
-                    f"Job {spec.name!r} failed: {type(cause).__name__}: {cause} What was answered is kept in "
-                    f"{spec.journal_uri!r}; a retry asks only for the rest."
+                    f"Job {spec.name!r} failed: {type(cause).__name__}: {cause} The answers so far are in "
+                    f"{spec.journal_uri!r}; a retry sends only the rest."
                 ) from error
     report = Report.model_validate_json(_read(f"{spec.output_uri}report.json"))
     _log.info("Report: %s", report.report_uri)
@@ -90,18 +90,19 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
-    """Hands a job to Dataflow, which runs at most one of its name at a time.
+    """Submits a job to Dataflow, which runs at most one job per name.
 
     Returns:
-        `id`, `name`, `project` and `location` of the job, be it new or one that is running already.
+        `id`, `name`, `project` and `location` of the job, new or already running.
 
     Raises:
-        JobSpecError: Dataflow did not take it; nothing was sent.
-        JobFailedError: It cannot be told whether Dataflow took it. A retry finds the job, or submits it.
+        JobSpecError: Dataflow rejected the job; nothing was sent.
+        JobFailedError: It is not known whether Dataflow accepted the job. A retry finds it, or submits it.
     """
     if not isinstance(spec.runner, DataflowRunner):
         raise JobSpecError(
-            f"`runner.type`: only 'dataflow' takes a job; got {spec.runner.type!r}. Nothing was sent or billed."
+            f"`runner.type`: only a job with runner 'dataflow' can be submitted; got {spec.runner.type!r}. "
+            "Nothing was sent or billed."
         )
     with _pipeline(spec, beam_options) as pipeline:
         from apache_beam.options.pipeline_options import GoogleCloudOptions
@@ -111,12 +112,12 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
         return {"id": job_id, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
 
 
-def estimate(spec: JobSpec, ask_rows: int) -> dict[str, Any]:
-    """Says what a job will take; see `pilot.make_estimate`.
+def estimate(spec: JobSpec, sample_size: int) -> dict[str, Any]:
+    """Estimates a job; see `estimate.run.make_estimate`.
 
     Args:
         spec: The job.
-        ask_rows: Prompts to ask the model; the job keeps their answers.
+        sample_size: Number of prompts sent to the model; the job keeps their answers.
 
     Raises:
         JobSpecError: There is nothing to estimate; nothing was sent.
@@ -125,20 +126,20 @@ def estimate(spec: JobSpec, ask_rows: int) -> dict[str, Any]:
     with _beam():
         from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 
-    if ask_rows and not spec.environment_secrets:
+    if sample_size and not spec.environment_secrets:
         check_model(spec)
     try:
-        return make_estimate(spec, ask_rows).model_dump(mode="json")
+        return make_estimate(spec, sample_size).model_dump(mode="json")
     except LLMBeamError:
         raise
     except Exception as error:
-        raise _unready(spec, error) from error
+        raise _preparation_error(spec, error) from error
 
 
 @contextmanager
 def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[Any]:
-    """The job's pipeline, ready to run while the body runs; what cannot work is refused before."""
-    # Beam takes a second to import; a bad spec should not wait for it.
+    """Builds the pipeline of a job, which can run in the body; an invalid job is rejected before."""
+    # Beam takes a second to import; an invalid spec is rejected without it.
     with _beam():
         import apache_beam as beam
 
@@ -148,7 +149,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[Any]:
         from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
 
         is_remote = isinstance(spec.runner, DataflowRunner)
-        if not is_remote:  # else the workers have the keys, and this machine need not
+        if not is_remote:  # on Dataflow only the workers need the keys
             check_model(spec)
         sinks.check(spec)
     with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
@@ -160,20 +161,20 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[Any]:
         except LLMBeamError:
             raise
         except Exception as error:
-            raise _unready(spec, error) from error
+            raise _preparation_error(spec, error) from error
         _log.info("Job %r: %s %s, journal %s", spec.name, spec.model.type, spec.model.name, spec.journal_uri)
         yield pipeline
 
 
-def _unready(spec: JobSpec, error: Exception) -> LLMBeamError:
-    """Of a fault while the graph is built, such as a bucket that is not there; a refusal comes again."""
-    while details := getattr(error, "exception_details", None):  # Beam's own, around that of the service
+def _preparation_error(spec: JobSpec, error: Exception) -> LLMBeamError:
+    """Returns the error of a fault while the graph is built, such as a missing bucket; only a 4xx is final."""
+    while details := getattr(error, "exception_details", None):  # an error of Beam around that of the service
         error = next(iter(details.values()))
     code = getattr(error, "code", None)
-    is_refusal = isinstance(code, int) and 400 <= code < 500 and code not in (408, 429)
-    words = f"{type(error).__name__}: {error}".rstrip(".")
-    return (JobSpecError if is_refusal else JobFailedError)(
-        f"Job {spec.name!r} could not be made ready: {words}. Nothing was sent or billed."
+    is_rejection = isinstance(code, int) and 400 <= code < 500 and code not in (408, 429)
+    message = f"{type(error).__name__}: {error}".rstrip(".")
+    return (JobSpecError if is_rejection else JobFailedError)(
+        f"Job {spec.name!r} could not be prepared: {message}. Nothing was sent or billed."
     )
 
 
@@ -187,19 +188,19 @@ def _started(pipeline: Any, spec: JobSpec) -> Any:
 
 @contextmanager
 def _beam() -> Iterator[None]:
-    """Where Beam is imported."""
-    with _no_garbage():
-        with _no_pandas():
-            import apache_beam  # noqa: F401
+    """Imports Beam, and the modules that the body imports, without garbage collection."""
+    with _without_garbage_collection():
+        import apache_beam  # noqa: F401
+
         yield
 
 
 @contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Keeps the garbage collector away from what is imported meanwhile, now and later: none of it is garbage.
+def _without_garbage_collection() -> Iterator[None]:
+    """Excludes the objects imported in the body from garbage collection, now and later.
 
-    It looked through Beam's and Gemini's 400,000 objects again and again: 0.4 s of 1.9 s for the imports, 0.4 s
-    at the interpreter's end, and a pause of the event loop now and then.
+    The collector traversed 400,000 objects of Beam and google-genai again and again: 0.4 s of 1.9 s for the
+    imports, 0.4 s at the exit of the interpreter, and pauses of the event loop.
     """
     gc.disable()
     try:
@@ -209,24 +210,8 @@ def _no_garbage() -> Iterator[None]:
         gc.enable()
 
 
-@contextmanager
-def _no_pandas() -> Iterator[None]:
-    """Lets Beam do without pandas, as it can, unless somebody has loaded it: no element of ours is a data frame.
-
-    It takes 0.18 of the 0.87 s that `import apache_beam` takes. Later imports of pandas are not touched.
-    """
-    if "pandas" in sys.modules:
-        yield
-        return
-    sys.modules["pandas"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["pandas"]
-
-
 def check_model(spec: JobSpec) -> None:
-    """Opens the model's client once, before a row is read: a missing key shows here.
+    """Opens the client of the model once, before a row is read, which fails if a key is missing.
 
     Raises:
         JobSpecError: The client cannot be opened.
@@ -236,9 +221,9 @@ def check_model(spec: JobSpec) -> None:
     open_backend(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 
 
-def _spec(place: str) -> JobSpec:
+def _spec(address: str) -> JobSpec:
     try:
-        return JobSpec.from_json(_read(place) if "://" in place else Path(place).read_bytes())
+        return JobSpec.from_json(_read(address) if "://" in address else Path(address).read_bytes())
     except OSError as error:
         raise JobSpecError(f"The job spec cannot be read: {error}. Nothing was sent or billed.") from error
 
@@ -259,24 +244,24 @@ def _read(uri: str) -> bytes:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m airflow_provider_llmbeam.pipeline",
-        description="Run one job. Every other option is passed on to Beam, e.g. --runner or --temp_location.",
+        description="Run one job. Other options are passed to Beam, e.g. --runner or --temp_location.",
         allow_abbrev=False,
     )
     parser.add_argument("--spec", required=True, metavar="JOB.json", help="the job spec; may be on gs://")
-    parser.add_argument("--result", type=Path, help="write the outcome here, as JSON")
-    parser.add_argument("--submit", action="store_true", help="hand the job to Dataflow, and do not wait for it")
-    parser.add_argument("--estimate", action="store_true", help="say what the job will take, and do not run it")
+    parser.add_argument("--result", type=Path, help="write the outcome to this file, as JSON")
+    parser.add_argument("--submit", action="store_true", help="submit the job to Dataflow and do not wait for it")
+    parser.add_argument("--estimate", action="store_true", help="estimate the job and do not run it")
     parser.add_argument(
-        "--ask",
+        "--sample-size",
         type=_count,
         default=32,
         metavar="N",
-        help="with --estimate: prompts to ask the model, whose answers the job keeps; 0 asks none (default: 32)",
+        help="with --estimate: number of prompts sent to the model; the job keeps their answers (default: 32)",
     )
     parser.add_argument(
         "--child",
         action="store_true",
-        help="end when standard input ends, since the parent died; leave the time of log lines to the parent",
+        help="exit when standard input is closed, as the parent has ended; log without timestamps",
     )
     return parser
 
@@ -292,30 +277,30 @@ def _configure_logging(*, with_time: bool) -> None:
     logging.basicConfig(format=line, datefmt="%H:%M:%S", level=logging.ERROR, stream=sys.stderr)
     for name in ("llmbeam", "airflow_provider_llmbeam"):
         logging.getLogger(name).setLevel(logging.INFO)
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what matters of it is raised, too
-    logging.getLogger("apache_beam.runners.dataflow.dataflow_runner").setLevel(logging.INFO)  # the job's messages
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # its errors are raised, too
+    logging.getLogger("apache_beam.runners.dataflow.dataflow_runner").setLevel(logging.INFO)  # messages of the job
 
 
 def _exit_at_end_of_input() -> None:
-    """Ends the process when the parent's end of the pipe closes, also after its kill -9.
+    """Exits when the parent closes its end of the pipe, also after a kill -9 of the parent.
 
     The answers so far are in the journal.
     """
-    # Not through sys.stdin: a thread that holds its lock is fatal to the interpreter's own end.
+    # Not through sys.stdin: a thread that holds its lock aborts the exit of the interpreter.
     while os.read(0, 4096):
         pass
     os._exit(EXIT_FAILED)
 
 
-def _hand_back(path: Path | None, outcome: dict[str, Any]) -> None:
-    """Writes the outcome atomically: a reader sees all of it or nothing."""
+def _write_outcome(path: Path | None, outcome: dict[str, Any]) -> None:
+    """Writes the outcome atomically."""
     if path is None:
         if "error" not in outcome:
             print(json.dumps(next(iter(outcome.values())), indent=2))
         return
-    aside = path.with_suffix(".part")
-    aside.write_text(json.dumps(outcome))
-    aside.replace(path)
+    staged = path.with_suffix(".part")
+    staged.write_text(json.dumps(outcome))
+    staged.replace(path)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What flows through the graph."""
+"""Elements of the graph."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 
 Row = dict[str, Any]
 
-#: How an answered row came by its answer: asked now, asked again as the first answer was not valid, found in the
-#: journal of this job or of another one, or shared with an equal prompt.
+#: Origin of an answer: received now, received after a repair, found in the journal of this job or of another one,
+#: or shared with an equal prompt.
 Origin = Literal["fresh", "repaired", "resumed", "cached", "duplicate"]
 
-#: Name of the output that carries `FailedRow`s.
-DEAD = "dead"
+#: Tag of the output with `FailedRow`s.
+FAILED = "failed"
 
 
 #: A row and the text, system text and media of its prompt. A plain tuple: it crosses a shuffle, and Beam's own
-#: coder takes 0.9 µs for one, 6 µs for a class of ours, which it pickles.
+#: coder takes 0.9 µs for one, and 6 µs for a custom class, which it pickles.
 RenderedRow = tuple[Row, str, str | None, tuple[tuple[str, str | None], ...]]
 
 
-# Beam pickles each batch once to know its size; see `Prompt` for why there are no slots.
+# Beam pickles each batch once to measure its size; see `Prompt` for why there are no slots.
 @dataclass(frozen=True)
 class Request:
-    """What is asked once for all rows of one fingerprint."""
+    """A request for all rows of one fingerprint."""
 
     fingerprint: str
     rows: tuple[Row, ...]
@@ -49,8 +49,8 @@ class FailedRow:
 
     Attributes:
         row: The row as read, or `{"llmbeam_raw": text}` when it could not be read.
-        failure: Why.
-        is_duplicate: The request was another row's, so its cost is counted there.
+        failure: Reason of the failure.
+        is_duplicate: Whether the row shared the request of another row, with which its cost is counted.
     """
 
     row: Row
@@ -58,6 +58,6 @@ class FailedRow:
     is_duplicate: bool = False
 
 
-def dead(row: Row, kind: FailureKind, message: str) -> FailedRow:
-    """A row that never became a request."""
+def failed_row(row: Row, kind: FailureKind, message: str) -> FailedRow:
+    """Returns a row for which no request was made."""
     return FailedRow(row, Failure(kind=kind, message=message))

@@ -1,4 +1,4 @@
-"""The engine's event loop, for callers that wait."""
+"""The thread with the event loop of the engine, for blocking callers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
 
-#: How often a caller that waits looks up. Dataflow reads counters about every 10 s; a bar shows it at once.
+#: Interval between updates of the counters, in seconds. Dataflow reads them about every 10 s.
 SIGNAL_SECONDS = 0.5
 
 
 class EngineThread:
-    """Runs an engine on an event loop of its own, for callers that wait.
+    """Runs an engine on its own event loop, for blocking callers.
 
-    Beam calls from bundle threads; client and governor live on one loop per process, whichever thread asks.
+    Beam calls from the threads of bundles; client and governor use one event loop per process.
     """
 
     def __init__(self, open_engine: Callable[[], Engine], journal: Journal | None) -> None:
@@ -51,28 +51,28 @@ class EngineThread:
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
     ) -> list[Outcome]:
-        """Answers a batch; what a former try of the same batch recorded is not asked again.
+        """Answers a batch; answers recorded by an earlier attempt of the same batch are not requested again.
 
         Args:
             prompts: The batch.
-            fingerprints: Of the prompts, for the journal.
-            on_throttled: Told now and then, on the caller's thread, of whole seconds that the governor has kept
-                requests waiting: a batch may take hours, and a runner that hears of it at the end has long
-                since added workers.
-            on_counts: Told now and then, on the caller's thread, of what has happened since it was last told.
+            fingerprints: Fingerprint of each prompt, for the journal.
+            on_throttled: Called regularly, on the thread of the caller, with the whole seconds that requests have
+                waited for the governor. A batch may take hours; a runner that learns of the throttling only at
+                its end adds workers meanwhile.
+            on_counts: Called regularly, on the thread of the caller, with the counts since the last call.
 
         Raises:
-            BudgetExceededError: The budget was spent before all were asked; the answers so far are recorded.
+            BudgetExceededError: The budget was spent before all prompts were sent; the answers are recorded.
         """
         if self._journal is None:
-            return self._ask(prompts, (), on_throttled, on_counts)
+            return self._send(prompts, (), on_throttled, on_counts)
         with closing(self._journal.batch(prompts, fingerprints)) as record:
             missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
             on_counts(counts_of(known for known in record.earlier if known is not None))
-            asked = iter(self._ask(missing, (record,), on_throttled, on_counts))
-            return [next(asked) if known is None else known for known in record.earlier]
+            new = iter(self._send(missing, (record,), on_throttled, on_counts))
+            return [next(new) if known is None else known for known in record.earlier]
 
-    def _ask(
+    def _send(
         self,
         prompts: Sequence[Prompt],
         observers: Sequence[Observer],
@@ -99,7 +99,7 @@ class EngineThread:
 def _close(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     async def close() -> None:
         await engine.aclose()
-        await asyncio.sleep(0)  # a closed connection leaves its socket in the loop's next round
+        await asyncio.sleep(0)  # the socket of a closed connection is released in the next iteration of the loop
 
     asyncio.run_coroutine_threadsafe(close(), loop).result(timeout=10)
     _stop(loop, thread)

@@ -1,8 +1,12 @@
-"""What an output row and a dead letter hold."""
+"""Records of output rows and of the dead letter, and their encoding."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 
@@ -10,7 +14,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 def answer_record(answered: AnsweredRow, key: tuple[str, ...]) -> Row:
-    """The output row: the key, the answer, and what an audit asks for."""
+    """Returns the output row: the key, the answer, and its origin and cost."""
     completion = answered.completion
     return {
         **{column: answered.row[column] for column in key},
@@ -26,11 +30,11 @@ def answer_record(answered: AnsweredRow, key: tuple[str, ...]) -> Row:
     }
 
 
-def dead_record(dead: FailedRow) -> Row:
-    """The row as it came in, so that a source can read it again, and why it failed."""
-    failure = dead.failure
+def failed_record(failed: FailedRow) -> Row:
+    """Returns the row as read, so that a source can read it again, and the reason of its failure."""
+    failure = failed.failure
     return {
-        **dead.row,
+        **failed.row,
         "llmbeam_error": {
             "kind": failure.kind,
             "message": failure.message,
@@ -41,5 +45,17 @@ def dead_record(dead: FailedRow) -> Row:
 
 
 def encode_record(record: Row) -> bytes:
-    """One JSON line; what JSON has no type for (dates, decimals) becomes text."""
+    """Encodes a record as one JSON line; values without a JSON type (dates, decimals) become text."""
     return _to_json(record).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def encode_key(row: Row, key: tuple[str, ...]) -> bytes:
+    """Encodes the key of a row as one JSON line: equal keys give equal lines."""
+    return encode_record({column: row[column] for column in key})
+
+
+def read_records(staged: Mapping[int, str]) -> Iterator[Row]:
+    """Reads the records of staged JSON lines, one file after the other."""
+    for _, uri in sorted(staged.items()):
+        with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            yield from map(json.loads, file)

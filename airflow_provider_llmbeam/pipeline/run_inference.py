@@ -31,10 +31,11 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
     EchoModel,
@@ -45,13 +46,15 @@ from airflow_provider_llmbeam.spec.model import (
     OpenAIModel,
     VertexEndpointModel,
 )
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
 
 _log = logging.getLogger(__name__)
 
 ExampleT = TypeVar("ExampleT")
 
-#: By run. A bundle that fails takes the client with it, and is tried four times: each try would have a new budget.
+#: Budgets by run. A failed bundle loses its client and is tried four times: each attempt would have a new budget.
 _BUDGETS: dict[str, Budget] = {}
 
 #: A prompt of this many bytes counts as one more row of a batch, so that a batch of the default size holds
@@ -66,25 +69,25 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
 
     Batches are large and fixed: the sliding window of requests lives inside one `run_inference` call, and only
     the last window of a batch drains. Beam's own Gemini handler sends a batch as one prompt and returns one
-    answer for it (2.77: 40 prompts in, 5 out), hence a handler of our own; it subclasses `ModelHandler`
+    answer for it (2.77: 40 prompts in, 5 out), hence a separate handler; it subclasses `ModelHandler`
     because `RemoteModelHandler` forbids overriding `run_inference`, and its retries are what is replaced.
 
     Args:
-        model: Which model answers.
+        model: The model.
         generation: Parameters of the answer.
-        limits: Quotas and patience.
+        limits: Quotas, timeouts and retries.
         batching: Batch size and length buckets.
         output_schema: JSON Schema of the answer.
-        embedding: Parameters of a vector; given, each prompt's text is embedded, and a completion's `parsed` is
-            its vector.
-        journal_uri: Directory for answers as they arrive; `None` keeps no journal.
-        oldest_at: Unix time; an answer in the journal from before is asked for again.
-        prompt_of: Finds the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
-        fingerprint_of: Finds the name of its answer in the journal; by default it is computed from the prompt.
-        max_repairs: How often a prompt is asked again because `output_schema` refuses its answer.
-        job: Whose answers the journal keeps, where several jobs share one.
-        environment_secrets: Variables that a worker's environment gets before the client is opened, each from a
-            secret: `{"GOOGLE_API_KEY": "projects/p/secrets/gemini-key/versions/latest"}`.
+        embedding: Parameters of the vectors. If set, the texts of the prompts are embedded, and `parsed` of a
+            completion is the vector.
+        journal_uri: Directory of the journal, which stores answers as they arrive; `None` for no journal.
+        oldest_at: Unix time; older answers in the journal are requested again.
+        prompt_of: Returns the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
+        fingerprint_of: Returns the fingerprint of an example; by default it is computed from the prompt.
+        max_repairs: How often a prompt is sent again because its answer does not match `output_schema`.
+        job: Job of the answers, if several jobs share a journal.
+        environment_secrets: Environment variables that are set before the client is opened, each from a secret:
+            `{"GOOGLE_API_KEY": "projects/p/secrets/gemini-key/versions/latest"}`.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._run = uuid.uuid4().hex
 
     def load_model(self) -> EngineThread:
-        """Opens the client, once per process; its keys come first."""
+        """Sets the keys, then opens the client, once per process."""
         load_environment(self._environment_secrets)
         if self._journal_uri is None:
             return EngineThread(self._open_engine, None)
@@ -135,7 +138,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         model: EngineThread,
         inference_args: dict[str, Any] | None = None,
     ) -> list[PredictionResult]:
-        """Answers a batch; a failed prompt is a `Failure` among its neighbours' completions."""
+        """Answers a batch; the prediction of a failed prompt is a `Failure`."""
         prompts = [self._prompt(example) for example in batch]
         fingerprints = self._fingerprints(batch, prompts)
         outcomes = model.answer(prompts, fingerprints, self._throttled.signal_throttled, count)
@@ -145,12 +148,12 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         ]
 
     def batch_elements_kwargs(self) -> dict[str, Any]:
-        """Fixes the batch size; long prompts fill a batch sooner."""
+        """Returns a fixed batch size, to which long prompts count more."""
         size = self._batching.max_batch_size
         return {
             "min_batch_size": size,
             "max_batch_size": size,
-            # Never above the size itself: an element heavier than a batch makes Beam emit an empty one.
+            # At most the batch size: a heavier element makes Beam emit an empty batch.
             "element_size_fn": lambda example: min(
                 size, 1 + len(self._prompt(example).text) // BYTES_PER_BATCH_UNIT
             ),
@@ -161,14 +164,14 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         return sum(len(self._prompt(example).text) for example in batch)
 
     def get_metrics_namespace(self) -> str:
-        """Names the namespace of Beam's own inference metrics."""
+        """Returns the namespace of the inference metrics of Beam."""
         return "llmbeam"
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Refuses them: `generation` says everything.
+        """Rejects inference arguments: `generation` has all parameters.
 
         Raises:
-            ValueError: Some were given.
+            ValueError: Arguments were given.
         """
         if inference_args:
             raise ValueError(f"`inference_args` are not used, set `generation` instead; got {inference_args!r}.")
@@ -210,17 +213,36 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         )
 
     def _static_batching(self, backend: Backend) -> StaticBatching:
-        asked = self._batching
+        batching = self._batching
         limits = getattr(backend, "limits", None)
         if isinstance(limits, StaticBatching):
-            return limits.within(asked.max_padded_tokens, asked.max_instances)
-        return StaticBatching(max_padded_tokens=asked.max_padded_tokens).within(
-            asked.max_padded_tokens, asked.max_instances
+            return limits.within(batching.max_padded_tokens, batching.max_instances)
+        return StaticBatching(max_padded_tokens=batching.max_padded_tokens).within(
+            batching.max_padded_tokens, batching.max_instances
         )
 
 
+def handler_of_job(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:
+    """Returns the handler of a job, with its limits and its journal."""
+    return LLMModelHandler(
+        spec.model,
+        generation=spec.generation,
+        limits=limits_of_a_worker(spec.runner, spec.limits),
+        batching=spec.batching,
+        output_schema=spec.prompt.output_schema,
+        embedding=spec.embedding,
+        journal_uri=spec.journal_uri,
+        oldest_at=oldest_at,
+        prompt_of=lambda request: request.prompt,
+        fingerprint_of=lambda request: request.fingerprint,
+        job=spec.name,
+        max_repairs=spec.prompt.max_repairs,
+        environment_secrets=spec.environment_secrets,
+    )
+
+
 class BeamFiles:
-    """Beam's filesystems, for a journal."""
+    """The filesystems of Beam, for a journal."""
 
     def create(self, uri: str) -> IO[bytes]:
         """Opens a new file for writing."""
@@ -233,14 +255,14 @@ class BeamFiles:
         return file
 
     def match(self, pattern: str) -> list[str]:
-        """Lists the files of a pattern."""
+        """Returns the files that match a pattern."""
         return [metadata.path for metadata in FileSystems.match([pattern])[0].metadata_list]
 
 
 def machine_governor(model: Model, limits: Limits) -> Admission:
-    """The governor that all processes of this machine share for a model, a key to it, and its limits.
+    """Returns the governor that all processes of this machine share for a model, its key and its limits.
 
-    One of this process alone where files cannot be shared, and for `echo`, which has the quota that it is told.
+    It is a governor of this process only if files cannot be shared, and for `echo`.
     """
     if isinstance(model, EchoModel):
         return Governor(requests_per_minute=limits.requests_per_minute or math.inf)
@@ -254,12 +276,12 @@ def machine_governor(model: Model, limits: Limits) -> Admission:
     try:
         return SharedGovernor(governor, shared_path(model.model_dump(), key, quota))
     except OSError as error:
-        _log.warning("Each process paces for itself, since no file can be shared: %s", error)
+        _log.warning("Each process has its own governor, since no file can be shared: %s", error)
         return governor
 
 
 def _key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None:
-    """The key that a model is asked with; where it is a token, its owner has one quota, or none."""
+    """Returns the API key of a model, which has its own quota; `None` for a token."""
     match model:
         case OpenAIModel(id_token_audience=None):
             return os.environ.get(model.api_key_env)

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.probe.request import (
     probe_request,
 )
 from airflow_provider_llmbeam.spec.model import Model
-from airflow_provider_llmbeam.spec.price import Price, price_of
+from airflow_provider_llmbeam.spec.model.price import Price, price_of
 
 __all__ = ["Probe", "ProbeReply", "Prober", "probe_cost_usd"]
 

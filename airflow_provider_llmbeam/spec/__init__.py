@@ -1,4 +1,4 @@
-"""What is asked: frozen values. No I/O, no clock, no Airflow, no Beam."""
+"""Specifications of jobs, endpoints and quota questions: frozen values without I/O, clock, Airflow or Beam."""
 
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.demand import Demand
@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.spec.model import (
     OpenAIModel,
     VertexEndpointModel,
 )
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink

@@ -1,4 +1,4 @@
-"""The common ground of every spec value: frozen, closed, and clear about what is wrong."""
+"""Base class of all spec values: frozen, without unknown fields, with readable validation errors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 
 @dataclass(frozen=True, kw_only=True)
 class SpecProblem:
-    """One thing that is wrong with a spec.
+    """One problem of a spec.
 
     Attributes:
-        field: Dotted path, e.g. `limits.max_in_flight`; empty when it is the whole spec.
+        field: Dotted path, e.g. `limits.max_in_flight`; empty for the spec as a whole.
         got: The value found there.
-        want: What was expected, as the second half of a sentence.
+        want: The expected value, as the second half of a sentence.
     """
 
     field: str
@@ -32,7 +32,7 @@ class SpecProblem:
 
 
 class SpecModel(BaseModel):
-    """A frozen value that refuses unknown fields."""
+    """A frozen value that rejects unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
@@ -41,7 +41,7 @@ class SpecModel(BaseModel):
         """Builds the value from plain data.
 
         Raises:
-            JobSpecError: Names each field that is wrong, what it got and what it wants.
+            JobSpecError: Names each invalid field, its value and the expected value.
         """
         try:
             return cls.model_validate(data)
@@ -51,7 +51,7 @@ class SpecModel(BaseModel):
 
     @classmethod
     def problems(cls, data: Mapping[str, Any]) -> tuple[SpecProblem, ...]:
-        """Lists what is wrong with `data`, without raising."""
+        """Returns the problems of `data`, without raising."""
         try:
             cls.model_validate(data)
         except ValidationError as error:
@@ -60,26 +60,26 @@ class SpecModel(BaseModel):
 
 
 def problems_of(error: ValidationError, field: str = "") -> tuple[SpecProblem, ...]:
-    """Puts pydantic's findings into this package's words.
+    """Converts the errors of a pydantic validation.
 
     Args:
-        error: What pydantic found.
-        field: What was looked at is this field of something larger.
+        error: The validation error.
+        field: Field of the enclosing value that was validated, if any.
     """
     above = (field,) if field else ()
     return tuple(_problem({**item, "loc": (*above, *item["loc"])}) for item in error.errors(include_url=False))
 
 
-def files_unless_told(data: Any) -> Any:
-    """Takes a source or sink without a `type` for files."""
+def files_by_default(data: Any) -> Any:
+    """Sets `type` to `files` for a source or sink without a `type`."""
     return {"type": "files", **data} if isinstance(data, Mapping) else data
 
 
-#: Fields into which somebody may write the secret itself, where its name is expected.
+#: Fields that may hold a secret by mistake, where the name of the secret is expected: values are never quoted.
 _NEVER_SHOWN = frozenset({"environment_secrets", "container_env", "hf_token_secret"})
-#: Fields that hold one of several types; pydantic puts the type's name behind them.
+#: Fields that hold one of several types; pydantic appends the name of the type to their path.
 _UNIONS = ("source", "model", "sink", "runner")
-#: An endpoint is such a union itself, without a field around it.
+#: An endpoint is such a union itself, without an enclosing field.
 _ENDPOINT_TYPES = ("vertex", "cloud_run")
 
 

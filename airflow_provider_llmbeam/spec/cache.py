@@ -1,4 +1,4 @@
-"""Answers that several jobs share."""
+"""The cache: answers that several jobs share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Cache(SpecModel):
     """Re-uses answers across runs and Dags: an equal prompt to an equal model is not paid for again.
 
     Attributes:
-        scope: Jobs that name the same scope, below the same `state_uri`, share their answers. Every run reads the
-            whole scope, so let it hold one kind of prompt.
-        max_age_days: Older answers are asked again; `None` keeps them for good.
+        scope: Jobs with the same scope and the same `state_uri` share their answers. Every run reads the whole
+            scope, so use one scope per kind of prompt.
+        max_age_days: Maximum age of an answer, in days; older ones are requested again. `None` sets no limit.
     """
 
     scope: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$")]

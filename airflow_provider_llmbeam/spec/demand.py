@@ -1,4 +1,4 @@
-"""What a job will ask of a model, in numbers."""
+"""The demand of a job: rows and tokens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from airflow_provider_llmbeam.spec.base import SpecModel
 
 
 class Demand(SpecModel):
-    """Rows times tokens.
+    """Number of rows and tokens per row that a job will send to a model.
 
     Attributes:
-        rows: That the model will be asked about, one request each: without duplicates, and without those that
-            are answered already.
-        input_tokens_per_row: Of the prompt, on average.
-        output_tokens_per_row: Of the answer, on average.
+        rows: Number of rows to send, one request each: without duplicates and without rows that are answered
+            already.
+        input_tokens_per_row: Mean length of a prompt, in tokens.
+        output_tokens_per_row: Mean length of an answer, in tokens.
     """
 
     rows: Annotated[int, Field(ge=0)]
@@ -25,5 +25,5 @@ class Demand(SpecModel):
 
     @property
     def tokens(self) -> float:
-        """Input and output of all rows."""
+        """Input and output tokens of all rows."""
         return self.rows * (self.input_tokens_per_row + self.output_tokens_per_row)

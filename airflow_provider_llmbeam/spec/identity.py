@@ -1,4 +1,4 @@
-"""By which name and labels a job is found again."""
+"""Name and labels by which a submitted job is found again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import re
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL, endpoint_of_model
 from airflow_provider_llmbeam.spec.job import JobSpec
 
-#: Label of a Dataflow job: whose it is. The same for every try.
+#: Label of a Dataflow job: identity of the job, the same for every attempt.
 JOB_LABEL = "llmbeam-job"
-#: Label of a Dataflow job: what was asked for.
+#: Label of a Dataflow job: digest of its spec.
 SPEC_LABEL = "llmbeam-spec"
 
 
 def identity(name: str) -> str:
-    """A job's name as Google Cloud takes it in labels: at most 54 of a-z, 0-9 and -.
+    """Returns the name of a job in a form that labels of Google Cloud allow: at most 54 of a-z, 0-9 and -.
 
-    Names that differ in signs alone keep different identities.
+    Names that differ only in punctuation or case get different identities.
     """
     readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:41].rstrip("-")
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
@@ -25,18 +25,18 @@ def identity(name: str) -> str:
 
 
 def spec_digest(spec: JobSpec) -> str:
-    """Eight hexadecimal digits of all that was asked for."""
+    """Returns a digest of the whole spec: eight hexadecimal digits."""
     return hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:8]
 
 
 def dataflow_name(spec: JobSpec) -> str:
-    """The name of the job on Dataflow, which runs at most one of a name: a changed spec is another job."""
+    """Returns the name of the job on Dataflow, which runs one job per name; a changed spec is another job."""
     return f"{identity(spec.name)}-{spec_digest(spec)}"
 
 
 def labels(spec: JobSpec) -> dict[str, str]:
-    """The labels of the job on Dataflow."""
+    """Returns the labels of the job on Dataflow."""
     own = getattr(spec.runner, "labels", {})
     endpoint = endpoint_of_model(spec.model)
-    asks = {} if endpoint is None else {ENDPOINT_LABEL: endpoint}
-    return {**own, JOB_LABEL: identity(spec.name), SPEC_LABEL: spec_digest(spec), **asks}
+    endpoint_labels = {} if endpoint is None else {ENDPOINT_LABEL: endpoint}
+    return {**own, JOB_LABEL: identity(spec.name), SPEC_LABEL: spec_digest(spec), **endpoint_labels}

@@ -1,4 +1,4 @@
-"""The one value that crosses from Airflow to Beam."""
+"""The spec of a job: the one value that Airflow hands to Beam."""
 
 from __future__ import annotations
 
@@ -21,33 +21,40 @@ from airflow_provider_llmbeam.spec.model import (
     OpenAIModel,
     VertexEndpointModel,
 )
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
 
-#: Parts of a prompt that have no place in a vector of its text.
+#: Fields of a prompt that do not apply to embeddings.
 _NOT_EMBEDDED = ("system", "output_schema", "media")
 _MILVUS_FIELD = re.compile(r"(?!(vector|llmbeam_id)$)[A-Za-z_][A-Za-z0-9_]{0,254}$")
 
 
 class JobSpec(SpecModel):
-    """What is asked for: rows, a prompt, a model, a place for the answers.
+    """A job: its source, prompt, model and sink.
 
-    It holds no secret: keys come from the environment (`GOOGLE_API_KEY`, `OpenAIModel.api_key_env`), on Dataflow
+    It holds no secrets: keys come from the environment (`GOOGLE_API_KEY`, `OpenAIModel.api_key_env`), on Dataflow
     from Secret Manager (`DataflowRunner.environment_secrets`).
 
     Attributes:
-        version: Of this format.
-        name: Of the job; runs of the same name share a journal below `state_uri`.
-        task: `generate` asks the model for a text; `embed` for a vector of the prompt's text.
+        version: Version of this format.
+        name: Name of the job; runs of the same name share a journal below `state_uri`.
+        task: `generate` requests a text; `embed` a vector of the text of the prompt.
+        source: Source of the rows.
+        prompt: Templates of the prompt.
+        model: The model.
         generation: Parameters of the text.
-        embedding: Parameters of the vector; there with `embed` alone.
-        cache: Shares answers with other jobs; `None`: only tries of this job share theirs.
-        runner: Where the pipeline runs; by default in a process on this machine.
-        state_uri: Directory of the journal: answers already paid for. `None`: `.llmbeam/` below a files sink.
+        embedding: Parameters of the vector, with `embed` only.
+        limits: Rates, retries, timeouts and budget.
+        batching: Size of batches and length buckets.
+        sink: Sink of the answers.
+        cache: Cache shared with other jobs. `None`: only runs of this job share their answers.
+        runner: Runner of the pipeline; by default a process on this machine.
+        state_uri: Directory of the journal, which holds answers already paid for. `None`: `.llmbeam/` below a
+            files sink.
     """
 
     version: Literal[1] = 1
@@ -78,21 +85,21 @@ class JobSpec(SpecModel):
         return state_uri if state_uri is None or state_uri.endswith("/") else f"{state_uri}/"
 
     @model_validator(mode="after")
-    def _has_a_home(self) -> Self:
+    def _has_state_directory(self) -> Self:
         if self.state_uri is None:
             if not isinstance(self.sink, FilesSink):
                 raise ValueError(
                     f"needs `state_uri` with a sink of type {self.sink.type!r}: journal, dead letter and report "
-                    "go there"
+                    "are written there"
                 )
             if self.cache is not None:
-                raise ValueError("needs `state_uri` with `cache`: the answers that jobs share go there")
+                raise ValueError("needs `state_uri` with `cache`: the shared answers are written there")
         if isinstance(self.source, BigQuerySource) and not self.export_uri.startswith("gs://"):
             raise ValueError("needs `source.export_uri`, or a `state_uri`, that starts with gs://")
         return self
 
     @model_validator(mode="after")
-    def _rows_have_one_key(self) -> Self:
+    def _keys_are_unique(self) -> Self:
         if self.source.on_duplicate_key == "allow" and not isinstance(self.sink, FilesSink):
             raise ValueError(
                 f"allows duplicate keys (`source.on_duplicate_key`), and a sink of type {self.sink.type!r} "
@@ -101,7 +108,7 @@ class JobSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _asks_for_one_thing(self) -> Self:
+    def _task_matches_parameters(self) -> Self:
         if self.embedding is None:
             return self
         if self.task != "embed":
@@ -111,34 +118,34 @@ class JobSpec(SpecModel):
         given += [f"`generation.{name}`" for name, value in self.generation if value != getattr(usual, name)]
         if given:
             raise ValueError(
-                f"embeds (`task`), which takes no {', '.join(given)}: the vector is that of the text of "
-                "`prompt.template` alone"
+                f"embeds (`task`), which takes no {', '.join(given)}: only the text of `prompt.template` is "
+                "embedded"
             )
         if isinstance(self.model, OpenAIModel) and self.embedding.task_type is not None:
             raise ValueError(
-                "has `embedding.task_type`, which the OpenAI API does not know: a model that wants to be told "
-                "is told in `prompt.template`"
+                "has `embedding.task_type`, which the OpenAI API does not support: for models that need it, "
+                "write it into `prompt.template`"
             )
         if isinstance(self.model, VertexEndpointModel):
             raise ValueError(
-                "embeds (`task`), and a model of type 'vertex_endpoint' is asked for texts alone: take one of "
+                "embeds (`task`), and a model of type 'vertex_endpoint' generates texts only: use one of "
                 "type 'gemini' or 'openai'"
             )
         if isinstance(self.model, GeminiModel) and re.match(r"gemini-(?!.*embedding)", self.model.name):
             raise ValueError(
-                f"embeds (`task`), and `model.name` {self.model.name!r} writes texts: name an embedding model, "
+                f"embeds (`task`), and `model.name` {self.model.name!r} generates texts: use an embedding model, "
                 "e.g. 'gemini-embedding-001'"
             )
         return self
 
     @model_validator(mode="after")
-    def _said_in_the_format(self) -> Self:
+    def _request_format_supports_fields(self) -> Self:
         if isinstance(self.model, VertexEndpointModel) and self.model.request_format != "chat":
             given = {"`prompt.media`": self.prompt.media, "`generation.stream`": self.generation.stream}
             if found := [field for field, value in given.items() if value]:
                 raise ValueError(
                     f"has {' and '.join(found)}, which `model.request_format` {self.model.request_format!r} "
-                    "cannot carry: take 'chat'"
+                    "does not support: use 'chat'"
                 )
         return self
 
@@ -153,10 +160,12 @@ class JobSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _fits_a_collection(self) -> Self:
+    def _fits_milvus(self) -> Self:
         if isinstance(self.sink, MilvusSink):
             if self.embedding is None:
-                raise ValueError("has a sink of type 'milvus', which takes vectors: it needs `task` to be 'embed'")
+                raise ValueError(
+                    "has a sink of type 'milvus', which stores vectors: it needs `task` to be 'embed'"
+                )
             if odd := [column for column in self.source.key if not _MILVUS_FIELD.match(column)]:
                 raise ValueError(
                     f"has a sink of type 'milvus', whose fields cannot be called {odd} (`source.key`): letters, "
@@ -165,7 +174,7 @@ class JobSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _within_reach_of_the_workers(self) -> Self:
+    def _workers_can_reach_files(self) -> Self:
         if isinstance(self.runner, DirectRunner):
             return self
         places = {"`state_uri`": self.state_uri}
@@ -176,8 +185,8 @@ class JobSpec(SpecModel):
         local = [f"{field} {uri!r}" for field, uri in places.items() if uri is not None and _is_local(uri)]
         if local:
             raise ValueError(
-                f"runs on Dataflow (`runner`), whose workers see no file of this machine, and {', '.join(local)} "
-                "is one: name a place on Cloud Storage, gs://…"
+                "runs on Dataflow (`runner`), whose workers cannot read files of this machine, and "
+                f"{', '.join(local)} is one: use a location on Cloud Storage, gs://…"
             )
         if self.runner.temp_uri is None and not self.home_uri.startswith("gs://"):
             raise ValueError(
@@ -186,7 +195,7 @@ class JobSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _workers_find_their_keys(self) -> Self:
+    def _workers_have_their_keys(self) -> Self:
         if isinstance(self.runner, DataflowRunner) and (
             missing := missing_worker_secrets(self.runner, self.model, self.sink)
         ):
@@ -195,7 +204,7 @@ class JobSpec(SpecModel):
 
     @property
     def home_uri(self) -> str:
-        """Directory of what belongs to this job alone."""
+        """Directory of the state of this job."""
         if self.state_uri is not None:
             return f"{self.state_uri}{self.name}/"
         return f"{self.output_uri}.llmbeam/{self.name}/"
@@ -207,32 +216,32 @@ class JobSpec(SpecModel):
 
     @property
     def staging_uri(self) -> str:
-        """Directory of what is not published yet; on the filesystem of the output, where a rename is cheap."""
+        """Directory of unpublished files, on the filesystem of the output, where a rename is cheap."""
         if isinstance(self.sink, FilesSink):
             return f"{self.sink.uri}.llmbeam/{self.name}/staging/"
         return f"{self.home_uri}staging/"
 
     @property
     def journal_uri(self) -> str:
-        """Directory of the journal segments, shared with others where there is a cache."""
+        """Directory of the journal segments; with a cache it is shared with other jobs."""
         if self.cache is not None:
             return f"{self.state_uri}cache/{self.cache.scope}/"
         return f"{self.home_uri}journal/"
 
     @property
     def export_uri(self) -> str:
-        """Directory that a BigQuery source is exported to, of this job alone."""
+        """Directory of the exports of a BigQuery source, for this job only."""
         given = self.source.export_uri if isinstance(self.source, BigQuerySource) else None
         return f"{given}{self.name}/" if given else f"{self.home_uri}export/"
 
     @property
     def environment_secrets(self) -> dict[str, str]:
-        """Variables of the workers' environment, each from a secret; none where the job runs on this machine."""
+        """Environment variables of the workers, each from a secret; none if the job runs on this machine."""
         return self.runner.environment_secrets if isinstance(self.runner, DataflowRunner) else {}
 
     @property
     def temp_uri(self) -> str:
-        """Directory that Dataflow stages files in."""
+        """Directory in which Dataflow stages files."""
         given = self.runner.temp_uri if isinstance(self.runner, DataflowRunner) else None
         return given or f"{self.home_uri}dataflow/"
 
@@ -241,7 +250,7 @@ class JobSpec(SpecModel):
         """Reads a spec from JSON text.
 
         Raises:
-            JobSpecError: Not JSON, or not a job spec.
+            JobSpecError: The text is not JSON, or not a job spec.
         """
         try:
             data = json.loads(text)

@@ -1,4 +1,4 @@
-"""How fast, how patiently and in what portions."""
+"""Limits of a job (rates, retries, timeouts, budget) and the size of its batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 
 #: Powers of two: at most 28 % waste per class whatever the lengths (limit of a geometric ratio of 2,
 #: 1 - 1/(2 ln 2)), and 12 classes reach any model's context.
@@ -15,30 +15,31 @@ DEFAULT_BUCKET_BOUNDARIES = tuple(2**power for power in range(7, 18))
 
 
 class Limits(SpecModel):
-    """What the job may use.
+    """Rates, retries, timeouts and budget of a job.
 
     Attributes:
-        requests_per_minute: Quota of requests. `None`: unknown; the rate is learned from the server's 429s, or,
-            for a server of one's own, the number in flight from its latency.
+        requests_per_minute: Quota of requests. `None`: unknown; the rate is learned from the 429s of the server,
+            or, for a self-hosted server, the number of requests in flight from its latency.
         tokens_per_minute: Quota of tokens, input and output together. `None`: unknown.
-        max_in_flight: Requests under way at once, per worker process.
-        share_ratio: The part of these quotas that this job may take, so that a backfill leaves the nightly run its
-            own. All jobs of one machine that name the same quotas and share pace together.
-        expected_workers: Machines that share the quotas above (the processes of one machine share a governor).
-            Each starts with its part and finds out by itself when others leave some. `None`: on Dataflow the most
-            workers that the job may have, else one.
-        max_attempts: Tries per row for 5xx, timeouts and broken connections. A 429 costs time, not attempts.
-        request_timeout_seconds: Of one try.
-        max_throttled_seconds: A row that the server has answered with nothing but 429 for this long ends in
-            the dead letter.
-        max_dead_letter_ratio: The share of the rows that may end in the dead letter. Beyond it the job fails and
-            the previous output stays; the answers are kept, so that another try pays for the bad rows alone.
-        budget_usd: What the tokens of one run may cost. A run that has spent more sends nothing more and fails;
-            its answers are kept, and another run, with a budget of its own, goes on from there. The requests under
-            way are not cut off, so it may cost as much more as they do. Each worker process watches what it
-            spends itself.
-        price: Of the model's tokens, for the budget and the cost in the report. `None`: the list price of a Gemini
-            model, and unknown for a server of one's own.
+        max_in_flight: Maximum number of concurrent requests per worker process.
+        share_ratio: Fraction of these quotas that this job may use, so that a backfill leaves quota to the nightly
+            run. All jobs of one machine with the same quotas and share use one governor.
+        expected_workers: Number of machines that share the quotas above (the processes of one machine share a
+            governor). Each starts with its fraction and increases it while the server returns no 429. `None`: the
+            maximum number of workers of the job on Dataflow, else one.
+        max_attempts: Maximum number of attempts per row for 5xx, timeouts and broken connections. A 429 costs
+            time, not attempts.
+        request_timeout_seconds: Timeout of one attempt, in seconds.
+        max_throttled_seconds: A row that has received nothing but 429s for this time, in seconds, goes to the dead
+            letter.
+        max_dead_letter_ratio: Maximum fraction of the rows in the dead letter. Above it the job fails and the
+            previous output is kept; so are the answers, and another run pays for the failed rows only.
+        budget_usd: Maximum cost of the tokens of one run, in US dollars. A run that has spent more sends no
+            further requests and fails; its answers are kept, and another run, with its own budget, continues from
+            there. Requests in flight are completed, so the cost can exceed the budget by theirs. Each worker
+            process counts its own cost.
+        price: Price of the tokens, for the budget and the cost in the report. `None`: the list price of a Gemini
+            model; unknown for a self-hosted server.
     """
 
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
@@ -61,19 +62,19 @@ class Limits(SpecModel):
 
 
 class Batching(SpecModel):
-    """How rows are grouped on their way to the server.
+    """Grouping of rows into batches, length buckets and requests.
 
     Attributes:
         bucket_boundaries: Input tokens, ascending, lower-inclusive: `(128, 512)` gives [0, 128), [128, 512),
-            [512, ∞). Each length bucket is a cost class with its own forecast of output tokens and its own
-            line in the report. `None`: powers of two from 128 to 131,072.
-        max_batch_size: Rows that one `run_inference` call plans together. Between two batches the requests under
-            way run dry: once per 8,192 rows costs 0.2 s of 13 s at 200 ms and 128 in flight.
-        max_padded_tokens: Of one request to a server that takes several prompts per request: number of prompts ×
-            tokens of the longest. Others ignore it.
-        max_instances: Prompts in one such request. `None`: as many as the API takes, e.g. for embeddings 2,048
-            of OpenAI's, 100 of the Gemini Developer API's and 250 of Vertex AI's. A server of one's own may take
-            fewer, and refuse the rest.
+            [512, ∞). Each length bucket has its own prediction of output tokens and its own line in
+            the report. `None`: powers of two from 128 to 131,072.
+        max_batch_size: Maximum number of rows per `run_inference` call. No request is in flight between two
+            batches: once per 8,192 rows costs 0.2 s of 13 s at 200 ms and 128 in flight.
+        max_padded_tokens: Maximum size of one request to a server that takes several prompts per request: number
+            of prompts × tokens of the longest. Other servers ignore it.
+        max_instances: Maximum number of prompts in one such request. `None`: the limit of the API, e.g. for
+            embeddings 2,048 (OpenAI), 100 (Gemini Developer API) and 250 (Vertex AI). A self-hosted server may
+            accept fewer.
     """
 
     bucket_boundaries: tuple[int, ...] | None = None
@@ -92,5 +93,5 @@ class Batching(SpecModel):
 
     @property
     def resolved_boundaries(self) -> tuple[int, ...]:
-        """The boundaries given, or the default ones."""
+        """The given boundaries, or the default."""
         return self.bucket_boundaries or DEFAULT_BUCKET_BOUNDARIES

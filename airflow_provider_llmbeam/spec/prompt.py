@@ -1,4 +1,4 @@
-"""How one row becomes one prompt."""
+"""Templates that render one prompt per row."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _check_template(template: str) -> str:
 
 
 def _check_references(schema: Mapping[str, Any]) -> None:
-    """An address that leads nowhere would show only when the first paid answer is checked."""
+    """Rejects a reference without a target, which would otherwise fail when the first paid answer is checked."""
     resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
     for reference in _references(schema):
         try:
             resolver.lookup(reference)
         except Unresolvable:
-            raise ValueError(f"has a `$ref` that leads nowhere: {reference!r}") from None
+            raise ValueError(f"has a `$ref` without a target: {reference!r}") from None
 
 
 def _references(part: Any) -> Iterator[str]:
@@ -45,11 +45,11 @@ def _references(part: Any) -> Iterator[str]:
 
 
 class Media(SpecModel):
-    """One image, audio, video or document sent along with each prompt.
+    """An image, audio, video or document that is sent with each prompt.
 
     Attributes:
-        uri: Template of its address per row (`gs://…` for Gemini, `https://…` or `data:` for others).
-        mime_type: E.g. `image/png`; left out, the ending of the rendered address decides.
+        uri: Template of its address (`gs://…` for Gemini, `https://…` or `data:` for others).
+        mime_type: MIME type, e.g. `image/png`. `None`: derived from the extension of the rendered address.
     """
 
     uri: str
@@ -59,20 +59,20 @@ class Media(SpecModel):
 
 
 class PromptTemplate(SpecModel):
-    """One prompt per row, rendered on the workers by Jinja2 in a sandbox.
+    """The prompt of a row, rendered on the workers by Jinja2 in a sandbox.
 
-    `row` and `variables` are in scope; a name that does not exist is an error of that row, an empty value
-    (`None`) renders as nothing.
+    `row` and `variables` are in scope. An undefined name is an error of that row; `None` renders as an empty
+    text.
 
     Attributes:
-        template: E.g. `Summarise: {{ row.text }}`. Airflow never renders this field.
-        system: System instruction, the same for every row; a template too.
-        variables: Plain values for the templates. These Airflow does render, once per run.
-        output_schema: JSON Schema of the answer. The server is asked for it and the answer is checked against
-            it; an answer that fails in spite of `max_repairs` ends in the dead letter.
-        max_repairs: How often a row is asked again, with the reason, when its answer is not valid. One that was
-            cut at `max_output_tokens` is not: it would be cut again.
-        media: What to send along with the text.
+        template: Template of the prompt, e.g. `Summarise: {{ row.text }}`. Airflow does not render this field.
+        system: Template of the system instruction.
+        variables: Values for the templates. Airflow renders these, once per run.
+        output_schema: JSON Schema of the answer. It is sent to the server, and the answer is validated against
+            it; a row without a valid answer after `max_repairs` goes to the dead letter.
+        max_repairs: How often a prompt is sent again, with the validation error, if its answer is not valid. An
+            answer that was truncated at `max_output_tokens` is not repaired: it would be truncated again.
+        media: Media sent with the text.
     """
 
     template: Annotated[str, Field(min_length=1)]

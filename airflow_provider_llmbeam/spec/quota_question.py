@@ -1,4 +1,4 @@
-"""What a quota sensor waits for."""
+"""The question that a quota sensor asks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ class QuotaQuestion(SpecModel):
     """Would `demand` finish within `window_seconds` if it started now?
 
     Attributes:
-        model: That a job is to ask; or
-        endpoint: That is to be brought up, for its accelerators.
-        demand: Of the job. `None`: not known; then any room will do.
-        window_seconds: In which it is to finish. `None`: in any.
-        limits: Of the job. Rates in them are what its user knows of the quota.
-        locations: To choose from; empty: those of the model or the endpoint.
-        min_fit_ratio: Part of the demand that the window must hold. Less than 1 starts a job that another run goes
-            on with: its answers are kept.
-        probe_requests: Small requests sent to try, per look and location; 0 sends none.
-        max_probe_usd: What all of them may cost, where the model has a list price or `limits.price`; 0 sends none.
-        embeds: Whether the job asks for vectors. `None`: if the model's name says `embedding`, as those of Google
-            and OpenAI do.
+        model: Model of the job; exactly one of `model` and `endpoint` is required.
+        endpoint: Endpoint to be provisioned; its accelerators are checked.
+        demand: Demand of the job. `None`: not known; any headroom is enough.
+        window_seconds: Time in which the job must finish, in seconds. `None`: no limit.
+        limits: Limits of the job. Its rates are the quota known to the user.
+        locations: Locations to choose from; empty: those of the model or the endpoint.
+        min_fit_ratio: Fraction of the demand that must fit the window. With less than 1 the job starts although a
+            later run has to finish it: its answers are kept.
+        probe_requests: Number of small live requests per poll and location; 0 sends none.
+        max_probe_usd: Maximum cost of all of them, in US dollars, for models with a list price or `limits.price`;
+            0 sends none.
+        embeds: Whether the job requests vectors. `None`: if the name of the model contains `embedding`, as those
+            of Google and OpenAI do.
     """
 
     model: Model | None = None
@@ -45,9 +46,9 @@ class QuotaQuestion(SpecModel):
     @model_validator(mode="after")
     def _about_one_thing(self) -> Self:
         if (self.model is None) == (self.endpoint is None):
-            raise ValueError("needs either `model`, to be asked, or `endpoint`, to be brought up")
+            raise ValueError("needs either `model` or `endpoint`, an endpoint to be provisioned")
         if self.demand is not None and self.window_seconds is None and self.min_fit_ratio < 1:
-            raise ValueError("has `min_fit_ratio`, which needs `window`: a part that fits into what?")
+            raise ValueError("has `min_fit_ratio`, which needs `window`")
         return self
 
     @model_validator(mode="after")
@@ -55,21 +56,21 @@ class QuotaQuestion(SpecModel):
         has_choice = self.endpoint is not None or (isinstance(self.model, GeminiModel) and self.model.project)
         if self.locations and not has_choice:
             raise ValueError(
-                "has `locations`, and only a Gemini model on Vertex AI (`model.project`) and an endpoint that is "
-                "to come have a choice of them"
+                "has `locations`, which only a Gemini model on Vertex AI (`model.project`) and an endpoint to be "
+                "provisioned can choose from"
             )
         return self
 
     @property
     def asks_for_vectors(self) -> bool:
-        """Whether requests that are sent to try ask for a vector; an endpoint of Vertex AI is asked for texts."""
+        """Whether probe requests ask for vectors; an endpoint of Vertex AI is always asked for texts."""
         if self.model is None or isinstance(self.model, VertexEndpointModel):
             return False
         return "embedding" in self.model.name if self.embeds is None else self.embeds
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The locations to look at; one empty name where there are none."""
+        """The locations to check; one empty name for a model without a location."""
         if self.locations:
             return self.locations
         match self.model:
@@ -80,12 +81,12 @@ class QuotaQuestion(SpecModel):
         return self.endpoint.locations if self.endpoint is not None else ("",)
 
     def model_at(self, location: str) -> Model | None:
-        """The model, asked in a location."""
+        """Returns the model in a location."""
         moves = isinstance(self.model, GeminiModel) and self.model.project is not None
         return self.model.model_copy(update={"location": location}) if self.model and moves else self.model
 
     def target_at(self, location: str) -> dict[str, Any]:
-        """`{"model": …}` or `{"endpoint": …}` as plain data, to be used in a location first of all."""
+        """Returns `{"model": …}` or `{"endpoint": …}` as plain data, with this location first."""
         if self.endpoint is not None:
             others = tuple(place for place in self.places if place != location)
             endpoint = self.endpoint.model_copy(update={"locations": (location, *others)})

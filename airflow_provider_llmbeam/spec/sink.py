@@ -1,4 +1,4 @@
-"""Where answers go."""
+"""Sinks of answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel, files_unless_told
+from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default
 from airflow_provider_llmbeam.spec.source import full_table_name
 
 
@@ -15,12 +15,12 @@ class FilesSink(SpecModel):
     """A directory on any filesystem that Beam writes.
 
     It receives `answers-*.jsonl` or `answers-*.parquet`, `dead_letter-*.jsonl` (always JSON lines: failed rows
-    have no common schema) and `report.json`. All are written aside and moved in when the job is complete.
+    have no common schema) and `report.json`. All are staged and published when the job is complete.
 
     Attributes:
-        uri: The directory; it is created. Two jobs must not share one.
+        uri: The directory, created if needed. Two jobs must not share one.
         format: `jsonl` or `parquet`. In Parquet a structured answer is JSON text.
-        shards: How many answer files. One is right up to some millions of rows.
+        shards: Number of answer files. One is enough up to some millions of rows.
     """
 
     type: Literal["files"] = "files"
@@ -42,15 +42,15 @@ class FilesSink(SpecModel):
 class BigQuerySink(SpecModel):
     """A BigQuery table with one row per key.
 
-    The answers are loaded into a staging table, then merged by the source's key in one statement: a reader sees
-    the old rows or the new ones, and a second run changes nothing. The table is created where it does not exist;
-    columns of it that the job does not know stay as they are. A key column may have any type that the key can be
-    cast to, e.g. DATE or NUMERIC; `answer` is STRING, or JSON in a table of your own.
+    The answers are loaded into a staging table, then merged by the key of the source in one statement: a reader
+    sees the old rows or the new ones, and a second run changes nothing. The table is created if it does not exist;
+    its other columns are not changed. A key column may have any type that the key can be cast to, e.g. DATE or
+    NUMERIC; `answer` is STRING, or JSON in an existing table.
 
     Attributes:
-        table: `project.dataset.table`; the dataset is there already.
-        project: Google Cloud project that runs the load and the merge; left out, that of the table.
-        location: Of the dataset, where BigQuery cannot tell by itself.
+        table: Name of the table, `project.dataset.table`; the dataset must exist.
+        project: Google Cloud project that runs the load and the merge. `None`: that of the table.
+        location: Location of the dataset, if BigQuery cannot determine it.
     """
 
     type: Literal["bigquery"]
@@ -64,16 +64,17 @@ class BigQuerySink(SpecModel):
 class PostgresSink(SpecModel):
     """A PostgreSQL table with one row per key.
 
-    The answers are copied into a temporary table, then upserted by the source's key in one transaction: a reader
-    sees the old rows or the new ones, and a second run changes nothing. Rows of other keys stay. The table is
-    created with the first answers, where it does not exist: structured answers are `jsonb`. A table of your own
-    has a unique constraint on the key, and every output column of a type that the values can be cast to; other
-    columns of it stay as they are. NUL, which PostgreSQL cannot hold, becomes U+FFFD.
+    The answers are copied into a temporary table, then upserted by the key of the source in one transaction: a
+    reader sees the old rows or the new ones, and a second run changes nothing. Rows of other keys are kept. The
+    table is created with the first answers if it does not exist; structured answers are `jsonb`. An existing table
+    needs a unique constraint on the key, and all output columns with types that the values can be cast to; its
+    other columns are not changed. NUL, which PostgreSQL cannot store, becomes U+FFFD.
 
     Attributes:
-        table: `table` or `schema.table`, in the case of letters that it has in the database.
-        conn_id: Airflow connection of type `postgres`, when an operator runs the job.
-        dsn_env: Environment variable that holds the connection string, `postgresql://…`, when none does.
+        table: Name of the table, `table` or `schema.table`, case-sensitive.
+        conn_id: Airflow connection of type `postgres`, used by the operators.
+        dsn_env: Environment variable that holds the connection string, `postgresql://…`, for jobs that no operator
+            runs.
     """
 
     type: Literal["postgres"]
@@ -87,15 +88,16 @@ class MilvusSink(SpecModel):
 
     Each entity has the key columns, `vector`, `model`, `fingerprint`, and as its primary key `llmbeam_id`, a hash
     of the key columns: writing a row again replaces it, and a second run changes nothing. The collection is
-    created where it does not exist. Milvus has no transactions: while it is written, a reader sees some rows as
-    they were and others as they are now. Needs the extra `milvus`.
+    created if it does not exist. Milvus has no transactions: during the write a reader sees both old and new rows.
+    Needs the extra `milvus`.
 
     Attributes:
-        uri: `http://…` or `https://…` of a server, or a local file that ends in `.db` (milvus-lite), which one
-            process at a time may open; whoever opens it loads the collection first.
-        collection: Its name.
-        token_env: Environment variable that holds the token, `user:password` or an API key. Unset, none is sent.
-        metric_type: Of the index that the collection is created with.
+        uri: Address of a server, `http://…` or `https://…`, or a local file with the extension `.db`
+            (milvus-lite), which one process at a time can open; a process that opens it must load the collection.
+        collection: Name of the collection.
+        token_env: Environment variable that holds the token, `user:password` or an API key. If it is unset, no
+            token is sent.
+        metric_type: Metric of the index of a new collection.
     """
 
     type: Literal["milvus"]
@@ -118,12 +120,12 @@ class MilvusSink(SpecModel):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a file of milvus-lite."""
+        """Whether `uri` is a local file of milvus-lite."""
         return self.uri.endswith(".db") and "://" not in self.uri
 
 
 Sink = Annotated[
     FilesSink | BigQuerySink | PostgresSink | MilvusSink,
     Field(discriminator="type"),
-    BeforeValidator(files_unless_told),
+    BeforeValidator(files_by_default),
 ]

@@ -1,15 +1,26 @@
-"""Where rows come from."""
+"""Sources of rows."""
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel, files_unless_told
-from airflow_provider_llmbeam.spec.formats import FileFormat, format_of
+from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default
 
-#: Columns that every output row carries beside its key.
+FileFormat = Literal["jsonl", "csv", "parquet", "avro"]
+
+_ENDINGS: dict[str, FileFormat] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".avro": "avro",
+}
+
+#: Columns of every output row besides its key.
 OUTPUT_COLUMNS = (
     "answer",
     "origin",
@@ -24,13 +35,13 @@ OUTPUT_COLUMNS = (
 
 
 class _Source(SpecModel):
-    """What every source has.
+    """Fields of every source.
 
     Attributes:
-        key: The columns that name a row; every output row carries them.
-        on_duplicate_key: What to do when several rows have one key. `error` ends the job before anything is sent;
-            `dead_letter` answers one of them, the same one in every run, and puts the others into the dead
-            letter; `allow` answers them all, for a sink that does not write by key.
+        key: Columns that identify a row; every output row has them.
+        on_duplicate_key: Policy for several rows with the same key. `error` fails the job before anything is sent;
+            `dead_letter` answers one of them, the same in every run, and writes the others to the dead letter;
+            `allow` answers all of them, for a sink that does not write by key.
     """
 
     key: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -50,9 +61,9 @@ class FilesSource(_Source):
     """Rows in files on any filesystem that Beam reads: local, `gs://`, `s3://`, `hdfs://`.
 
     Attributes:
-        uri: A path or a glob. Compressed files are recognised by their ending.
+        uri: A path or a glob. Compressed files are recognised by their extension.
         format: `jsonl` (one object per line), `csv` (with a header; every value is text), `parquet` or `avro`.
-            Left out, the ending of `uri` decides.
+            `None`: derived from the extension of `uri`.
     """
 
     type: Literal["files"] = "files"
@@ -66,25 +77,25 @@ class FilesSource(_Source):
 
     @property
     def resolved_format(self) -> FileFormat:
-        """The format given, or the one that the ending of `uri` says."""
+        """The given format, or the one of the extension of `uri`."""
         return self.format or format_of(self.uri)
 
 
 class BigQuerySource(_Source):
     """Rows of a BigQuery table or query, exported once to files that the job then reads.
 
-    An export costs nothing, and a query is billed once, not once for each attempt: a retry reads the same files.
-    They are removed when the job has succeeded, so that a later run reads fresh rows. A row holds what JSON has:
+    An export is free, and a query is billed once, not once per attempt: a retry reads the same files. They are
+    deleted when the job has succeeded, so that a later run reads current rows. Rows have the types of JSON:
     NUMERIC, dates and times are text, BYTES is base64, GEOGRAPHY is WKT.
 
     Attributes:
-        table: `project.dataset.table`; either this or `query`.
-        query: GoogleSQL.
-        project: Google Cloud project that runs and pays for the query; left out, that of the table or of the
+        table: Name of the table, `project.dataset.table`; exactly one of `table` and `query` is required.
+        query: Query in GoogleSQL.
+        project: Google Cloud project that runs and pays for the query. `None`: that of the table or of the
             credentials.
-        location: Of the dataset, where BigQuery cannot tell by itself, e.g. `EU`.
-        export_uri: Directory on Cloud Storage for the exports, each below the name of its job; left out, below
-            `state_uri`, which then is there.
+        location: Location of the dataset, e.g. `EU`, if BigQuery cannot determine it.
+        export_uri: Directory on Cloud Storage for the exports, each below the name of its job. `None`: below
+            `state_uri`, which is then required.
     """
 
     type: Literal["bigquery"]
@@ -116,10 +127,10 @@ class BigQuerySource(_Source):
 
 
 class RowsSource(_Source):
-    """Rows written into the job itself, for small jobs and tests.
+    """Rows that are part of the spec, for small jobs and tests.
 
     Attributes:
-        rows: At most 10,000: they travel with the spec.
+        rows: The rows; at most 10,000, as they are sent with the spec.
     """
 
     type: Literal["rows"]
@@ -127,17 +138,29 @@ class RowsSource(_Source):
 
 
 Source = Annotated[
-    FilesSource | BigQuerySource | RowsSource, Field(discriminator="type"), BeforeValidator(files_unless_told)
+    FilesSource | BigQuerySource | RowsSource, Field(discriminator="type"), BeforeValidator(files_by_default)
 ]
 
 
 def full_table_name(table: str) -> str:
-    """Checks the name of a BigQuery table.
+    """Validates the name of a BigQuery table.
 
     Raises:
-        ValueError: It is not `project.dataset.table`.
+        ValueError: The name is not `project.dataset.table`.
     """
     parts = table.replace(":", ".", 1).rsplit(".", 2)
     if len(parts) != 3 or not all(parts):
         raise ValueError("must be `project.dataset.table`")
     return ".".join(parts)
+
+
+def format_of(uri: str) -> FileFormat:
+    """Returns the format of the extension of a path (`.csv.gz` is `csv`).
+
+    Raises:
+        ValueError: The extension is not known.
+    """
+    for suffix in reversed(PurePosixPath(uri).suffixes):
+        if known := _ENDINGS.get(suffix.lower()):
+            return known
+    raise ValueError(f"`format` is needed: {uri!r} ends in none of {', '.join(_ENDINGS)}")

@@ -67,11 +67,11 @@ class JobProcess:
         job: dict[str, str] = self._outcome_of("--submit", *beam_options)["job"]
         return job
 
-    def estimate(self, ask_rows: int) -> dict[str, Any]:
+    def estimate(self, sample_size: int) -> dict[str, Any]:
         """Says what the job will take.
 
         Args:
-            ask_rows: Prompts to ask the model; the job keeps their answers.
+            sample_size: Number of prompts sent to the model; the job keeps their answers.
 
         Returns:
             The estimate.
@@ -79,7 +79,7 @@ class JobProcess:
         Raises:
             LLMBeamError: Of the class that the child reported.
         """
-        estimate: dict[str, Any] = self._outcome_of("--estimate", f"--ask={ask_rows}")["estimate"]
+        estimate: dict[str, Any] = self._outcome_of("--estimate", f"--sample-size={sample_size}")["estimate"]
         return estimate
 
     def _outcome_of(self, *arguments: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def job(tmp_path):
 
 def test_the_job_keeps_the_answers_of_its_estimate_and_says_how_good_it_was(run_dag, connection, sandbox, job):
     with DAG("estimated", schedule=None) as dag:
-        estimate = EstimateInferenceOperator(task_id="estimate", job_task_id="judge", ask_rows=20, **job)
+        estimate = EstimateInferenceOperator(task_id="estimate", job_task_id="judge", sample_size=20, **job)
         estimate >> RunInferenceOperator(task_id="judge", **job)
     dag_run, states = run_dag(dag)
     assert states == {"estimate": "success", "judge": "success"}
@@ -60,8 +60,8 @@ def test_nothing_to_read_fails_without_a_retry(run_dag, connection, sandbox, job
 
 
 def test_what_is_wrong_and_literal_is_refused_when_the_dag_is_parsed(job):
-    with pytest.raises(JobSpecError, match=r"`ask_rows` must be 0 or more; got -1"):
-        EstimateInferenceOperator(task_id="estimate", ask_rows=-1, **job)
+    with pytest.raises(JobSpecError, match=r"`sample_size` must be 0 or more; got -1"):
+        EstimateInferenceOperator(task_id="estimate", sample_size=-1, **job)
     with pytest.raises(JobSpecError, match=r"Task 'estimate': `source\.key`"):
         EstimateInferenceOperator(task_id="estimate", **job | {"source": {"uri": "a.csv"}})
 

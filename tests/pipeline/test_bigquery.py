@@ -170,7 +170,7 @@ def test_a_query_is_answered_into_a_table(client):
 def test_an_estimate_and_its_job_share_one_export_and_the_sample(client, sandbox):
     load(client, rows(50))
     spec = asking(sandbox, source=FROM_QUERY)
-    found = make_estimate(spec, ask_rows=10)
+    found = make_estimate(spec, sample_size=10)
     assert (found.rows, found.requests, found.asked.requests) == (50, 40, 10)
     assert [table.table_id for table in client.list_tables("llm")] == ["rows"], "nothing is in the sink"
     manifest = run(spec)
@@ -194,7 +194,7 @@ def test_a_view_is_exported_by_a_query(client):
     assert query.result().total_rows == 2
 
 
-def test_an_export_is_made_once_for_what_is_asked_and_anew_for_another_query(client):
+def test_an_export_is_made_once_per_query(client):
     load(client, rows(5))
     first = exported(**QUERY)
     load(client, [{"id": 5, "text": "new"}], write_disposition="WRITE_APPEND")
@@ -205,7 +205,7 @@ def test_an_export_is_made_once_for_what_is_asked_and_anew_for_another_query(cli
     assert objects() == set()
 
 
-def test_an_export_whose_files_are_gone_is_made_anew(client):
+def test_an_export_without_files_is_repeated(client):
     load(client, rows(5))
     first = exported()
     with storage.Client() as made:
@@ -213,7 +213,7 @@ def test_an_export_whose_files_are_gone_is_made_anew(client):
     assert exported() != first
 
 
-def test_an_export_that_failed_is_begun_anew(client, sandbox):
+def test_a_failed_export_is_started_again(client, sandbox):
     load(client, rows(5))
     sandbox.faults.when("bigquery.jobs.insert", "llmbeam-extract", Fault(kind="abort"), times=1)
     with pytest.raises(JobFailedError, match="Nothing was sent to the model; a retry may help"):
@@ -419,7 +419,7 @@ def test_what_cannot_work_is_refused_at_once_in_one_sentence(client, sandbox, ch
         ("storage.uploads.start", "state", "source.table"),
     ],
 )
-def test_a_missing_permission_is_told_before_anything_is_asked(client, sandbox, method, contains, field):
+def test_a_missing_permission_is_an_error_before_anything_is_sent(client, sandbox, method, contains, field):
     load(client, rows(2))
     make_answers(client)
     sandbox.faults.when(method, contains, Fault(kind="error", http_status=403), times=1)
@@ -477,7 +477,7 @@ def test_a_bucket_in_another_part_of_the_world_is_refused(client):
         run(spec_of(sink={**TO_TABLE, "table": f"{PROJECT}.far.answers"}, state_uri="gs://tokyo/state"))
 
 
-def test_missing_credentials_are_told_in_one_sentence(client, sandbox, monkeypatch):
+def test_missing_credentials_are_one_message(client, sandbox, monkeypatch):
     load(client, rows(2))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent.json")
     with pytest.raises(JobSpecError, match=r"`sink.table` .* needs Google credentials: .*nonexistent\.json"):
@@ -505,7 +505,7 @@ def test_a_merge_that_dies_half_way_leaves_the_old_answers_and_the_retry_asks_no
     spec = asking(sandbox, source=FROM_QUERY)
     sandbox.faults.when("bigquery.jobs.insert", "llmbeam-merge", Fault(kind="abort"), times=1)
     with pytest.raises(
-        JobFailedError, match=r"Error encountered .* The table is as it was\. .* asks the model for"
+        JobFailedError, match=r"Error encountered .* The table is unchanged\. .* sends nothing to the model"
     ):
         run(spec)
     assert {key: row["answer"] for key, row in table_of(client).items()} == {0: "old"}

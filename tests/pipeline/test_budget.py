@@ -89,8 +89,8 @@ def test_a_model_of_unknown_price_has_no_cost(openai_job, sandbox):
     assert openai_job.run(rows(3)).manifest["cost_usd"] is None
 
 
-def test_the_operator_is_told(job, sandbox, tmp_path: Path):
-    """By the name of the error, which says that a retry by itself is not wanted."""
+def test_the_result_names_the_error_of_a_spent_budget(job, sandbox, tmp_path: Path):
+    """The operator needs the type of the error, which is not retryable."""
     from airflow_provider_llmbeam.pipeline.__main__ import EXIT_FAILED, main
 
     job.write(rows(30))

@@ -1,4 +1,4 @@
-"""The door and Dataflow, without Airflow: Beam's own DataflowRunner against the sandbox."""
+"""The command line and Dataflow, without Airflow: the DataflowRunner of Beam against the sandbox."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Cloud:
             **changes,
         }
 
-    def door(self, spec: dict[str, Any] | str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs the door with a spec, or with the address of one."""
+    def run_command(self, spec: dict[str, Any] | str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command line with a spec, or with the address of one."""
         address, text = (spec, None) if isinstance(spec, str) else ("/dev/stdin", json.dumps(spec))
         return subprocess.run(
             [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={address}", *arguments],
@@ -58,7 +58,7 @@ class Cloud:
         )
 
     def submit(self, spec: str) -> str:
-        done = self.door(spec, "--submit")
+        done = self.run_command(spec, "--submit")
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["id"])
 
@@ -133,20 +133,20 @@ def test_a_job_carries_its_labels_and_no_key(cloud, submitted):
     assert '"sandbox"' not in json.dumps(job)
 
 
-def test_the_door_waits_where_it_is_not_told_to_submit(cloud):
-    done = cloud.door(cloud.spec("waited"))
+def test_the_command_line_waits_for_the_job_without_submit(cloud):
+    done = cloud.run_command(cloud.spec("waited"))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"]["answered"] == ROWS
     assert "JOB_STATE_DONE" in done.stderr
 
 
 def test_only_a_job_for_dataflow_is_submitted(cloud):
-    done = cloud.door(cloud.spec("direct", runner={"type": "direct"}), "--submit")
+    done = cloud.run_command(cloud.spec("direct", runner={"type": "direct"}), "--submit")
     assert done.returncode == 2
     assert "`runner.type`: only 'dataflow' takes a job; got 'direct'. Nothing was sent or billed." in done.stderr
 
 
-def test_a_failed_job_says_why_and_what_is_kept(cloud):
-    done = cloud.door(cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"}))
+def test_a_failed_job_has_the_reason_and_what_is_kept(cloud):
+    done = cloud.run_command(cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"}))
     assert done.returncode == 1
     assert "None of 60 rows was answered. blocked:" in done.stderr

@@ -189,7 +189,7 @@ def test_a_quota_of_tokens_is_kept_without_a_429(tmp_path, make_job):
     assert ended.manifest["requests"]["rejected"] == 0
 
 
-def test_an_unknown_model_is_said_in_the_servers_words(gemini_embed):
+def test_an_unknown_model_fails_with_the_message_of_the_server(gemini_embed):
     model = {**gemini_embed.spec["model"], "name": "models/nonsense"}
     with pytest.raises(NothingAnsweredError, match=r"not_found: models/nonsense is not found"):
         gemini_embed.run(rows(5), model=model)
@@ -266,7 +266,7 @@ def test_vectors_go_into_milvus_and_a_second_run_changes_nothing(embed, sandbox,
     assert second["origins"]["resumed"] == 300
 
 
-def test_a_collection_of_another_dimension_is_seen_before_anything_is_sent(embed, sandbox, milvus_sink):
+def test_a_collection_of_another_dimension_is_rejected_before_anything_is_sent(embed, sandbox, milvus_sink):
     embed.spec |= {"sink": milvus_sink, "state_uri": f"{embed.directory}/state"}
     embed.write(rows(10))
     run(JobSpec.parse(embed.spec))
@@ -288,7 +288,7 @@ def test_a_job_that_is_killed_while_it_writes_to_milvus_is_finished_by_the_next(
     code = (
         "import os, sys\n"
         "from pymilvus import MilvusClient\n"
-        "from airflow_provider_llmbeam.pipeline import __main__ as door\n"
+        "from airflow_provider_llmbeam.pipeline import __main__ as command_line\n"
         "from airflow_provider_llmbeam.pipeline.sinks import milvus\n"
         "milvus._UPSERT_ROWS = 50\n"
         "upsert, calls = MilvusClient.upsert, []\n"
@@ -298,7 +298,7 @@ def test_a_job_that_is_killed_while_it_writes_to_milvus_is_finished_by_the_next(
         "        os.kill(os.getpid(), 9)\n"
         "    return upsert(*arguments)\n"
         "MilvusClient.upsert = die_in_the_middle\n"
-        "door.main(['--spec', sys.argv[1]])\n"
+        "command_line.main(['--spec', sys.argv[1]])\n"
     )
     ended = subprocess.run([sys.executable, "-c", code, str(spec)], check=False)
     assert ended.returncode == -signal.SIGKILL

@@ -116,10 +116,10 @@ def numbered(count, **more):
     return [{"id": number, "text": f"row number {number}"} | more for number in range(count)]
 
 
-def test_rows_are_told_apart(job, sandbox):
+def test_rows_are_counted_by_kind(job, sandbox):
     rows = [*numbered(50), {"id": 50, "text": "row number 7"}, {"id": 51}, {"text": "no key"}, "[[["]
     job.write(rows)
-    found = make_estimate(JobSpec.parse(job.spec), ask_rows=10)
+    found = make_estimate(JobSpec.parse(job.spec), sample_size=10)
     assert (found.rows, found.requests, found.dead) == (54, 40, 3)
     assert found.duplicates + found.resumed == 11
     assert found.demand.rows == 40
@@ -130,7 +130,7 @@ def test_rows_are_told_apart(job, sandbox):
 def test_another_estimate_asks_nothing_again(job, sandbox):
     job.write(numbered(100))
     spec = JobSpec.parse(job.spec)
-    first, second = make_estimate(spec, ask_rows=20), make_estimate(spec, ask_rows=20)
+    first, second = make_estimate(spec, sample_size=20), make_estimate(spec, sample_size=20)
     assert (first.asked.requests, second.asked.requests) == (20, 0)
     assert (first.requests, second.requests) == (80, 80)
     assert second.input_tokens == first.input_tokens
@@ -139,7 +139,7 @@ def test_another_estimate_asks_nothing_again(job, sandbox):
 
 def test_without_asking_the_answers_may_be_as_long_as_they_are_allowed_to(job, sandbox):
     job.write(numbered(10))
-    found = make_estimate(JobSpec.parse(job.spec | {"generation": {"max_output_tokens": 100}}), ask_rows=0)
+    found = make_estimate(JobSpec.parse(job.spec | {"generation": {"max_output_tokens": 100}}), sample_size=0)
     assert found.output_is_upper_bound
     assert (found.output_tokens, found.error_ratio, found.latency_seconds) == (1000, None, None)
     assert found.cost_usd_range[0] < found.cost_usd == found.cost_usd_range[1]
@@ -150,7 +150,7 @@ def test_the_time_follows_from_the_tightest_limit(job, sandbox):
     job.write(numbered(120))
     times = {}
     for limits in ({"requests_per_minute": 10}, {"tokens_per_minute": 60}, {"max_in_flight": 1}):
-        found = make_estimate(JobSpec.parse(job.spec | {"limits": limits | {"max_in_flight": 1}}), ask_rows=1)
+        found = make_estimate(JobSpec.parse(job.spec | {"limits": limits | {"max_in_flight": 1}}), sample_size=1)
         times[found.limited_by] = found.duration_seconds
     assert times["requests_per_minute"] == pytest.approx(119 * 6 + 2, abs=1)
     assert times["tokens_per_minute"] > times["requests_per_minute"]
@@ -160,7 +160,7 @@ def test_the_time_follows_from_the_tightest_limit(job, sandbox):
 def test_a_large_source_is_read_in_portions(job, sandbox):
     job.write([{"id": number, "text": "word " * (number % 50)} for number in range(20_000)])
     spec = JobSpec.parse(job.spec)
-    whole, part = make_estimate(spec, ask_rows=0), make_estimate(spec, ask_rows=0, max_bytes=200_000)
+    whole, part = make_estimate(spec, sample_size=0), make_estimate(spec, sample_size=0, max_bytes=200_000)
     assert not whole.is_sampled
     assert part.is_sampled
     assert part.rows == pytest.approx(20_000, rel=0.05)
@@ -178,7 +178,7 @@ def test_an_answer_stands_for_no_other_however_large_the_source(job, sandbox):
     assert len(sandbox.requests) == 32
 
 
-def test_prompts_that_the_model_refuses_are_a_part_of_the_forecast(job, sandbox):
+def test_failed_prompts_are_part_of_the_projection(job, sandbox):
     refused = Fault(kind="error", http_status=400, message="no")
     sandbox.faults.every(GENERATE, 3, refused)
     job.write([{"id": number, "text": f"row {number} " + "word " * 20} for number in range(200)])
@@ -190,7 +190,7 @@ def test_prompts_that_the_model_refuses_are_a_part_of_the_forecast(job, sandbox)
     assert report["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.15)
 
 
-def test_an_estimate_that_cannot_be_written_says_what_it_has_cost(job, sandbox):
+def test_the_error_of_an_unwritable_estimate_has_its_tokens(job, sandbox):
     job.write(numbered(20))
     (job.out / "estimate.json" / "in the way").mkdir(parents=True)
     with pytest.raises(JobFailedError, match=r"could not be written .* 5 prompts .* were billed"):
@@ -198,17 +198,17 @@ def test_an_estimate_that_cannot_be_written_says_what_it_has_cost(job, sandbox):
     assert len(sandbox.requests) == 5
 
 
-def test_a_sample_that_cannot_be_recorded_says_that_it_may_be_billed(job, sandbox):
+def test_the_error_of_an_unrecorded_sample_warns_of_billing(job, sandbox):
     job.write(numbered(20))
     journal = Path(JobSpec.parse(job.spec).journal_uri)
     journal.parent.mkdir(parents=True)
     journal.write_text("in the way")
-    with pytest.raises(JobFailedError, match="What was sent may be billed"):
+    with pytest.raises(JobFailedError, match="Sent requests may be billed"):
         estimate(JobSpec.parse(job.spec), 5)
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet", "avro"])
-def test_portions_of_other_formats_stand_for_the_whole(job, tmp_path, file_format):
+def test_portions_of_other_formats_represent_the_source(job, tmp_path, file_format):
     rows = [
         {"id": number, "text": f'He said "{number}",\nand left. ' * (1 + number % 9)} for number in range(8_000)
     ]
@@ -216,7 +216,7 @@ def test_portions_of_other_formats_stand_for_the_whole(job, tmp_path, file_forma
     write(path, rows)
     source = {"uri": str(path), "key": ["id"], "format": file_format}
     spec = JobSpec.parse(job.spec | {"source": source})
-    whole, part = make_estimate(spec, ask_rows=0), make_estimate(spec, ask_rows=0, max_bytes=300_000)
+    whole, part = make_estimate(spec, sample_size=0), make_estimate(spec, sample_size=0, max_bytes=300_000)
     assert (whole.rows, whole.is_sampled, part.is_sampled) == (8_000, False, True)
     assert part.rows == pytest.approx(8_000, rel=0.1)
     assert part.input_tokens == pytest.approx(whole.input_tokens, rel=0.1)
@@ -248,7 +248,7 @@ def test_a_storm_of_rejections_costs_time_and_no_row(make_job, tmp_path):
     with Sandbox(quota=Quota(requests_per_minute=600, burst_seconds=0.1)) as busy:
         job = make_job(tmp_path, busy)
         job.write(numbered(60))
-        found = make_estimate(JobSpec.parse(job.spec), ask_rows=20)
+        found = make_estimate(JobSpec.parse(job.spec), sample_size=20)
     assert (found.asked.requests, found.asked.failed, found.resumed) == (20, 0, 20)
 
 
@@ -261,7 +261,7 @@ def test_a_model_that_answers_nothing_gives_no_estimate(job, sandbox):
 
 @pytest.mark.parametrize(
     ("rows", "words"),
-    [([], "has no row to ask about"), ([{"id": 1}], r"1 of 1 rows become no prompt, e\.g\.: .*no column 'text'")],
+    [([], "has no row to send"), ([{"id": 1}], r"1 of 1 rows become no prompt, e\.g\.: .*no column 'text'")],
 )
 def test_nothing_to_ask_about_is_a_mistake(job, sandbox, rows, words):
     job.write(rows)
@@ -277,17 +277,17 @@ def test_two_rows_with_one_key_are_refused_before_anything_is_sent(job, sandbox)
     assert len(sandbox.requests) == 0
 
 
-def test_a_forecast_beyond_the_budget_is_a_warning(job, sandbox, caplog):
+def test_an_estimate_above_the_budget_is_a_warning(job, sandbox, caplog):
     job.write(numbered(50))
     spec = JobSpec.parse(job.spec | {"limits": {"budget_usd": 0.00001}})
     with caplog.at_level("WARNING", "llmbeam"):
-        found = make_estimate(spec, ask_rows=0)
+        found = make_estimate(spec, sample_size=0)
     assert found.exceeds_budget
     assert "costs more than `limits.budget_usd`" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 1}', "[]"])
-def test_a_torn_estimate_is_no_reason_to_fail(job, sandbox, text):
+def test_an_incomplete_estimate_does_not_fail_the_job(job, sandbox, text):
     job.write(numbered(3))
     job.out.mkdir()
     (job.out / "estimate.json").write_text(text)
@@ -296,20 +296,20 @@ def test_a_torn_estimate_is_no_reason_to_fail(job, sandbox, text):
 
 def test_the_estimate_of_another_job_is_not_compared(job, sandbox):
     job.write(numbered(3))
-    make_estimate(JobSpec.parse(job.spec | {"name": "another"}), ask_rows=0)
+    make_estimate(JobSpec.parse(job.spec | {"name": "another"}), sample_size=0)
     assert job.run().report["estimate"] is None
 
 
-def test_the_door_says_it_to_people_and_to_programs(job, sandbox, tmp_path, capfd):
+def test_the_command_line_logs_the_estimate_and_writes_it_as_json(job, sandbox, tmp_path, capfd):
     job.write(numbered(40))
     spec, result = tmp_path / "spec.json", tmp_path / "result.json"
     spec.write_text(json.dumps(job.spec | {"limits": {"requests_per_minute": 600}}))
-    options = [f"--spec={spec}", f"--result={result}", "--estimate", "--ask=5"]
-    door = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *options]
-    lines = subprocess.run(door, check=True, capture_output=True, text=True).stderr
+    options = [f"--spec={spec}", f"--result={result}", "--estimate", "--sample-size=5"]
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *options]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     assert "Rows      40 = 35 requests + 0 duplicate + 5 answered already + 0 for the dead letter" in lines
     assert "as `limits.requests_per_minute` allows no more" in lines
     assert json.loads(result.read_text())["estimate"]["requests"] == 35
     with pytest.raises(SystemExit):
-        main(["--spec", str(spec), "--estimate", "--ask", "-1"])
+        main(["--spec", str(spec), "--estimate", "--sample-size", "-1"])
     assert "expected a number of prompts, 0 or more; got '-1'" in capfd.readouterr().err

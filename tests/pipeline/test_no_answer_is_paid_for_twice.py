@@ -52,7 +52,7 @@ def test_a_changed_prompt_is_a_new_question(job, sandbox):
     assert len(sandbox.requests) == 20
 
 
-def test_a_torn_journal_line_costs_one_request(job, sandbox):
+def test_an_incomplete_journal_line_costs_one_request(job, sandbox):
     job.run(rows(10))
     (segment,) = (job.out / ".llmbeam" / "job" / "journal").glob("*.jsonl")
     segment.write_bytes(segment.read_bytes()[:-20])
@@ -60,7 +60,7 @@ def test_a_torn_journal_line_costs_one_request(job, sandbox):
     assert len(sandbox.requests) == 11
 
 
-def door(job, tmp_path: Path) -> subprocess.Popen[bytes]:
+def start_command(job, tmp_path: Path) -> subprocess.Popen[bytes]:
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(job.spec))
     return subprocess.Popen([sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(spec)])
@@ -86,13 +86,13 @@ def test_a_job_killed_with_kill_9_at_any_moment_ends_as_if_undisturbed(tmp_path,
             return made
 
         undisturbed, began = make("undisturbed"), time.monotonic()
-        assert door(undisturbed, tmp_path / "undisturbed").wait() == 0
+        assert start_command(undisturbed, tmp_path / "undisturbed").wait() == 0
         seconds = time.monotonic() - began
         expected = content(read_lines(undisturbed.out / "answers-00000-of-00001.jsonl"))
         for number in range(10):
             job, moment = make(f"{number}"), chances.uniform(0.2, 1.1) * seconds
             sandbox.reset()
-            child = door(job, tmp_path / f"{number}")
+            child = start_command(job, tmp_path / f"{number}")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(moment)
             child.kill()

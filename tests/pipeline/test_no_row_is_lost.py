@@ -73,7 +73,7 @@ def test_an_empty_file_gives_an_empty_answer_file_and_a_report(job, sink_format)
     assert ended.report["rows"] == {"read": 0, "answered": 0, "dead_letter": 0}
 
 
-def test_a_row_without_the_column_that_the_prompt_names_dies_alone_and_says_which(job):
+def test_only_a_row_without_the_column_of_the_prompt_fails_and_names_it(job):
     ended = job.run([*rows(3), {"id": 99, "txt": "misspelt"}])
     (dead,) = ended.dead
     assert dead["id"] == 99
@@ -93,7 +93,7 @@ def test_lines_that_are_no_rows_die_alone_and_keep_their_text(job):
     assert {row["llmbeam_raw"] for row in ended.dead} >= {'{"id": 1', "[1, 2]", "42"}
 
 
-def test_a_row_over_the_models_limit_dies_with_the_servers_words(tmp_path, make_job):
+def test_a_row_above_the_limit_of_the_model_fails_with_the_message_of_the_server(tmp_path, make_job):
 
     with Sandbox(input_token_limit=1000) as sandbox:
         job = make_job(tmp_path, sandbox)
@@ -191,7 +191,7 @@ def test_every_row_of_a_job_with_a_wrong_key_dies_and_most_are_not_sent(job, san
     assert len(sandbox.requests) < 30
 
 
-def test_a_model_that_does_not_exist_is_said_in_the_servers_words(job):
+def test_a_missing_model_fails_with_the_message_of_the_server(job):
     with pytest.raises(NothingAnsweredError, match=r"not_found: .*gpt-nonsense"):
         job.run(rows(5), model={**job.spec["model"], "name": "gpt-nonsense"})
 
@@ -216,7 +216,9 @@ def test_an_answer_that_the_schema_refuses_dies_and_is_asked_again_by_the_next_r
     # The sandbox passes over `pattern`, as a server without guided decoding does.
     schema = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^$"}}, "required": ["n"]}
     prompt = {**job.spec["prompt"], "output_schema": schema}
-    with pytest.raises(NothingAnsweredError, match=r"invalid_output: `output_schema` refuses it at .*n"):
+    with pytest.raises(
+        NothingAnsweredError, match=r"invalid_output: the answer does not match `output_schema` at .*n"
+    ):
         job.run(rows(5), prompt=prompt)
     with pytest.raises(NothingAnsweredError):
         job.run(rows(5), prompt={**prompt, "max_repairs": 0})
@@ -362,7 +364,7 @@ def test_one_row_in_a_hundred_bad_in_each_known_way_dies_alone(job, tmp_path, ma
     }
 
 
-def test_too_many_dead_rows_fail_the_job_and_keep_the_former_output(job, sandbox):
+def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, sandbox):
     before = job.run(rows(20)).answers
     sandbox.faults.when(GEMINI, "Say it: new", Fault(kind="error", http_status=400, message="no"))
     job.write([{"id": number, "text": f"{'new' if number < 5 else 'other'} {number}"} for number in range(20)])

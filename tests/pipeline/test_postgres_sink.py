@@ -236,7 +236,7 @@ def test_a_run_without_rows_makes_no_table_and_empties_none(start, client):
     assert len(table(client)) == 3
 
 
-def test_odd_texts_survive_a_whole_job(start, client):
+def test_unusual_texts_pass_through_a_job_unchanged(start, client):
     start([{"id": text, "text": text} for text in ODD])
     assert {(key, answer) for key, answer in table(client, "id, answer")} == {(text, text) for text in ODD}
 
@@ -450,7 +450,7 @@ def test_no_permission_stops_the_job(refused, client, reader):
     postgres_sink.check(SINK, ("id",))
 
 
-def test_a_schema_that_is_not_there_stops_the_job(refused, database):
+def test_a_missing_schema_stops_the_job(refused, database):
     found = refused(database, sink={"type": "postgres", "table": "nowhere.answers"})
     assert 'schema "nowhere" does not exist (3F000). Create the schema first' in found
 
@@ -494,7 +494,7 @@ def test_a_table_without_the_key_stops_the_job(refused, client, database):
     assert "table 'answers' has no column 'id'; it has ['number', 'answer']" in refused(database)
 
 
-def test_a_column_that_nobody_fills_stops_the_job(refused, client, database):
+def test_a_required_column_without_a_value_stops_the_job(refused, client, database):
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
     client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {columns}, made date DEFAULT now() NOT NULL)")
     client.execute("ALTER TABLE answers ADD COLUMN serial int GENERATED ALWAYS AS IDENTITY")

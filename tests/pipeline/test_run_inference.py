@@ -77,7 +77,7 @@ def test_a_row_of_any_kind_can_carry_its_prompt(sandbox):
     predict(handler, [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}], check)
 
 
-def test_inference_args_are_refused_because_generation_says_everything():
+def test_inference_args_are_rejected():
     with pytest.raises(ValueError, match="`inference_args` are not used, set `generation` instead"):
         LLMModelHandler(EchoModel(type="echo")).validate_inference_args({"temperature": 1})
 

@@ -76,9 +76,9 @@ def test_a_sink_that_refuses_is_found_by_a_worker_before_the_model_is_asked(spec
     assert "gemini.generateContent" not in methods(sandbox)
 
 
-def test_a_secret_that_is_not_there_ends_the_job_before_the_model_is_asked(spec, sandbox):
+def test_a_missing_secret_fails_the_job_before_any_request(spec, sandbox):
     elsewhere = dict.fromkeys(KEYS, f"{PARENT}/secrets/none/versions/latest")
     runner = spec.runner.model_copy(update={"environment_secrets": elsewhere})
-    with pytest.raises(Exception, match=r"/secrets/none/versions/latest', for '\w+', is not there"):
+    with pytest.raises(Exception, match=r"/secrets/none/versions/latest', for '\w+', does not exist"):
         run(spec.model_copy(update={"runner": runner}))
     assert "gemini.generateContent" not in methods(sandbox)

@@ -1,4 +1,4 @@
-"""One file per kind of model server; each loads its client only when it is opened."""
+"""Clients of model servers, one module per API; each imports its libraries only when it is opened."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def open_backend(
     output_schema: Mapping[str, Any] | None,
     embedding: Embedding | None = None,
 ) -> Backend:
-    """Opens the client for a model. Call it where the client is used: none of them pickles.
+    """Opens the client of a model, in the process that uses it, as clients cannot be pickled.
 
     Args:
         model: The model.
-        generation: Parameters of a text.
-        output_schema: JSON Schema of a text.
-        embedding: Parameters of a vector; given, vectors are asked for instead of texts.
+        generation: Parameters of the texts.
+        output_schema: JSON Schema of the texts.
+        embedding: Parameters of the vectors, to request vectors instead of texts.
 
     Raises:
         JobSpecError: A key or credentials are missing.
@@ -71,8 +71,8 @@ def _open_embeddings(model: Model, embedding: Embedding) -> EmbeddingBackend:
             return OpenAIEmbeddings(model, embedding)
         case VertexEndpointModel():
             raise JobSpecError(
-                "A model of type 'vertex_endpoint' is asked for texts alone, and vectors were asked for. Nothing "
-                "was sent or billed. Take a model of type 'gemini' or 'openai'."
+                "A model of type 'vertex_endpoint' generates texts only, and vectors were requested. Nothing was "
+                "sent or billed. Use a model of type 'gemini' or 'openai'."
             )
         case EchoModel():
             from airflow_provider_llmbeam.engine.backends.echo import EchoEmbeddings

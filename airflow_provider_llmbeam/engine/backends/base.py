@@ -1,4 +1,4 @@
-"""What the engine asks of a model server's client."""
+"""The interface of the clients of model servers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Reply:
     """A server's answer to one request.
 
     Attributes:
-        text: The completion; empty where a vector was asked for.
-        finish_reason: `stop`, `max_tokens`, or the server's own word.
-        input_tokens: As billed.
-        output_tokens: As billed, thoughts included.
-        model: The version that answered.
-        first_token_seconds: From sending to the first text, when the answer was streamed.
-        vector: The embedding, as the server sent it.
+        text: The completion; empty for an embedding.
+        finish_reason: `stop`, `max_tokens`, or the value of the server.
+        input_tokens: Billed input tokens.
+        output_tokens: Billed output tokens, thoughts included.
+        model: Version of the model.
+        first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
+        vector: The embedding, as sent by the server.
     """
 
     text: str
@@ -34,13 +34,14 @@ class Reply:
 
 
 class Backend(Protocol):
-    """One shared client of one model server. Used from one event loop."""
+    """The client of a model server, used from one event loop."""
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one request, exactly once.
 
         Raises:
-            RequestError: The server refused, failed or spoke garbage, or the connection broke.
+            RequestError: The server rejected the request, failed or sent an invalid response, or the connection
+                broke.
         """
         ...
 
@@ -51,7 +52,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class StaticBackend(Backend, Protocol):
-    """A client of a server that takes several prompts per request and pads them to the longest."""
+    """The client of a server that takes several prompts per request and pads them to the longest."""
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one request for all prompts, exactly once.
@@ -60,13 +61,13 @@ class StaticBackend(Backend, Protocol):
             One reply per prompt, in order.
 
         Raises:
-            RequestError: As `complete` does; no prompt has an answer then.
+            RequestError: As for `complete`; no prompt has an answer then.
         """
         ...
 
 
 def kind_of_status(http_status: int) -> FailureKind:
-    """Sorts an HTTP error status."""
+    """Returns the kind of failure of an HTTP error status."""
     match http_status:
         case 429:
             return "throttled"

@@ -1,4 +1,4 @@
-"""The model that costs nothing."""
+"""The echo model, which returns its input."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from airflow_provider_llmbeam.spec.model import EchoModel, Embedding
 
 
 class EchoBackend:
-    """Answers with the prompt."""
+    """Returns the prompt as the answer."""
 
     def __init__(self, model: EchoModel) -> None:
         self._model = model
 
     async def complete(self, prompt: Prompt) -> Reply:
-        """Returns the prompt's own text."""
+        """Returns the text of the prompt."""
         if self._model.latency_seconds:
             await asyncio.sleep(self._model.latency_seconds)
         return self._reply(prompt)
 
     async def aclose(self) -> None:
-        """Has nothing to close."""
+        """Does nothing: there is no connection."""
 
     def _reply(self, prompt: Prompt) -> Reply:
         tokens = estimate_tokens(prompt.text)
@@ -42,7 +42,7 @@ class EchoBackend:
 
 
 class StaticEchoBackend(EchoBackend):
-    """Answers whole requests, one after the other, in the time that their padded prompts take."""
+    """Answers one request after the other, at a given speed of padded tokens."""
 
     def __init__(self, model: EchoModel, padded_tokens_per_second: float) -> None:
         super().__init__(model)
@@ -50,7 +50,7 @@ class StaticEchoBackend(EchoBackend):
         self._accelerator = asyncio.Lock()
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
-        """Returns the prompts' own texts."""
+        """Returns the texts of the prompts."""
         replies = [self._reply(prompt) for prompt in prompts]
         padded_tokens = len(replies) * max(reply.input_tokens for reply in replies)
         async with self._accelerator:
@@ -59,10 +59,10 @@ class StaticEchoBackend(EchoBackend):
 
 
 class EchoEmbeddings(EmbeddingBackend):
-    """Answers with numbers drawn from a hash of the text, all between -1 and 1."""
+    """Returns vectors derived from a hash of the text, with values between -1 and 1."""
 
     limits = StaticBatching(max_padded_tokens=300_000, max_instances=2048)
-    #: Where none are asked for.
+    #: Length of a vector, if the spec does not set it.
     DIMENSIONS = 8
 
     def __init__(self, model: EchoModel, embedding: Embedding) -> None:
@@ -71,7 +71,7 @@ class EchoEmbeddings(EmbeddingBackend):
         self._task_type = embedding.task_type or ""
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
-        """Returns a vector of each text."""
+        """Returns a vector per text."""
         if self._model.latency_seconds:
             await asyncio.sleep(self._model.latency_seconds)
         return [
@@ -82,7 +82,7 @@ class EchoEmbeddings(EmbeddingBackend):
         ]
 
     async def aclose(self) -> None:
-        """Has nothing to close."""
+        """Does nothing: there is no connection."""
 
     def _vector(self, text: str) -> list[float]:
         hashed = hashlib.shake_256(f"{self._task_type}\n{text}".encode("utf-8", "surrogatepass"))

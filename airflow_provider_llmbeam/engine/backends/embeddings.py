@@ -1,13 +1,13 @@
-"""What the clients of embedding models have in common: many texts in, one vector for each out."""
+"""Base class and helpers of the clients of embedding models."""
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backends.http import invalid_response, json_object
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
@@ -18,13 +18,13 @@ class EmbeddingBackend(ABC):
     """A `StaticBackend` whose replies are vectors.
 
     Attributes:
-        limits: What the API takes in one request.
+        limits: Limits of one request.
     """
 
     limits: StaticBatching
 
     async def complete(self, prompt: Prompt) -> Reply:
-        """Embeds one text by itself."""
+        """Embeds one text."""
         (reply,) = await self.complete_batch([prompt])
         return reply
 
@@ -38,7 +38,7 @@ class EmbeddingBackend(ABC):
 
 
 def vector_reply(vector: Any, *, input_tokens: int, model: str, is_truncated: bool = False) -> Reply:
-    """Makes a reply of a vector; whether it is one is seen later, as its neighbours may be all right."""
+    """Returns the reply of one vector, which is validated later: the other vectors of the request may be valid."""
     return Reply(
         text="",
         finish_reason="truncated" if is_truncated else "stop",
@@ -49,33 +49,29 @@ def vector_reply(vector: Any, *, input_tokens: int, model: str, is_truncated: bo
     )
 
 
+_NO_ANSWER = "no answer to these texts"
+
+
 def read_json(content: bytes) -> dict[str, Any]:
-    """Reads the body of a 200.
+    """Parses the body of a successful response.
 
     Raises:
-        RequestError: It is no JSON object.
+        RequestError: The body is not a JSON object.
     """
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise no_embeddings(content)
-    return body
+    return json_object(content, _NO_ANSWER)
 
 
-def no_embeddings(content: bytes) -> RequestError:
-    """What a 200 is that does not hold one vector per text."""
-    words = content[:500].decode("utf-8", "replace")
-    return RequestError("garbage", f"a 200 that is no answer to these texts: {words}", http_status=200)
+def invalid_embeddings(content: bytes) -> RequestError:
+    """Returns the error of a successful response without one vector per text."""
+    return invalid_response(content, _NO_ANSWER)
 
 
-def shared_out(total: int | None, prompts: Sequence[Prompt]) -> list[int]:
-    """Shares the tokens of a request out over its texts by their length, so that the shares add up to the total.
+def share_tokens(total: int | None, prompts: Sequence[Prompt]) -> list[int]:
+    """Distributes the tokens of a request over its texts by their length; the parts add up to the total.
 
     Args:
-        total: As billed; `None` where the server does not say: then the shares are estimates.
-        prompts: Of the request.
+        total: Billed tokens; `None` if the server does not report them: then the parts are estimates.
+        prompts: Prompts of the request.
     """
     estimates = [estimate_tokens(prompt.text) for prompt in prompts]
     if total is None:

@@ -1,4 +1,4 @@
-"""Embeddings of Google's models on the Gemini Developer API and on Vertex AI."""
+"""Embeddings of Google models on the Gemini Developer API and on Vertex AI."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any, Protocol
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.embeddings import (
     EmbeddingBackend,
-    no_embeddings,
+    invalid_embeddings,
     read_json,
-    shared_out,
+    share_tokens,
     vector_reply,
 )
 from airflow_provider_llmbeam.engine.backends.gemini import error_of, open_access
-from airflow_provider_llmbeam.engine.backends.http import HttpClient
+from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel
 
-#: Of any one text: the longest input of Google's embedding models.
+#: Maximum input of the embedding models of Google, in tokens.
 _TEXT_TOKENS = 8192
 
 
-class GeminiEmbeddings(EmbeddingBackend):
-    """One aiohttp session.
+class GeminiEmbeddings(HttpBackend, EmbeddingBackend):
+    """Client of an embedding model of Google.
 
     Raises:
         JobSpecError: No `project` and no `GOOGLE_API_KEY`, or `project` and no Google credentials.
@@ -35,7 +35,7 @@ class GeminiEmbeddings(EmbeddingBackend):
         self._model = model
         self._method = _method(model, embedding)
         self._url = f"{model.address}:{self._method.name}"
-        self._http = HttpClient(self._url, open_access(model))
+        super().__init__(HttpClient(self._url, open_access(model)))
         self.limits = self._method.limits
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
@@ -47,10 +47,6 @@ class GeminiEmbeddings(EmbeddingBackend):
             raise error_of(response, content)
         return _replies(content, prompts, self._method, self._model.name)
 
-    async def aclose(self) -> None:
-        """Closes the session."""
-        await self._http.aclose()
-
 
 @dataclass(frozen=True, slots=True)
 class _Vector:
@@ -60,7 +56,7 @@ class _Vector:
 
 
 class _Method(Protocol):
-    """One of Google's three ways to ask for vectors."""
+    """One of the three methods of Google that return vectors."""
 
     @property
     def name(self) -> str: ...
@@ -69,14 +65,14 @@ class _Method(Protocol):
     def limits(self) -> StaticBatching: ...
 
     def body(self, texts: Sequence[str]) -> dict[str, Any]:
-        """What is sent."""
+        """Returns the body of a request."""
 
     def vectors(self, body: Mapping[str, Any]) -> list[_Vector]:
-        """What came back; raises whatever a body of another shape makes it raise."""
+        """Reads the vectors of a response; raises any error for a body of another shape."""
 
 
 def _method(model: GeminiModel, embedding: Embedding) -> _Method:
-    """Chooses as google-genai 2.34 does (`_transformers.t_is_vertex_embed_content_model`)."""
+    """Selects the method as google-genai 2.34 does (`_transformers.t_is_vertex_embed_content_model`)."""
     if not model.project:
         return _BatchEmbedContents(model, embedding)
     if "maas" in model.name or ("gemini" in model.name and model.name != "gemini-embedding-001"):
@@ -87,8 +83,8 @@ def _method(model: GeminiModel, embedding: Embedding) -> _Method:
 class _BatchEmbedContents:
     """The Developer API.
 
-    It tells no tokens: they are estimates. It counts each text against the requests per minute, not each request
-    (tried by https://github.com/garrytan/gbrain/pull/1922), which the governor finds out by its 429s.
+    It reports no tokens: they are estimates. It counts each text as a request against the requests per minute
+    (observed in https://github.com/garrytan/gbrain/pull/1922), which the governor learns from the 429s.
     """
 
     name = "batchEmbedContents"
@@ -161,9 +157,9 @@ def _replies(content: bytes, prompts: Sequence[Prompt], method: _Method, model: 
     try:
         vectors = method.vectors(read_json(content))
     except (LookupError, TypeError, AttributeError, ValueError):
-        raise no_embeddings(content) from None
+        raise invalid_embeddings(content) from None
     if len(vectors) != len(prompts):
-        raise no_embeddings(content)
+        raise invalid_embeddings(content)
     return [
         vector_reply(
             vector.values,
@@ -171,5 +167,5 @@ def _replies(content: bytes, prompts: Sequence[Prompt], method: _Method, model: 
             model=model,
             is_truncated=vector.is_truncated,
         )
-        for vector, estimate in zip(vectors, shared_out(None, prompts), strict=True)
+        for vector, estimate in zip(vectors, share_tokens(None, prompts), strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What lets a request in at Google: a key, or a token that is renewed in time."""
+"""Authentication of requests to Google: a key, or a token that is renewed in time."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-#: A token that is refused so soon after it was made is not made again: another would be refused too.
+#: A token that is rejected within this time is not renewed: a new one would be rejected, too.
 _YOUNG_SECONDS = 60.0
 
 
 class ApiKey(FixedAccess):
-    """A key of the Gemini Developer API."""
+    """An API key of the Gemini Developer API."""
 
     def __init__(self, key: str) -> None:
         super().__init__({"x-goog-api-key": key})
 
 
 class _Token:
-    """A token that is renewed some minutes before its end, in a thread, by one request for all."""
+    """A token that is renewed some minutes before it expires, in a thread, once for all requests."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -41,7 +41,7 @@ class _Token:
         """Returns the headers of a request.
 
         Raises:
-            RequestError: The token service refuses, or cannot be reached.
+            RequestError: The token service rejects the request, or cannot be reached.
         """
         if self._credentials.token_state is not TokenState.FRESH:
             async with self._renewing:
@@ -49,14 +49,14 @@ class _Token:
                     await self._renew()
         return self._headers()
 
-    async def renewed(self, refused: Mapping[str, str]) -> bool:
-        """Renews a token that was refused before its end, unless another request has done so, or it is young.
+    async def renewed(self, rejected: Mapping[str, str]) -> bool:
+        """Renews a token that was rejected before it expired, unless another request has done so or it is new.
 
         Raises:
-            RequestError: The token service refuses, or cannot be reached.
+            RequestError: The token service rejects the request, or cannot be reached.
         """
         async with self._renewing:
-            if self._headers() != refused:
+            if self._headers() != rejected:
                 return True
             if self._renewed_at is not None and time.monotonic() - self._renewed_at < _YOUNG_SECONDS:
                 return False
@@ -82,17 +82,17 @@ class BearerToken(_Token):
     """An access token of Application Default Credentials.
 
     Args:
-        asked_by: Field of the spec that makes it necessary.
+        needed_by: Field of the spec that requires it.
 
     Raises:
-        JobSpecError: There are none.
+        JobSpecError: There are no credentials.
     """
 
-    def __init__(self, asked_by: str = "model.project") -> None:
-        super().__init__(_default_credentials(f"Vertex AI (`{asked_by}`)"))
+    def __init__(self, needed_by: str = "model.project") -> None:
+        super().__init__(_default_credentials(f"Vertex AI (`{needed_by}`)"))
 
-    async def renewed(self, refused: Mapping[str, str]) -> bool:
-        """Never: Google's own APIs take an access token until its end."""
+    async def renewed(self, rejected: Mapping[str, str]) -> bool:
+        """Returns `False`: the APIs of Google accept an access token until it expires."""
         return False
 
 
@@ -103,7 +103,7 @@ class IdToken(_Token):
         audience: Address of the service.
 
     Raises:
-        JobSpecError: There are no credentials, or they are of nobody who can have such a token.
+        JobSpecError: There are no credentials, or they cannot issue ID tokens.
     """
 
     def __init__(self, audience: str) -> None:
@@ -121,10 +121,10 @@ def _default_credentials(needed_by: str) -> Credentials:
 
 
 def _id_token_credentials(found: Credentials, audience: str) -> Credentials:
-    """Turns credentials into such that make ID tokens.
+    """Converts credentials to credentials that issue ID tokens.
 
-    `google.oauth2.id_token.fetch_id_token` knows neither `gcloud auth application-default login
-    --impersonate-service-account` nor which credentials it was that it could not use.
+    `google.oauth2.id_token.fetch_id_token` supports neither `gcloud auth application-default login
+    --impersonate-service-account` nor names the credentials that it could not use.
     """
     match found:
         case service_account.Credentials():
@@ -147,8 +147,8 @@ def _id_token_credentials(found: Credentials, audience: str) -> Credentials:
                 ) from error
     raise JobSpecError(
         f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token of a service account, and the "
-        f"Google credentials found here ({type(found).__module__}) are those of a user or of another cloud, who "
-        "cannot have one. Nothing was sent or billed. Run as a service account that may invoke the service "
+        f"Google credentials found here ({type(found).__module__}) are those of a user or of another cloud, which "
+        "cannot issue one. Nothing was sent or billed. Run as a service account that may invoke the service "
         "(roles/run.invoker), or impersonate one: `gcloud auth application-default login "
         "--impersonate-service-account=EMAIL`."
     )

@@ -1,8 +1,9 @@
-"""HTTP, as backends have it in common: one session, and its troubles in our words."""
+"""The HTTP session that backends share, with its errors as `RequestError`."""
 
 from __future__ import annotations
 
 import io
+import json
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,23 +16,23 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 
 
 class Access(Protocol):
-    """What lets a request in."""
+    """Authentication headers of model requests."""
 
     async def headers(self) -> Mapping[str, str]:
         """Returns the headers of a request.
 
         Raises:
-            RequestError: There is no access now.
+            RequestError: No headers can be obtained now.
         """
         ...
 
-    async def renewed(self, refused: Mapping[str, str]) -> bool:
-        """Tells, after a 401, whether there are other headers than those that it refused."""
+    async def renewed(self, rejected: Mapping[str, str]) -> bool:
+        """Returns, after a 401, whether there are other headers than the rejected ones."""
         ...
 
 
 class FixedAccess:
-    """A key, or none: the same headers all along."""
+    """Fixed headers: a key, or none."""
 
     def __init__(self, headers: Mapping[str, str] | None = None) -> None:
         self._headers = dict(headers or {})
@@ -40,17 +41,17 @@ class FixedAccess:
         """Returns the headers of a request."""
         return self._headers
 
-    async def renewed(self, refused: Mapping[str, str]) -> bool:
-        """There are no others."""
+    async def renewed(self, rejected: Mapping[str, str]) -> bool:
+        """Returns `False`: the headers are fixed."""
         return False
 
 
 class HttpClient:
-    """One aiohttp session, opened on first use: it belongs to the loop that runs it.
+    """An aiohttp session, opened on first use by the event loop that uses it.
 
     Args:
-        address: Of the server.
-        access: What lets a request in.
+        address: Address of the server.
+        access: Authentication headers.
     """
 
     def __init__(self, address: str, access: Access) -> None:
@@ -60,14 +61,14 @@ class HttpClient:
 
     @asynccontextmanager
     async def post(self, url: str, body: Mapping[str, Any] | bytes) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Sends one request; once more with another token, where a 401 says that the first one ended.
+        """Sends one request; after a 401 once more with a renewed token, if there is one.
 
         Args:
-            url: Of the method.
-            body: What becomes JSON, or JSON.
+            url: Address of the method.
+            body: Value that is encoded as JSON, or encoded JSON.
 
         Raises:
-            RequestError: There is no access, or the connection broke, here or in the body of the `async with`.
+            RequestError: There are no credentials, or the connection broke, also in the body of the `async with`.
         """
         headers = await self._access.headers()
         try:
@@ -87,7 +88,7 @@ class HttpClient:
             self._session = open_session(self._address)
         if not isinstance(body, bytes):
             return await self._session.post(url, json=body, headers=headers)
-        # aiohttp writes more than 1 MB of bytes at once, and warns of it; a file it writes in pieces.
+        # aiohttp warns of more than 1 MB of bytes, which it writes at once; a file is written in chunks.
         data = body if len(body) < 2**20 else io.BytesIO(body)
         return await self._session.post(url, data=data, headers={**headers, "Content-Type": "application/json"})
 
@@ -97,15 +98,54 @@ class HttpClient:
             await self._session.close()
 
 
-def open_session(address: str) -> aiohttp.ClientSession:
-    """Opens a session without a limit on connections or time: the engine has both.
-
-    The proxy variables of the environment are read once, here. aiohttp's own `trust_env` looks for a netrc file
-    and for proxies at each request, in a thread: a request through google-genai then took 1.15 ms of CPU, and
-    takes 0.78 ms so.
+class HttpBackend:
+    """Base class of backends with an HTTP session.
 
     Args:
-        address: Of the server, to know whether a proxy leads there.
+        http: The session, which the backend owns.
+    """
+
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
+
+    async def aclose(self) -> None:
+        """Closes the session."""
+        await self._http.aclose()
+
+
+def json_object(content: bytes, description: str) -> dict[str, Any]:
+    """Parses the body of a successful response.
+
+    Args:
+        content: The body.
+        description: What a body of another shape is not, for the error.
+
+    Raises:
+        RequestError: The body is not a JSON object.
+    """
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise invalid_response(content, description)
+    return body
+
+
+def invalid_response(content: bytes, description: str) -> RequestError:
+    """Returns the error of a successful response without an answer, which quotes its body."""
+    body = content[:500].decode("utf-8", "replace")
+    return RequestError("garbage", f"a 200 that is {description}: {body}", http_status=200)
+
+
+def open_session(address: str) -> aiohttp.ClientSession:
+    """Opens a session without limits on connections or time, which the engine sets.
+
+    The proxy variables of the environment are read once, here. `trust_env` of aiohttp reads netrc and proxies for
+    each request, in a thread: a request through google-genai took 1.15 ms of CPU that way, and 0.78 ms this way.
+
+    Args:
+        address: Address of the server, which decides about the proxy.
     """
     server = urlsplit(address)
     bypassed = bool(urllib.request.proxy_bypass(server.hostname or ""))
@@ -113,12 +153,12 @@ def open_session(address: str) -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None),
         proxy=None if bypassed else urllib.request.getproxies().get(server.scheme),
-        read_bufsize=2**20,  # the longest line of a streamed answer
+        read_bufsize=2**20,  # maximum length of a line of a streamed answer
     )
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """Reads a `Retry-After` header; a date is none."""
+    """Parses a `Retry-After` header in seconds; `None` for a date."""
     try:
         return max(0.0, float(retry_after)) if retry_after else None
     except ValueError:

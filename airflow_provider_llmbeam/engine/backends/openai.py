@@ -1,4 +1,4 @@
-"""Any server that speaks the OpenAI chat API: vLLM, Ollama, llama.cpp, or a hosted one."""
+"""Servers with the OpenAI chat API: vLLM, Ollama, llama.cpp, or a hosted one."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 import aiohttp
 
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
-from airflow_provider_llmbeam.engine.backends.http import FixedAccess, HttpClient, seconds_of
+from airflow_provider_llmbeam.engine.backends.http import FixedAccess, HttpBackend, HttpClient, seconds_of
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.streaming import broken_off, unless_stalled
+from airflow_provider_llmbeam.engine.streaming import incomplete_stream, with_idle_timeout
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
 
 FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
 
 
-class ChatBackend:
-    """One session with a server that takes chat completions.
+class ChatBackend(HttpBackend):
+    """Client of a server with chat completions.
 
     Args:
         http: The session.
-        url: Of the method.
-        name: Of the model, where the server does not say.
+        url: Address of the method.
+        name: Name of the model, if the server does not report one.
         generation: Parameters of the answer.
-        parameters: The same as part of a request.
-        error_of: Reads an error: its status, `Retry-After`, and body.
+        parameters: The same parameters, as fields of a request.
+        error_of: Parses an error response from its status, `Retry-After` and body.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ChatBackend:
         parameters: Mapping[str, Any],
         error_of: Callable[[int, str | None, str], RequestError],
     ) -> None:
-        self._http = http
+        super().__init__(http)
         self._url = url
         self._name = name
         self._generation = generation
@@ -62,37 +62,35 @@ class ChatBackend:
         return _reply(text, self._name)
 
     async def _stream(self, response: aiohttp.ClientResponse, started: float) -> Reply:
-        """Puts a streamed answer together in the shape of a whole one."""
+        """Assembles a streamed answer in the format of an unstreamed one."""
         first_token_seconds = None
         text, choice, usage, model = "", {"finish_reason": None}, None, None
-        async for line in unless_stalled(aiter(response.content), self._generation.stream_idle_timeout_seconds):
+        async for line in with_idle_timeout(aiter(response.content), self._generation.stream_idle_timeout_seconds):
             data = line.decode("utf-8", "replace").strip().removeprefix("data:").strip()
             if not line.startswith(b"data:") or data == "[DONE]":
                 continue
-            piece = _piece(data)
-            usage, model = piece.get("usage") or usage, piece.get("model") or model
-            for choice_piece in piece.get("choices") or []:
-                delta = choice_piece.get("delta") or {}
+            chunk = _chunk(data)
+            usage, model = chunk.get("usage") or usage, chunk.get("model") or model
+            for choice_chunk in chunk.get("choices") or []:
+                delta = choice_chunk.get("delta") or {}
                 text += delta.get("content") or ""
-                choice["finish_reason"] = choice_piece.get("finish_reason") or choice["finish_reason"]
+                choice["finish_reason"] = choice_chunk.get("finish_reason") or choice["finish_reason"]
             if first_token_seconds is None and text:
                 first_token_seconds = time.monotonic() - started
-        if choice["finish_reason"] is None:  # the last line is no sign: `transformers serve` sends no "[DONE]"
-            raise broken_off()
+        if (
+            choice["finish_reason"] is None
+        ):  # the last line is not reliable: `transformers serve` sends no "[DONE]"
+            raise incomplete_stream()
         whole = {"choices": [{**choice, "message": {"content": text}}], "usage": usage, "model": model}
         reply = _reply(json.dumps(whole), self._name)
         return dataclasses.replace(reply, first_token_seconds=first_token_seconds)
 
-    async def aclose(self) -> None:
-        """Closes the session."""
-        await self._http.aclose()
-
 
 class OpenAIBackend(ChatBackend):
-    """A model of a server that speaks the OpenAI API.
+    """Client of a model of a server with the OpenAI API.
 
     Raises:
-        JobSpecError: The server wants an ID token, and there are no credentials that make one.
+        JobSpecError: The server requires an ID token, and there are no credentials that issue one.
     """
 
     def __init__(
@@ -109,10 +107,10 @@ class OpenAIBackend(ChatBackend):
 
 
 def open_client(model: OpenAIModel) -> HttpClient:
-    """Opens a client with the model's key, with ID tokens where it is on Cloud Run, or without both.
+    """Opens a session with the key of the model, with ID tokens for Cloud Run, or without both.
 
     Raises:
-        JobSpecError: There are no credentials that make ID tokens.
+        JobSpecError: There are no credentials that issue ID tokens.
     """
     if model.id_token_audience is not None:
         from airflow_provider_llmbeam.engine.backends.google_access import IdToken
@@ -125,7 +123,7 @@ def open_client(model: OpenAIModel) -> HttpClient:
 def _parameters(
     model: OpenAIModel, generation: Generation, output_schema: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    # OpenAI's own newer models refuse `max_tokens`; vLLM, Ollama and llama.cpp all take it.
+    # Newer models of OpenAI reject `max_tokens`; vLLM, Ollama and llama.cpp accept it.
     cap = "max_completion_tokens" if "api.openai.com" in model.base_url else "max_tokens"
     return {"model": model.name, **chat_parameters(generation, output_schema, cap)}
 
@@ -133,12 +131,12 @@ def _parameters(
 def chat_parameters(
     generation: Generation, output_schema: Mapping[str, Any] | None, cap: str = "max_tokens"
 ) -> dict[str, Any]:
-    """The part of a request that is the same for all prompts.
+    """Returns the fields of a request that are the same for all prompts.
 
     Args:
         generation: Parameters of the answer.
         output_schema: JSON Schema of the answer.
-        cap: What the server calls the longest answer.
+        cap: Name of the field for the maximum length of the answer.
     """
     given = {
         cap: generation.max_output_tokens,
@@ -164,16 +162,16 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     return [{"role": "system", "content": prompt.system}, user] if prompt.system else [user]
 
 
-def _piece(data: str) -> dict[str, Any]:
+def _chunk(data: str) -> dict[str, Any]:
     try:
-        piece = json.loads(data)
+        chunk = json.loads(data)
     except ValueError:
-        raise RequestError("garbage", f"a streamed piece is not JSON: {data[:500]}", http_status=200) from None
-    if not isinstance(piece, dict):
-        raise RequestError("garbage", f"a streamed piece is no object: {data[:500]}", http_status=200)
-    if "error" in piece:
+        raise RequestError("garbage", f"a streamed chunk is not JSON: {data[:500]}", http_status=200) from None
+    if not isinstance(chunk, dict):
+        raise RequestError("garbage", f"a streamed chunk is not an object: {data[:500]}", http_status=200)
+    if "error" in chunk:
         raise error_of(500, None, data)
-    return piece
+    return chunk
 
 
 def _reply(text: str, model: str) -> Reply:
@@ -206,14 +204,14 @@ def _reply(text: str, model: str) -> Reply:
 
 
 def error_of(http_status: int, retry_after: str | None, text: str) -> RequestError:
-    """Reads an error response."""
+    """Parses an error response."""
     message, code = text, None
     try:
         body = json.loads(text)
-        message = body.get("detail") or text  # FastAPI's own, as of `transformers serve`
+        message = body.get("detail") or text  # FastAPI, as used by `transformers serve`
         message, code = body["error"]["message"], body["error"].get("code")
     except (ValueError, LookupError, TypeError, AttributeError):
-        pass  # what is known so far are the server's words
+        pass  # keeps the text of the server
     kind = kind_of_status(http_status)
     if code == "insufficient_quota":
         kind = "quota_exhausted"

@@ -1,7 +1,7 @@
-"""A model that is deployed to an endpoint of Vertex AI, in the three forms that such endpoints are asked.
+"""Models that are deployed to an endpoint of Vertex AI, with the three request formats of such endpoints.
 
-Not through Google's client: its REST transport wraps the body of `rawPredict` in base64 and returns an empty one,
-and its `predict` hides a 429 (google-cloud-aiplatform 1.165).
+The client of Google is not used: its REST transport wraps the body of `rawPredict` in base64 and returns an empty
+one, and its `predict` hides a 429 (google-cloud-aiplatform 1.165).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply
 from airflow_provider_llmbeam.engine.backends.google_access import BearerToken
-from airflow_provider_llmbeam.engine.backends.http import HttpClient
+from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, invalid_response, json_object
 from airflow_provider_llmbeam.engine.backends.openai import FINISH_REASONS, ChatBackend, chat_parameters
 from airflow_provider_llmbeam.engine.backends.openai import error_of as chat_error_of
 from airflow_provider_llmbeam.engine.plan import StaticBatching
@@ -21,18 +21,19 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec.model import Generation, VertexEndpointModel
 
-#: Of one request, by the address it goes to. Source:
+#: Maximum size of one request in bytes, by address. Source:
 #: cloud.google.com/vertex-ai/docs/predictions/choose-endpoint-type
 _SHARED_BYTES = 1_500_000
 _DEDICATED_BYTES = 10_000_000
-#: In one `predict`: vLLM computes them at the same time, and an answer over the shared address has 60 s for all.
+_NO_ANSWER = "no answer"
+#: Maximum number of prompts per `predict`: vLLM computes them concurrently, and the shared address allows 60 s.
 _MOST_INSTANCES = 32
 
 
 def open_vertex_endpoint(
     model: VertexEndpointModel, generation: Generation, output_schema: Mapping[str, Any] | None
 ) -> Backend:
-    """Opens the client for the format that the endpoint is asked in.
+    """Opens the client for the request format of the model.
 
     Raises:
         JobSpecError: There are no Google credentials.
@@ -47,9 +48,9 @@ def open_vertex_endpoint(
 
 
 class VertexChat(ChatBackend):
-    """OpenAI's chat completions below the endpoint's name.
+    """Client of chat completions of the OpenAI API below the address of the endpoint.
 
-    `model` is left empty, as in Google's own examples: vLLM then takes what it serves, under whatever name.
+    `model` is left empty, as in the examples of Google: vLLM then uses the model that it serves.
     """
 
     def __init__(
@@ -65,26 +66,22 @@ class VertexChat(ChatBackend):
         )
 
 
-class _Predictions:
-    """One session with an endpoint that takes plain prompts."""
+class _Predictions(HttpBackend):
+    """Client of an endpoint that takes plain prompts."""
 
     method: str
 
     def __init__(self, model: VertexEndpointModel, generation: Generation) -> None:
+        super().__init__(_open_client(model))
         self._model = model
-        self._http = _open_client(model)
         self._url = f"{model.address}:{self.method}"
         self._parameters = _plain_parameters(generation)
         self._max_bytes = _max_bytes(model)
 
-    async def aclose(self) -> None:
-        """Closes the session."""
-        await self._http.aclose()
-
     async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
         data = _encoded(body)
         if len(data) > self._max_bytes:
-            # A request of several prompts is then sent in halves by the engine.
+            # The engine then sends a request of several prompts in halves.
             raise RequestError(
                 "bad_request",
                 f"a request of {len(data):,} bytes, and the endpoint takes at most {self._max_bytes:,}; "
@@ -95,34 +92,28 @@ class _Predictions:
         if response.status != 200:
             text = content.decode("utf-8", "replace")
             raise error_of(self._model, response.status, response.headers.get("Retry-After"), text)
-        try:
-            answer = json.loads(content)
-        except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict):
-            raise _no_answer(content)
-        return answer
+        return json_object(content, _NO_ANSWER)
 
 
 class VertexInstances(_Predictions):
-    """Several prompts per `predict`.
+    """Client of `predict`, with several prompts per request.
 
     Attributes:
-        limits: What the endpoint takes in one request.
+        limits: Limits of one request.
     """
 
     method = "predict"
 
     def __init__(self, model: VertexEndpointModel, generation: Generation) -> None:
         super().__init__(model, generation)
-        # Without it Model Garden's vLLM puts "Prompt:" and the prompt before each answer.
+        # Without it the vLLM of Model Garden prefixes each answer with "Prompt:" and the prompt.
         self._parameters["raw_response"] = True
         self.limits = StaticBatching(
             max_padded_tokens=2**31, max_instances=_MOST_INSTANCES, max_bytes=self._max_bytes
         )
 
     async def complete(self, prompt: Prompt) -> Reply:
-        """Asks for one answer by itself."""
+        """Sends one prompt."""
         (reply,) = await self.complete_batch([prompt])
         return reply
 
@@ -132,7 +123,7 @@ class VertexInstances(_Predictions):
         answer = await self._send({"instances": [{"prompt": text, **self._parameters} for text in texts]})
         predictions = answer.get("predictions")
         if not isinstance(predictions, list) or len(predictions) != len(prompts):
-            # Which answer is whose is not known: none of them is taken.
+            # The answers cannot be assigned to prompts, so none is used.
             found = f"{len(predictions)} predictions" if isinstance(predictions, list) else "no predictions"
             message = f"{found} for {len(prompts)} instances: {json.dumps(answer)[:300]}"
             raise RequestError("garbage", message, http_status=200)
@@ -141,7 +132,7 @@ class VertexInstances(_Predictions):
 
 
 class VertexRaw(_Predictions):
-    """One prompt per `rawPredict`, whose body the container gets as it is."""
+    """Client of `rawPredict`, with one prompt per request and a body that the container receives unchanged."""
 
     method = "rawPredict"
 
@@ -149,15 +140,15 @@ class VertexRaw(_Predictions):
         """Sends one request."""
         text = _text_of(prompt)
         answer = await self._send({"prompt": text, **self._parameters})
-        # Model Garden's vLLM answers `predictions`, vLLM's own `/generate` `text`, `/v1/completions` `choices`.
+        # vLLM of Model Garden answers `predictions`, vLLM's own `/generate` `text`, `/v1/completions` `choices`.
         found = answer.get("predictions", answer.get("text"))
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
         if isinstance(found, str) and "predictions" not in answer:
-            found = found.removeprefix(text)  # `/generate` repeats the prompt, always
+            found = found.removeprefix(text)  # `/generate` always repeats the prompt
         reply = _reply(answer if found is None else found, text, self._model.name)
         if not reply.text and found is None and not answer.get("choices"):
-            raise _no_answer(json.dumps(answer).encode())
+            raise invalid_response(json.dumps(answer).encode(), _NO_ANSWER)
         return reply
 
 
@@ -186,7 +177,7 @@ def _text_of(prompt: Prompt) -> str:
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    """As few bytes as possible: an escaped letter takes six, and the request is limited."""
+    """Encodes without escapes, which take six bytes per letter, as the size is limited."""
     try:
         return json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # half an emoji
@@ -194,7 +185,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
 
 
 def _reply(prediction: Any, prompt: str, model: str) -> Reply:
-    """Reads one prediction; what cannot be read is an empty text, as its neighbours may be all right."""
+    """Parses one prediction; an invalid one becomes an empty text, as the others may be valid."""
     usage: Mapping[str, Any] = {}
     reason: Any = None
     text: Any = prediction
@@ -208,7 +199,7 @@ def _reply(prediction: Any, prompt: str, model: str) -> Reply:
             text = choice.get(name) if text is None else text
         if isinstance(text, list) and len(text) == 1:
             text = text[0]
-    # Model Garden's vLLM without `raw_response`.
+    # The vLLM of Model Garden without `raw_response`.
     text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n") if isinstance(text, str) else ""
     return Reply(
         text=text,
@@ -223,29 +214,24 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _count(told: Any, text: str) -> int:
-    """Tokens as the server tells them, else as they are estimated."""
-    if isinstance(told, int | float) and not isinstance(told, bool):
-        return int(told)
+def _count(reported: Any, text: str) -> int:
+    """Returns the reported number of tokens, else an estimate."""
+    if isinstance(reported, int | float) and not isinstance(reported, bool):
+        return int(reported)
     return estimate_tokens(text) if text else 0
 
 
-def _no_answer(content: bytes) -> RequestError:
-    words = content[:500].decode("utf-8", "replace")
-    return RequestError("garbage", f"a 200 that is no answer: {words}", http_status=200)
-
-
 def error_of(model: VertexEndpointModel, http_status: int, retry_after: str | None, text: str) -> RequestError:
-    """Reads an error response."""
+    """Parses an error response."""
     error = chat_error_of(http_status, retry_after, text)
     if http_status == 400 and "through the shared Vertex AI domain" in text:
-        # Every row would meet the same, so it is told as an address where nothing is, which ends the job soon.
+        # Every prompt would fail in the same way; as `not_found` it ends the job early.
         message = f"{error.message.rstrip('.')}. Set `base_url` to https:// and that name."
         return RequestError("not_found", message, http_status=http_status)
     if http_status == 404 or (http_status == 400 and _has_no_model(text)):
         return RequestError(
             "not_found",
-            f"{error.message.rstrip('.')}. {model.endpoint} is not there, or has no model deployed that takes "
+            f"{error.message.rstrip('.')}. {model.endpoint} does not exist, or has no deployed model that accepts "
             f"`request_format` {model.request_format!r}; compare it with `gcloud ai endpoints list`.",
             http_status=http_status,
         )
@@ -253,5 +239,5 @@ def error_of(model: VertexEndpointModel, http_status: int, retry_after: str | No
 
 
 def _has_no_model(text: str) -> bool:
-    """Vertex AI's 400 for an endpoint to which nothing is deployed, which has nobody to send the request to."""
+    """Whether a 400 of Vertex AI reports an endpoint without a deployed model."""
     return "traffic_split" in text or "no deployed model" in text.lower()

@@ -1,4 +1,4 @@
-"""Where requests queue for the governor, and for a place among those under way."""
+"""Queues of requests that wait for the governor, and for a slot among the requests in flight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Admission(Protocol):
-    """A `Governor`, of this process or shared by the machine."""
+    """A `Governor` of this process, or one that the machine shares."""
 
     def admit(self, now: float, tokens: float) -> float:
         """See `Governor.admit`."""
@@ -32,16 +32,16 @@ class _Waiter:
 
 
 class Gate:
-    """Lets requests out in the order of their coming, retries before fresh ones.
+    """Admits requests in the order of their arrival, retries first.
 
     Args:
-        governor: Decides when.
-        clock: Seconds, the same for all processes of the machine.
+        governor: Decides when a request may be sent.
+        clock: Clock in seconds, the same for all processes of the machine.
     """
 
-    #: Other processes share the governor, and a 429 of theirs changes it: ask again after this at the latest.
+    #: Maximum time between two calls of the governor: 429s of other processes change a shared one.
     LONGEST_WAIT_SECONDS = 1.0
-    #: With this much of unused spacing a late event loop makes up for its lateness.
+    #: Unused spacing that a late event loop may catch up.
     SPACING_CREDIT_SECONDS = 0.02
 
     def __init__(self, governor: Admission, clock: Callable[[], float]) -> None:
@@ -50,15 +50,15 @@ class Gate:
         self._retries: deque[_Waiter] = deque()
         self._fresh: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._quickest_seconds = float("inf")
+        self._lowest_latency_seconds = float("inf")
         self._spacing_seconds = 0.0
         self._line = float("-inf")
         self._blocked_since: float | None = None
-        #: Seconds that somebody has waited for the governor so far.
+        #: Time in which requests have waited for the governor so far, in seconds.
         self.waited_seconds = 0.0
 
-    async def pass_through(self, tokens: float, *, is_retry: bool) -> None:
-        """Waits until the request may leave."""
+    async def wait_for_admission(self, tokens: float, *, is_retry: bool) -> None:
+        """Waits until the request may be sent."""
         if (
             self._timer is None
             and not self._retries
@@ -69,33 +69,33 @@ class Gate:
         waiter = _Waiter(tokens, asyncio.get_running_loop().create_future())
         (self._retries if is_retry else self._fresh).append(waiter)
         if self._timer is None:
-            self._let_out()
+            self._release_admitted()
         await waiter.turn
 
-    def answered(self, latency_seconds: float, places: int) -> None:
-        """Learns how far apart requests have to be so that answers do not come all at once.
+    def answered(self, latency_seconds: float, max_in_flight: int) -> None:
+        """Updates the spacing of requests, so that their answers do not arrive all at once.
 
-        Requests sent in one burst come back in one, wait for each other's processing, and leave in a burst again:
-        128 in flight at 200 ms made 430 requests/s of the possible 640 that way, and 550 when spread over the
-        quickest latency seen (on two busy cores).
+        Answers to a burst of requests arrive as a burst, wait for each other's processing, and cause the next
+        burst: 128 in flight at 200 ms gave 430 requests/s of the possible 640, and 550 when spread over the lowest
+        measured latency (on two busy cores).
         """
-        self._quickest_seconds = min(self._quickest_seconds * 1.01, latency_seconds)
-        self._spacing_seconds = self._quickest_seconds / places / 1.05
+        self._lowest_latency_seconds = min(self._lowest_latency_seconds * 1.01, latency_seconds)
+        self._spacing_seconds = self._lowest_latency_seconds / max_in_flight / 1.05
 
     def rejected(self, retry_after_seconds: float | None) -> float:
-        """Passes a 429 on; returns the seconds of the hold."""
+        """Reports a 429 to the governor; returns the duration of the hold, in seconds."""
         return self.governor.rejected(self._clock(), retry_after_seconds, random.random())
 
-    def dismiss(self) -> None:
-        """Lets everybody go at once, admitted or not: nothing will be sent any more."""
+    def release_all(self) -> None:
+        """Releases all waiting requests, admitted or not: nothing is sent any more."""
         for waiter in (*self._retries, *self._fresh):
             if not waiter.turn.done():
                 waiter.turn.set_result(None)
         self._retries.clear()
         self._fresh.clear()
 
-    def _let_out(self) -> None:
-        """Lets out everybody whose time has come, then sleeps until the next one's."""
+    def _release_admitted(self) -> None:
+        """Releases the requests that are admitted now, and schedules the next release."""
         now, self._timer = self._clock(), None
         if self._blocked_since is not None:
             self.waited_seconds += now - self._blocked_since
@@ -103,13 +103,13 @@ class Gate:
         while queue := self._retries or self._fresh:
             if not queue[0].turn.done():
                 if (wait := self._wait(now, queue[0].tokens)) > 0:
-                    self._timer = asyncio.get_running_loop().call_later(wait, self._let_out)
+                    self._timer = asyncio.get_running_loop().call_later(wait, self._release_admitted)
                     return
                 queue[0].turn.set_result(None)
             queue.popleft()
 
     def _wait(self, now: float, tokens: float) -> float:
-        """Lets one request out and returns 0, or the seconds after which to ask again."""
+        """Admits one request and returns 0, or returns the seconds after which to try again."""
         line = max(self._line, now - self.SPACING_CREDIT_SECONDS)
         if line > now:
             return line - now
@@ -121,10 +121,10 @@ class Gate:
 
 
 class Slots:
-    """Places among the requests under way; their number may change at any time.
+    """Slots for requests in flight; their number may change at any time.
 
     Args:
-        limit: Read each time a place is asked for.
+        limit: Returns the number of slots; called for each request.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -133,7 +133,7 @@ class Slots:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def __aenter__(self) -> None:
-        """Waits for a place and takes it."""
+        """Waits for a free slot and takes it."""
         while self._taken >= self._limit():
             turn = asyncio.get_running_loop().create_future()
             self._queue.append(turn)
@@ -141,7 +141,7 @@ class Slots:
         self._taken += 1
 
     async def __aexit__(self, *_: object) -> None:
-        """Gives the place back."""
+        """Releases the slot."""
         self._taken -= 1
         self._wake()
 

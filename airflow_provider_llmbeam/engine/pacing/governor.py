@@ -1,10 +1,10 @@
-"""pace: when the next request may leave. Pure arithmetic on a clock that the caller reads.
+"""pace: decides when the next request may be sent. Pure arithmetic; the caller reads the clock.
 
-One number is controlled: the share of the quota that this machine takes. It starts at 1 / `expected_workers`,
-falls when the server answers 429 and grows again while it does not. Machines that share a quota and cannot talk to
-each other find their shares this way. Between two 429s the server let through what it had to give: where the
-second follows closely, the share falls to that. Without a known quota the same law controls the rate itself, which
-is learned from the first 429.
+One number is controlled: the share of the quota that this machine uses. It starts at 1 / `expected_workers`,
+decreases when the server answers 429 and increases while it does not. Machines that share a quota and cannot
+communicate find their shares this way. Between two 429s the server has admitted what it could: if the second
+follows closely, the share falls to that. Without a known quota the same law controls the rate itself, which is
+learned from the first 429.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class GovernorState:
-    """All that a governor remembers; every field a float, so that it fits a shared file.
+    """State of a governor; every field is a float, so that it fits a shared file. Times are of the caller's clock.
 
     Attributes:
-        share: Of the quota, or of `learned_rps`.
-        usual_share: Smoothed share at which 429s came: well below it there was room lately.
-        learned_rps: Requests per second learned from 429s where no quota is known; 0 before the first.
-        is_probing: 1 until the first 429, then 0.
-        grown_at: When `share` was last updated; negative before the first request.
-        cut_at: When `share` was last cut; before the first cut, the start.
-        held_until: Nobody leaves before this.
-        request_line: When the next request may leave.
-        tokens: Tokens that may be spent now; negative is debt.
-        tokens_at: When `tokens` was last updated.
-        sent: Requests since `cut_at` that were not rejected.
-        sent_tokens: Theirs.
-        blind_holds: 429s without advice since the last answer.
+        share: Share of the quota, or of `learned_rps`.
+        usual_share: Smoothed share at which 429s were received: well below it there was headroom lately.
+        learned_rps: Requests per second learned from 429s without a known quota; 0 before the first.
+        is_probing: 1 before the first 429, then 0.
+        grown_at: Time of the last update of `share`; negative before the first request.
+        cut_at: Time of the last cut of `share`; the start, before the first cut.
+        held_until: End of the current hold, before which nothing is sent.
+        request_line: Earliest time of the next request.
+        tokens: Tokens available now; negative is debt.
+        tokens_at: Time of the last update of `tokens`.
+        sent: Number of requests since `cut_at` that were not rejected.
+        sent_tokens: Tokens of these requests.
+        blind_holds: Number of 429s without a retry delay since the last answer.
     """
 
     share: float = 0.0
@@ -52,55 +52,56 @@ class Governor:
     """Admits requests.
 
     Args:
-        requests_per_minute: The whole quota; `None` when unknown.
-        tokens_per_minute: Likewise, input and output together.
-        expected_workers: Machines that share it. Too many is safer than too few: simulated over an hour at 600
-            requests per minute and 4 machines, a right guess gives 0.5 % 429s, four times too few 1.4 %, four
-            times too many 0.1 %, all at 99.7 % of the quota or more.
-        state: To go on from.
+        requests_per_minute: The whole quota of requests; `None` if unknown.
+        tokens_per_minute: The whole quota of tokens, input and output together; `None` if unknown.
+        expected_workers: Number of machines that share the quota. Too many is safer than too few: simulated over
+            an hour at 600 requests per minute and 4 machines, the right number gives 0.5 % 429s, four times too
+            few 1.4 %, four times too many 0.1 %, all at 99.7 % of the quota or more.
+        state: Initial state.
     """
 
-    #: A wait shorter than a clock can tell is none: added to the time it might change nothing.
+    #: Shorter waits count as none: added to the time of the clock they might not change it.
     CLOCK_SECONDS = 1e-6
-    #: Unused requests are kept this long, to make up for a late event loop; more would be a burst.
+    #: Time for which unused requests are kept, to compensate for a late event loop; more would be a burst.
     REQUEST_CREDIT_SECONDS = 0.25
-    #: Unused tokens are kept this long. A prompt may leave when that much of it is there, up to this much: a
-    #: server whose own bucket holds 2 s then always has room for it.
+    #: Time for which unused tokens are kept. A longer prompt is admitted when so many tokens are available: a
+    #: server whose own bucket holds 2 s always has room for it.
     TOKEN_CREDIT_SECONDS = 1.0
-    #: A cut leaves this much of the share.
+    #: Factor of the share per cut.
     CUT = 0.92
-    #: How many cuts a 429 is worth, at least and at most; what was let through since the last one decides, if that
-    #: was enough. At most two if it comes alone, as that mean is out of date (with eight, 4 machines told 16 fell
-    #: to 92 % of the quota); up to eight if it follows closely.
+    #: Minimum and maximum number of cuts per 429; the rate admitted since the last one decides, if it is known.
+    #: At most two for an isolated 429, as that mean is out of date (with eight, 4 machines with `expected_workers`
+    #: 16 fell to 92 % of the quota); up to eight if it follows closely.
     CUTS, CLOSE_CUTS = (1, 2), (2, 8)
     CLOSE_CUTS_SECONDS, MEASURED_SENDS = 15.0, 4.0
-    #: 429s within this time of a cut are the same overload, unless so many requests were let through meanwhile:
+    #: 429s within this time of a cut belong to the same overload, unless so many requests were admitted meanwhile:
     #: 0.5 % 429s instead of 1.8 % where a quota of 50 requests a second steps up and down.
     CUT_SECONDS, OVERLOAD_SENDS = 2.0, 8.0
-    #: Weight of a new cut in the usual share, and of one that follows closely: what comes in series soon passes.
+    #: Weight of a new cut in the usual share, and of one that follows closely, as a series of 429s soon passes.
     SMOOTHING, CLOSE_SMOOTHING = 0.5, 0.05
-    #: In a probe period growth undoes a cut, so that one 429 is expected per so many requests: 0.3 % of them.
+    #: Growth undoes a cut within a probe period, so that one 429 is expected per so many requests: 0.3 %.
     SENDS_PER_PROBE = 300.0
     SHORTEST_PROBE_SECONDS, LONGEST_PROBE_SECONDS = 5.0, 600.0
-    #: After so many probe periods without a 429 there is more to have: the share doubles in so many, or a minute;
-    #: sooner two cuts or more below the usual share. Refused: that everywhere (4 machines told 1: 2.6 % 429s).
+    #: (probe periods without a 429 after which there is headroom, periods in which the share then doubles, at most
+    #: a minute); the second pair applies two cuts or more below the usual share. Refused: that pair everywhere
+    #: (4 machines with `expected_workers` 1: 2.6 % 429s).
     RECLAIM, RECLAIM_OF_USUAL, RECLAIM_DOUBLES_SECONDS = (1.3, 2.0), (1.0, 0.3), 60.0
-    #: Time without requests is no sign of room: growth is for so much of it at most.
+    #: Maximum time of growth without requests, as a pause is no evidence of headroom.
     LONGEST_GROWTH_SECONDS = 60.0
-    #: Before the first 429, beyond the share hoped for.
+    #: Doubling time before the first 429.
     PROBING_DOUBLES_SECONDS = 120.0
-    #: Where no quota is known, the rate begins here and doubles until a 429: slow enough that few are under way
-    #: when an unknown limit is met (30 of the first 130 requests were rejected at 1,000 a second), and a second
-    #: or two short of all that one event loop carries.
+    #: Without a known quota the rate starts here and doubles until a 429: slow enough that few requests are in
+    #: flight when the limit is reached (30 of the first 130 were rejected at 1,000 a second), and one or two
+    #: doublings below what one event loop can send.
     UNKNOWN_RPS = 250.0
     UNKNOWN_DOUBLES_SECONDS = 2.0
     LARGEST_SHARE = 1e4
-    #: A rate learned from fewer requests says little: it goes on doubling until it is learned from more.
+    #: Minimum number of requests for a learned rate; one learned from fewer continues to double.
     INFORMED_SENDS, INFORMED_AGAIN_SENDS = 20.0, 5.0
-    #: A 429 without advice: the first hold, doubled with each further one until an answer arrives.
+    #: First hold after a 429 without a retry delay, doubled with each further one until an answer arrives.
     FIRST_HOLD_SECONDS = 0.3
     LONGEST_BLIND_HOLD_SECONDS = 60.0
-    #: However long the server says; a quota of the day is recognised elsewhere.
+    #: Maximum hold, whatever the server asks for; daily quotas are recognised by the backends.
     LONGEST_HOLD_SECONDS = 600.0
 
     def __init__(
@@ -119,14 +120,14 @@ class Governor:
         self.state = state or GovernorState(share=share, usual_share=share)
 
     def admit(self, now: float, tokens: float) -> float:
-        """Asks whether a request may leave now, and counts it if so.
+        """Admits a request now, or returns how long to wait.
 
         Args:
-            now: The clock, seconds.
-            tokens: Input and expected output of the request.
+            now: Time of the clock, in seconds.
+            tokens: Input and expected output tokens of the request.
 
         Returns:
-            0 when the request may leave; else seconds after which to ask again.
+            0 if the request is admitted, and counted; else the seconds after which to try again.
         """
         state = self.state
         if (held := state.held_until - now) > self.CLOCK_SECONDS:
@@ -144,12 +145,12 @@ class Governor:
         return 0.0
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
-        """Corrects a reservation once the usage is known: unused tokens are free again.
+        """Corrects a reservation once the usage is known: unused tokens are released.
 
         Args:
-            reserved_tokens: As given to `admit`.
-            used_tokens: As billed.
-            is_answered: The server answered, so a 429 to come is a new overload.
+            reserved_tokens: Tokens given to `admit`.
+            used_tokens: Billed tokens.
+            is_answered: Whether the server answered, so that the next 429 is a new overload.
         """
         self.state.tokens += reserved_tokens - used_tokens
         self.state.sent_tokens -= reserved_tokens - used_tokens
@@ -157,15 +158,15 @@ class Governor:
             self.state.blind_holds = 0.0
 
     def rejected(self, now: float, retry_after_seconds: float | None, chance: float = 0.0) -> float:
-        """Takes note of a 429: everybody waits, and the share is cut once per overload.
+        """Records a 429: all requests are held, and the share is cut once per overload.
 
         Args:
-            now: The clock, seconds.
-            retry_after_seconds: What the server advised, or `None`.
-            chance: Uniform in [0, 1): spreads machines that were rejected together over one gap.
+            now: Time of the clock, in seconds.
+            retry_after_seconds: Retry delay of the server, or `None`.
+            chance: Random number, uniform in [0, 1), which spreads machines that were rejected together.
 
         Returns:
-            Seconds of the hold.
+            Duration of the hold, in seconds.
         """
         state = self.state
         self._grow(now)
@@ -183,7 +184,7 @@ class Governor:
         state = self.state
         seconds: float = self.FIRST_HOLD_SECONDS * 2.0 ** min(state.blind_holds, 10.0)
         if state.held_until <= state.grown_at:
-            state.blind_holds += 1  # those that were under way when the hold began are no further sign
+            state.blind_holds += 1  # requests in flight when the hold began are no further evidence
         return min(self.LONGEST_BLIND_HOLD_SECONDS, seconds)
 
     def _cut(self, now: float, advice_seconds: float) -> None:
@@ -200,7 +201,7 @@ class Governor:
         state.sent, state.sent_tokens, state.cut_at = 0.0, 0.0, now
 
     def _let_through_share(self, now: float) -> float:
-        """What was let through since the last cut, of the known quota; infinite where nothing can be said."""
+        """Returns the share of the known quota that was admitted since the last cut; infinite if not measured."""
         state = self.state
         if not self._is_known or state.sent < self.MEASURED_SENDS:
             return math.inf
@@ -209,7 +210,7 @@ class Governor:
         return max(requests, tokens) / max(1e-3, now - state.cut_at)
 
     def _learn(self, now: float, advice_seconds: float) -> None:
-        """What was let through since the last overload, over the time until the next is let through."""
+        """Learns the rate: requests admitted since the last overload, over the time until the next is admitted."""
         state = self.state
         is_informed = state.sent >= (self.INFORMED_AGAIN_SENDS if state.learned_rps else self.INFORMED_SENDS)
         measured = max(1.0, state.sent) / max(1e-3, now + advice_seconds - state.cut_at)

@@ -1,4 +1,4 @@
-"""One governor per machine: its state in a file that every worker process locks for a moment."""
+"""One governor per machine, with its state in a file that each worker process locks for every call."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorSt
 _FIELDS = tuple(field.name for field in dataclasses.fields(GovernorState))
 _RECORD = struct.Struct(f"{len(_FIELDS)}d")
 _values = operator.attrgetter(*_FIELDS)
-#: A state that nobody used for this long says nothing about the server any more.
+#: Age after which an unused state is discarded.
 _OUTDATED_SECONDS = 600.0
 
 
 class SharedGovernor:
-    """A `Governor` whose state all processes of this machine share, without a server among them.
+    """A `Governor` whose state is shared by all processes of this machine, without a server.
 
-    A lock and two small file operations cost 6 µs per call (measured); a lock ends with its process, so a kill -9
-    leaves nothing behind that others wait for. Refused: Beam's `MultiProcessShared`, whose server dies with the
-    process that started it, and to which each call is a round trip.
+    A lock and two small file operations take 6 µs per call (measured); a lock ends with its process, so that a
+    kill -9 blocks no other process. Refused: `MultiProcessShared` of Beam, whose server ends with the process that
+    started it, and for which each call is a round trip.
 
     Args:
-        governor: Decides; its own state is replaced by the shared one at each call.
-        path: The file; made where it does not exist.
+        governor: The governor; its state is replaced by the shared one at each call.
+        path: The file, created if it does not exist.
 
     Raises:
-        OSError: It cannot be made here, or its directory is another user's.
+        OSError: The file cannot be created, or its directory belongs to another user.
     """
 
     def __init__(self, governor: Governor, path: Path) -> None:
@@ -42,7 +42,7 @@ class SharedGovernor:
         self._fresh = dataclasses.replace(governor.state)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.parent.stat().st_uid != os.getuid():
-            raise PermissionError(f"{path.parent} is another user's")
+            raise PermissionError(f"{path.parent} belongs to another user")
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def admit(self, now: float, tokens: float) -> float:
@@ -61,7 +61,7 @@ class SharedGovernor:
             return self._governor.rejected(now, retry_after_seconds, chance)
 
     def close(self) -> None:
-        """Closes the file; the state stays for the others."""
+        """Closes the file; the state is kept for other processes."""
         os.close(self._file)
 
     @contextmanager
@@ -79,14 +79,14 @@ class SharedGovernor:
         if len(record) < _RECORD.size:
             return dataclasses.replace(self._fresh)
         state = GovernorState(*_RECORD.unpack(record))
-        # A clock that is far behind the state is another boot's; a little, and another process came first.
+        # A clock that is far behind the state means a reboot; a small difference, that another process was faster.
         if now is not None and abs(now - state.grown_at) > _OUTDATED_SECONDS:
             return dataclasses.replace(self._fresh)
         return state
 
 
 def shared_path(*identity: object) -> Path:
-    """Where the state for a server and its limits is kept, for this user."""
-    # With the record's shape: another version of this package beside this one keeps a state of its own.
+    """Returns the path of the state for a server and its limits, for this user."""
+    # The layout is part of the name, so that another version of this package uses another file.
     digest = hashlib.sha256(repr((_RECORD.format, identity)).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir(), f"llmbeam-{os.getuid()}", f"governor-{digest}")

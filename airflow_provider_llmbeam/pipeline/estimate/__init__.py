@@ -1,1 +1,1 @@
-"""What a job will take, before it runs: a sample of its source and of its answers, and a projection."""
+"""The estimate of a job: a sample of its source and answers, a projection, and the comparison with the run."""

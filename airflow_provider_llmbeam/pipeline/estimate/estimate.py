@@ -1,4 +1,4 @@
-"""What a job will take, before it runs."""
+"""The estimate of a job: its figures, their text, and its file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import LimitedBy
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 
 
 class _Part(BaseModel):
@@ -21,14 +21,14 @@ class _Part(BaseModel):
 
 
 class SampleUsage(_Part):
-    """What the estimate itself has asked the model. The answers are in the job's journal: the job has them.
+    """Requests of the estimate itself. Their answers are in the journal, and the job reuses them.
 
     Attributes:
-        requests: Prompts sent now; those that an earlier estimate, or try, has sent are not.
-        failed: Of them, those without an answer.
-        input_tokens: Billed for them.
-        output_tokens: Billed for them.
-        cost_usd: At the price of the estimate.
+        requests: Number of prompts sent now, without those that an earlier estimate or run has sent.
+        failed: Number of these prompts without an answer.
+        input_tokens: Billed input tokens.
+        output_tokens: Billed output tokens.
+        cost_usd: Cost in US dollars, at the price of the estimate.
     """
 
     requests: int
@@ -39,35 +39,36 @@ class SampleUsage(_Part):
 
 
 class Estimate(_Part):
-    """A forecast of a job. `rows` = `requests` + `duplicates` + `resumed` + `dead`.
+    """The estimate of a job. `rows` = `requests` + `duplicates` + `resumed` + `dead`.
 
     Attributes:
-        name: Of the job.
-        model: Type and name.
-        made_at: Unix time.
-        rows: In the source.
-        requests: Prompts that the job has still to send.
-        duplicates: Rows that get the answer of an equal prompt.
-        resumed: Rows whose answer is in the journal, those of this estimate's own sample included.
-        dead: Rows that become no request: no row, no key, or no prompt.
-        is_sampled: Whether a part of the source was read, and stands for all of it. Equal prompts are then found
-            within that part alone, so there may be fewer requests.
-        input_tokens: That `requests` will be billed.
-        output_tokens: Likewise, thoughts included.
-        output_is_upper_bound: Nothing is known of the answers, and each may be as long as
+        version: Version of this format.
+        name: Name of the job.
+        model: Type and name of the model.
+        made_at: Unix time of the estimate.
+        rows: Number of rows in the source.
+        requests: Number of prompts that the job will send.
+        duplicates: Number of rows that share the answer of an equal prompt.
+        resumed: Number of rows with an answer in the journal, including those of this estimate.
+        dead: Number of rows for the dead letter: invalid lines, missing keys or template errors.
+        is_sampled: Whether only a part of the source was read. Equal prompts are then found only within that part,
+            so there may be fewer requests.
+        input_tokens: Input tokens that will be billed for `requests`.
+        output_tokens: Output tokens that will be billed for `requests`, thoughts included.
+        output_is_upper_bound: Whether no answer is known, so that each is assumed as long as
             `generation.max_output_tokens` allows.
-        error_ratio: Half of the 95 % interval of input and output tokens, over them; `None` where fewer than two
-            prompts were asked.
-        cost_usd: Of these tokens; `None` where no price is known.
-        cost_usd_range: Its 95 % interval, or from no answer to the longest ones.
+        error_ratio: Half of the 95 % interval of the tokens, relative to them; `None` if fewer than two prompts
+            were sent.
+        cost_usd: Cost of these tokens, in US dollars; `None` if no price is known.
+        cost_usd_range: 95 % interval of the cost, or the costs without output and with the longest output.
         exceeds_budget: Whether `cost_usd` is above `limits.budget_usd`.
-        duration_seconds: Until the last answer, start-up included, if the quota is the job's alone; `None` where
-            neither a quota nor the latency is known.
-        limited_by: What the requests wait for most.
-        latency_seconds: Of an answer, on average.
-        asked: What the estimate cost.
-        price: That was taken.
-        demand: For whoever chooses a machine.
+        duration_seconds: Duration until the last answer, in seconds, including the start, if no other job uses the
+            quota; `None` if neither a quota nor the latency is known.
+        limited_by: The limit that determines the duration.
+        latency_seconds: Mean latency of an answer, in seconds.
+        asked: Usage of the estimate itself.
+        price: Price that was used.
+        demand: Demand of the job, for a quota sensor.
     """
 
     version: int = 1
@@ -95,7 +96,7 @@ class Estimate(_Part):
     demand: Demand
 
     def lines(self) -> Iterator[str]:
-        """Says it to people."""
+        """Yields the estimate as lines of text."""
         about = "about " if self.is_sampled else ""
         yield (
             f"Rows      {about}{self.rows:,} = {self.requests:,} requests + {self.duplicates:,} duplicate + "
@@ -133,17 +134,21 @@ class Estimate(_Part):
             return "not known: neither a quota (`limits`) nor the model's latency is"
         seconds = round(self.duration_seconds)
         hours, minutes = divmod(round(seconds / 60), 60)
-        said = (
+        duration = (
             f"{hours} h {minutes:02} min"
             if hours
             else f"{seconds / 60:.1f} min"
             if seconds > 99
             else f"{seconds} s"
         )
-        return said if self.limited_by is None else f"{said}, as {_WAITS[self.limited_by]} allows no more"
+        return (
+            duration
+            if self.limited_by is None
+            else f"{duration}, as {_LIMIT_FIELDS[self.limited_by]} allows no more"
+        )
 
 
-_WAITS = {
+_LIMIT_FIELDS = {
     "requests_per_minute": "`limits.requests_per_minute`",
     "tokens_per_minute": "`limits.tokens_per_minute`",
     "in_flight": "`limits.max_in_flight`",
@@ -151,28 +156,28 @@ _WAITS = {
 
 
 def usd(amount: float) -> str:
-    """Writes an amount as people do, small ones with two digits that count."""
+    """Formats an amount; small ones with two significant digits."""
     return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${float(f'{amount:.2g}'):.10f}".rstrip("0")
 
 
 def estimate_uri(spec: JobSpec) -> str:
-    """Where the estimate of a job is."""
+    """Returns the address of the estimate of a job."""
     return f"{spec.output_uri}estimate.json"
 
 
 def write_estimate(spec: JobSpec, estimate: Estimate) -> None:
-    """Writes the estimate beside the report, in the place of a former one: aside, then moved in."""
-    aside, uri = f"{spec.staging_uri}estimate.json", estimate_uri(spec)
-    with FileSystems.create(aside, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+    """Writes the estimate beside the report, replacing an existing one atomically."""
+    staged, uri = f"{spec.staging_uri}estimate.json", estimate_uri(spec)
+    with FileSystems.create(staged, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         file.write(estimate.model_dump_json(indent=2).encode())
-    move_in({aside: uri})
+    move_in({staged: uri})
 
 
 def read_estimate(spec: JobSpec) -> Estimate | None:
-    """Reads the estimate of a job; `None` where none was made.
+    """Reads the estimate of a job; `None` if there is none.
 
     Raises:
-        ValueError: It is torn, or that of another job.
+        ValueError: The file is incomplete, or of another job.
     """
     uri = estimate_uri(spec)
     if not FileSystems.exists(uri):

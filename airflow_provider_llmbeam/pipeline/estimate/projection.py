@@ -1,4 +1,4 @@
-"""From some answers to all of them: tokens with an interval, and time. Pure."""
+"""Projection from a sample to all prompts: tokens with an interval, and time. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.spec.limits import Limits
 
 LimitedBy = Literal["requests_per_minute", "tokens_per_minute", "in_flight"]
 
-#: With fewer answers than this a line through them says more of them than of the others.
+#: Minimum number of answers for a linear fit; with fewer it overfits.
 _ENOUGH_FOR_A_LINE = 8
 #: Student's t, 97.5 %, by degrees of freedom; beyond it `_t` is exact to 0.1 %.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -19,12 +19,12 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 @dataclass(frozen=True, slots=True)
 class SampleObservation:
-    """What one prompt was billed.
+    """Billed tokens of one prompt of the sample.
 
     Attributes:
-        estimated_tokens: Of the input, before.
-        input_tokens: As billed.
-        output_tokens: As billed.
+        estimated_tokens: Estimated input tokens.
+        input_tokens: Billed input tokens.
+        output_tokens: Billed output tokens.
     """
 
     estimated_tokens: int
@@ -34,11 +34,11 @@ class SampleObservation:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What prompts will be billed that nobody has asked yet.
+    """Projected tokens of the prompts that are not sent yet.
 
     Attributes:
-        input_tokens: Of all of them.
-        output_tokens: Of all of them.
+        input_tokens: Input tokens of all these prompts.
+        output_tokens: Output tokens of all these prompts.
     """
 
     input_tokens: float
@@ -48,7 +48,7 @@ class Projection:
     _spread_ratio: float
 
     def half_width(self, input_weight: float = 1.0, output_weight: float = 1.0) -> float | None:
-        """Half of the 95 % interval of the weighted sum of input and output tokens; `None` from one answer."""
+        """Returns half of the 95 % interval of the weighted sum of tokens; `None` with a single answer."""
         if self._factor is None:
             return None
         squares = sum((input_weight * read + output_weight * said) ** 2 for read, said in self._residuals)
@@ -57,7 +57,7 @@ class Projection:
 
 
 def spread_over(ordered: Sequence[str], count: int) -> list[str]:
-    """Picks `count` of them, or all if there are no more, at equal distances from the first to the last."""
+    """Selects at most `count` items at equal distances."""
     count = min(count, len(ordered))
     return [ordered[int((number + 0.5) * len(ordered) / count)] for number in range(count)]
 
@@ -65,18 +65,18 @@ def spread_over(ordered: Sequence[str], count: int) -> list[str]:
 def project(
     found: Sequence[SampleObservation], requests: float, tokens: float, spread_ratio: float = 0.0
 ) -> Projection:
-    """Forecasts the bill of prompts from that of a sample of them.
+    """Projects the tokens of the remaining prompts from a sample.
 
-    Input and output are each a line over the estimated tokens, by least squares, at the mean of the prompts: what
-    every request has (a template, a schema, a label as the answer) and what grows with the text (the text itself,
-    a translation) then count apart. Of few answers, or of prompts of one length, it is input per estimated token
-    and output per request.
+    Input and output are each fitted by least squares as a line over the estimated tokens, which separates the part
+    of every request (a template, a schema, a label as the answer) from the part that grows with the text (the text
+    itself, a translation). With few answers, or prompts of one length, input per estimated token and output per
+    request are used.
 
     Args:
-        found: Of the sample; at least one.
-        requests: Prompts that are not asked yet.
+        found: Observations of the sample; at least one.
+        requests: Number of prompts that are not sent yet.
         tokens: Their estimated input tokens.
-        spread_ratio: Standard error of these two over them, where they are known of a part of the source alone.
+        spread_ratio: Relative standard error of these two numbers, if only a part of the source was read.
     """
     count = len(found)
     if not requests:
@@ -98,7 +98,7 @@ def project(
         for one in found
     )
     freedom = count - 2 if is_line else count - 1
-    # Of the mean, of the prompts themselves around it, and of the slope.
+    # Variance of the mean, of the prompts around it, and of the slope.
     parts = 1 / count + 1 / requests + (distance**2 / squares if is_line else 0.0)
     return Projection(
         input_tokens=requests * max(mean_input + input_slope * distance, 0.0),
@@ -123,17 +123,17 @@ def _t(freedom: int) -> float:
 def sending_seconds(
     requests: float, tokens: float, limits: Limits, workers: int, latency_seconds: float | None
 ) -> tuple[float | None, LimitedBy | None]:
-    """Forecasts how long requests take at the limits, and which of these it is that they wait for.
+    """Projects the duration of requests at the limits, and the limit that determines it.
 
     Args:
-        requests: To send.
-        tokens: Input and output of all of them.
-        limits: Of the job.
-        workers: Processes, each with `limits.max_in_flight` requests under way.
-        latency_seconds: Of one answer; `None` is not known.
+        requests: Number of requests.
+        tokens: Input and output tokens of all requests.
+        limits: Limits of the job.
+        workers: Number of processes, each with `limits.max_in_flight` concurrent requests.
+        latency_seconds: Mean latency of an answer, in seconds; `None` if not known.
 
     Returns:
-        `None` twice where no limit is known.
+        The duration in seconds and the limit; both `None` if no limit is known.
     """
     found: list[tuple[float, LimitedBy]] = []
     if limits.requests_per_minute is not None:
@@ -141,7 +141,7 @@ def sending_seconds(
     if limits.tokens_per_minute is not None:
         found.append((60 * tokens / (limits.tokens_per_minute * limits.share_ratio), "tokens_per_minute"))
     if latency_seconds is not None:
-        # What is under way at once is answered at once: the last round is a whole one.
+        # Concurrent requests end together: the last round counts as a whole one.
         rounds = requests / min(limits.max_in_flight * workers, max(requests, 1))
         found.append((rounds * latency_seconds, "in_flight"))
     return max(found, key=lambda one: one[0], default=(None, None))

@@ -1,4 +1,4 @@
-"""Makes the estimate of a job: reads its source, asks the model a few of its prompts, and reckons up the rest."""
+"""Makes the estimate of a job: reads its source, sends a sample of its prompts, and projects the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from statistics import fmean
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, NothingAnsweredError
-from airflow_provider_llmbeam.pipeline.build import handler_of
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage, estimate_uri, write_estimate
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
@@ -20,43 +19,49 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
     sending_seconds,
     spread_over,
 )
-from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, survey
+from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
+from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries, oldest_useful_at
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.price import Price, price_of
+from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.runner.workers import workers_of
 
 _log = logging.getLogger("llmbeam")
 
-#: Prompts that are asked where nobody says how many.
-ASK_ROWS = 32
-#: Until the first request: of a job in a process (measured: 1.6 s), and on Dataflow (2 to 4 min, see
-#: docs/dataflow.md).
+#: Default number of prompts of the sample.
+SAMPLE_SIZE = 32
+#: Time from the start of a job to its first request, in a process (measured: 1.6 s) and on Dataflow (2 to 4 min,
+#: see docs/dataflow.md).
 START_SECONDS, DATAFLOW_START_SECONDS = 2.0, 180.0
 
 
-def make_estimate(spec: JobSpec, ask_rows: int = ASK_ROWS, max_bytes: int = MAX_BYTES) -> Estimate:
-    """Estimates a job and writes that beside its report; nothing goes to the sink.
+def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int = MAX_BYTES) -> Estimate:
+    """Estimates a job and writes the estimate beside its report; nothing is written to the sink.
 
-    The prompts that are asked are spread over all lengths, with the limits of the job; their answers go into its
-    journal, so that the job does not ask them again. Those that an earlier estimate or try has asked are not asked
-    again either.
+    The prompts of the sample are spread over all lengths and sent with the limits of the job. Their answers are
+    stored in its journal, so that the job does not send them again; prompts that an earlier estimate or run has
+    sent are not sent again either.
 
     Args:
         spec: The job.
-        ask_rows: Prompts to ask; 0 asks none, and the output is then as long as it may be.
-        max_bytes: A larger source is read in portions, and they stand for the rest.
+        sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
+            output.
+        max_bytes: A larger source is sampled.
 
     Raises:
-        JobSpecError: There is nothing to read, or no row becomes a prompt; nothing was sent.
+        JobSpecError: The source is empty, or no row becomes a prompt; nothing was sent.
         NothingAnsweredError: The model answered none of the prompts.
     """
-    found = survey(spec, max_bytes)
+    found = sample_source(spec, max_bytes)
     if not found.tokens:
-        why = f" {found.dead:,} of {found.rows:,} rows become no prompt, e.g.: {found.words}" if found.rows else ""
-        raise JobSpecError(f"Job {spec.name!r} has no row to ask about.{why} Nothing was sent or billed.")
+        why = (
+            f" {found.failed:,} of {found.rows:,} rows become no prompt, e.g.: {found.first_message}"
+            if found.rows
+            else ""
+        )
+        raise JobSpecError(f"Job {spec.name!r} has no row to send.{why} Nothing was sent or billed.")
     oldest_at = oldest_useful_at(spec, time.time())
     known, recorded = {}, 0
     for entry in journal_entries(spec, oldest_at):
@@ -64,47 +69,47 @@ def make_estimate(spec: JobSpec, ask_rows: int = ASK_ROWS, max_bytes: int = MAX_
         if entry.fingerprint in found.tokens:
             known[entry.fingerprint] = entry.completion
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
-    picked = spread_over(by_length, ask_rows) or [each for each in by_length if each in known]
-    outcomes = _ask(spec, oldest_at, {each: found.candidates[each] for each in picked if each not in known})
+    picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
+    outcomes = _send(spec, oldest_at, {each: found.candidates[each] for each in picked if each not in known})
     answered = {each: outcome for each, outcome in outcomes.items() if isinstance(outcome, Completion)}
     sample = {each: known.get(each) or outcomes[each] for each in picked}
-    # A prompt that the model refuses is one of the prompts: the job will meet as many.
-    seen = [(found.tokens[each], outcome) for each, outcome in sample.items()]
+    # Failed prompts are part of the sample: the job will have the same share of them.
+    observed = [(found.tokens[each], outcome) for each, outcome in sample.items()]
     price = price_of(spec.model, spec.limits.price)
-    asked = _asked(list(outcomes.values()), price)
+    asked = _usage(list(outcomes.values()), price)
     if picked and not any(isinstance(outcome, Completion) for outcome in sample.values()):
-        _refuse(spec, outcomes, asked)
-    # The journal has no more answers than it has, however small the part of the source that was read.
+        _raise_nothing_answered(spec, outcomes, asked)
+    # The journal has a fixed number of answers, however small the sample of the source.
     known_scale = min(found.scale, recorded / len(known)) if known else found.scale
     weights = dict.fromkeys(known, known_scale) | dict.fromkeys(answered, 1.0)
-    estimate = _reckoned(spec, found, weights, seen, asked, price)
+    estimate = _estimated(spec, found, weights, observed, asked, price)
     _save(spec, estimate)
     for line in estimate.lines():
         _log.info("%s", line)
     if estimate.exceeds_budget:
         _log.warning(
-            "The job costs more than `limits.budget_usd` (%.2f) allows: it would end before its last row, and a "
-            "clear would go on from there.",
+            "The job costs more than `limits.budget_usd` (%.2f) allows: it would fail before its last row, and a "
+            "clear would continue from there.",
             spec.limits.budget_usd,
         )
     return estimate
 
 
-def _ask(spec: JobSpec, oldest_at: float, prompts: Mapping[str, Prompt]) -> dict[str, Outcome]:
-    """Asks the model, as the job will, and into its journal."""
+def _send(spec: JobSpec, oldest_at: float, prompts: Mapping[str, Prompt]) -> dict[str, Outcome]:
+    """Sends prompts as the job does, with its journal."""
     if not prompts:
         return {}
     requests = [Request(fingerprint, (), prompt) for fingerprint, prompt in prompts.items()]
-    handler = handler_of(spec, oldest_at)
+    handler = handler_of_job(spec, oldest_at)
     try:
         results = handler.run_inference(requests, handler.load_model())
     except LLMBeamError:
         raise
     except Exception as error:
         raise JobFailedError(
-            f"The {len(requests)} prompts of job {spec.name!r} could not all be asked, or not be recorded: "
-            f"{type(error).__name__}: {error} What was sent may be billed. The answers so far are in "
-            f"{spec.journal_uri!r}; another estimate, or the job, asks only for the rest."
+            f"The {len(requests)} prompts of job {spec.name!r} could not all be sent or recorded: "
+            f"{type(error).__name__}: {error} Sent requests may be billed. The answers so far are in "
+            f"{spec.journal_uri!r}; another estimate, or the job, sends only the rest."
         ) from error
     return {result.example.fingerprint: result.inference for result in results}
 
@@ -116,13 +121,13 @@ def _save(spec: JobSpec, estimate: Estimate) -> None:
         asked = estimate.asked
         raise JobFailedError(
             f"The estimate of job {spec.name!r} could not be written to {estimate_uri(spec)!r}: "
-            f"{type(error).__name__}: {error} {asked.requests} prompts were asked for it, and "
+            f"{type(error).__name__}: {error} {asked.requests} prompts were sent for it, and "
             f"{asked.input_tokens + asked.output_tokens:,} tokens were billed. The answers are in "
-            f"{spec.journal_uri!r}; another estimate, or the job, asks only for the rest."
+            f"{spec.journal_uri!r}; another estimate, or the job, sends only the rest."
         ) from error
 
 
-def _refuse(spec: JobSpec, outcomes: Mapping[str, Outcome], asked: SampleUsage) -> None:
+def _raise_nothing_answered(spec: JobSpec, outcomes: Mapping[str, Outcome], asked: SampleUsage) -> None:
     failure = next(outcome for outcome in outcomes.values() if isinstance(outcome, Failure))
     raise NothingAnsweredError(
         f"The model answered none of {asked.requests} prompts of job {spec.name!r}, so there is no estimate. "
@@ -130,44 +135,48 @@ def _refuse(spec: JobSpec, outcomes: Mapping[str, Outcome], asked: SampleUsage) 
     )
 
 
-def _asked(outcomes: Sequence[Outcome], price: Price | None) -> SampleUsage:
-    read = sum(outcome.input_tokens for outcome in outcomes)
-    said = sum(outcome.output_tokens for outcome in outcomes)
+def _usage(outcomes: Sequence[Outcome], price: Price | None) -> SampleUsage:
+    input_tokens = sum(outcome.input_tokens for outcome in outcomes)
+    output_tokens = sum(outcome.output_tokens for outcome in outcomes)
     return SampleUsage(
         requests=len(outcomes),
         failed=sum(isinstance(outcome, Failure) for outcome in outcomes),
-        input_tokens=read,
-        output_tokens=said,
-        cost_usd=None if price is None else round(price.cost_usd(read, said), 6),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cost_usd=None if price is None else round(price.cost_usd(input_tokens, output_tokens), 6),
     )
 
 
-def _reckoned(
+def _estimated(
     spec: JobSpec,
     found: SourceSample,
     answered: Mapping[str, float],
-    seen: Sequence[tuple[int, Outcome]],
+    observed: Sequence[tuple[int, Outcome]],
     asked: SampleUsage,
     price: Price | None,
 ) -> Estimate:
-    """From the rows that were read to all, and from the prompts that were asked to those that will be.
+    """Extrapolates from the rows read to all rows, and from the sample to the remaining prompts.
 
-    `answered` is how many answered prompts of the source each of those stands for that were read.
+    `answered` has the number of answered prompts of the source that each answered prompt of the sample represents.
     """
-    left = [fingerprint for fingerprint in found.tokens if fingerprint not in answered]
+    remaining = [fingerprint for fingerprint in found.tokens if fingerprint not in answered]
     requests = max(0.0, found.scale * len(found.tokens) - sum(answered.values()))
     tokens = found.scale * sum(found.tokens.values())
     tokens = max(0.0, tokens - sum(found.tokens[each] * weight for each, weight in answered.items()))
-    bill = _forecast(spec, seen, requests, tokens, found.spread_ratio)
-    read, said = round(bill.input_tokens), round(bill.output_tokens)
-    latencies = [outcome.latency_seconds for _, outcome in seen if isinstance(outcome, Completion)]
+    bill = _projection(spec, observed, requests, tokens, found.spread_ratio)
+    input_tokens, output_tokens = round(bill.input_tokens), round(bill.output_tokens)
+    latencies = [outcome.latency_seconds for _, outcome in observed if isinstance(outcome, Completion)]
     latency = fmean(latencies) if latencies else None
-    seconds, limited_by = sending_seconds(requests, read + said, spec.limits, workers_of(spec), latency)
+    seconds, limited_by = sending_seconds(
+        requests, input_tokens + output_tokens, spec.limits, workers_of(spec.runner, spec.limits), latency
+    )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
-    cost = None if price is None else price.cost_usd(read, said)
-    rows, sent, dead = (round(found.scale * count) for count in (found.rows, requests / found.scale, found.dead))
-    duplicates = round(found.scale * sum(found.repeats.get(each, 1) - 1 for each in left))
+    cost = None if price is None else price.cost_usd(input_tokens, output_tokens)
+    rows, sent, failed = (
+        round(found.scale * count) for count in (found.rows, requests / found.scale, found.failed)
+    )
+    duplicates = round(found.scale * sum(found.repeats.get(each, 1) - 1 for each in remaining))
     return Estimate(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -175,15 +184,19 @@ def _reckoned(
         rows=rows,
         requests=sent,
         duplicates=duplicates,
-        resumed=rows - sent - duplicates - dead,
-        dead=dead,
+        resumed=rows - sent - duplicates - failed,
+        dead=failed,
         is_sampled=found.is_sampled,
-        input_tokens=read,
-        output_tokens=said,
-        output_is_upper_bound=not seen and spec.embedding is None,
-        error_ratio=None if error is None or not seen else round(error / (read + said), 4) if read + said else 0.0,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        output_is_upper_bound=not observed and spec.embedding is None,
+        error_ratio=None
+        if error is None or not observed
+        else round(error / (input_tokens + output_tokens), 4)
+        if input_tokens + output_tokens
+        else 0.0,
         cost_usd=None if cost is None else round(cost, 6),
-        cost_usd_range=_range(bill, price, cost, is_bound=not seen),
+        cost_usd_range=_range(bill, price, cost, is_bound=not observed),
         exceeds_budget=cost is not None and spec.limits.budget_usd is not None and cost > spec.limits.budget_usd,
         duration_seconds=None if seconds is None else round(start + seconds, 1),
         limited_by=limited_by,
@@ -192,21 +205,21 @@ def _reckoned(
         price=price,
         demand=Demand(
             rows=sent,
-            input_tokens_per_row=round(read / sent, 1) if sent else 0.0,
-            output_tokens_per_row=round(said / sent, 1) if sent else 0.0,
+            input_tokens_per_row=round(input_tokens / sent, 1) if sent else 0.0,
+            output_tokens_per_row=round(output_tokens / sent, 1) if sent else 0.0,
         ),
     )
 
 
-def _forecast(
-    spec: JobSpec, seen: Sequence[tuple[int, Outcome]], requests: float, tokens: float, spread_ratio: float
+def _projection(
+    spec: JobSpec, observed: Sequence[tuple[int, Outcome]], requests: float, tokens: float, spread_ratio: float
 ) -> Projection:
-    if seen:
-        observed = [
+    if observed:
+        observations = [
             SampleObservation(estimated, outcome.input_tokens, outcome.output_tokens)
-            for estimated, outcome in seen
+            for estimated, outcome in observed
         ]
-        return project(observed, requests, tokens, spread_ratio)
+        return project(observations, requests, tokens, spread_ratio)
     longest = 0 if spec.embedding is not None else spec.generation.max_output_tokens
     return Projection(tokens, requests * longest, (), None, spread_ratio)
 
@@ -214,7 +227,7 @@ def _forecast(
 def _range(
     bill: Projection, price: Price | None, cost: float | None, *, is_bound: bool
 ) -> tuple[float, float] | None:
-    """The cost at the ends of the interval, in US dollars."""
+    """Returns the cost at the bounds of the interval, in US dollars."""
     if price is None or cost is None:
         return None
     if is_bound:

@@ -1,4 +1,4 @@
-"""Rows of files without a graph: all of them, or portions that are spread evenly over the files."""
+"""Reads rows of files without a graph: all rows, or portions at equal distances."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.sources.files import parse_csv, parse_json_line
-from airflow_provider_llmbeam.spec.formats import FileFormat
+from airflow_provider_llmbeam.spec.source import FileFormat
 
-#: Of a source that is too large to be read whole.
+#: Number of portions of a large source.
 PORTIONS = 64
 _BATCH_ROWS = 1000
 _BUFFER_BYTES = 2**20
-#: Where an Avro file, or a CSV, has its header.
+#: Maximum size of the header of an Avro or CSV file.
 _HEAD_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Some rows.
+    """A part of the rows of a source.
 
     Attributes:
-        rows: `FailedRow`s are lines that are no row.
-        size: What they take of the source; bytes of its files as they are stored, or rows where it is Parquet.
+        rows: Rows, and `FailedRow`s for invalid lines.
+        size: Their part of the source: bytes of the stored files, or rows for Parquet.
     """
 
     rows: Sequence[Row | FailedRow]
@@ -40,20 +40,20 @@ class Portion:
 
 
 def read_portions(uri: str, file_format: FileFormat, max_bytes: int) -> tuple[float, Iterator[Portion]]:
-    """Reads files up to a bound.
+    """Reads files up to a limit.
 
-    Up to `max_bytes` everything is read. Beyond, portions of together as many bytes: of lines, CSV and Avro from
-    places that are spread evenly over all bytes; of Parquet the beginnings of row groups that are spread evenly;
-    of compressed files, in which one cannot seek, the beginnings of files that are spread evenly.
+    Up to `max_bytes` all rows are read. A larger source is read in portions of so many bytes in total: for JSON
+    lines, CSV and Avro at equal distances over all bytes; for Parquet the beginnings of row groups at equal
+    distances; for compressed files, which are not seekable, the beginnings of files at equal distances.
 
     Args:
         uri: A path or a glob.
-        file_format: Of the files.
-        max_bytes: Of uncompressed data.
+        file_format: Format of the files.
+        max_bytes: Maximum size of the uncompressed data, in bytes.
 
     Returns:
-        The size of the whole source, in the unit of `Portion.size`, and the portions. It was read whole if their
-        sizes add up to that.
+        The size of the whole source, in the unit of `Portion.size`, and the portions. All rows were read if their
+        sizes add up to it.
     """
     files = [file for file in FileSystems.match([uri])[0].metadata_list if file.size_in_bytes]
     size = float(sum(file.size_in_bytes for file in files))
@@ -67,7 +67,7 @@ def read_portions(uri: str, file_format: FileFormat, max_bytes: int) -> tuple[fl
 
 
 def _spread(found: Sequence[FileMetadata]) -> Sequence[FileMetadata]:
-    """At most `PORTIONS` of them, evenly."""
+    """Selects at most `PORTIONS` files at equal distances."""
     count = min(len(found), PORTIONS)
     return [found[int((number + 0.5) * len(found) / count)] for number in range(count)]
 
@@ -91,7 +91,7 @@ def _rows(stream: IO[bytes], file_format: FileFormat) -> Iterator[Row | FailedRo
             try:
                 yield from parse_csv(text)
             finally:
-                text.detach()  # else it closes the stream, whose owner does
+                text.detach()  # the owner of the stream closes it
         case _:
             yield from _avro_rows(stream)
 
@@ -109,7 +109,7 @@ def _whole(file: FileMetadata, file_format: FileFormat) -> Iterator[Portion]:
 
 
 class _Counted(io.RawIOBase):
-    """Counts what is read from it."""
+    """Counts the bytes that are read."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__()
@@ -146,20 +146,20 @@ def _beginnings(files: Sequence[FileMetadata], file_format: FileFormat, max_byte
 
 
 def _parquet(files: Sequence[FileMetadata], size: float, max_bytes: int) -> tuple[float, Iterator[Portion]]:
-    looked_at = _spread(files)
+    sampled = _spread(files)
     groups: list[tuple[str, int, int, int]] = []  # path, number, rows, bytes
-    for file in looked_at:
+    for file in sampled:
         with _open(file.path) as stream:
             footer = pq.read_metadata(stream)
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
             groups.append((file.path, number, group.num_rows, group.total_byte_size))
     rows = sum(group[2] for group in groups)
-    is_whole = len(looked_at) == len(files) and sum(group[3] for group in groups) <= max_bytes
+    is_whole = len(sampled) == len(files) and sum(group[3] for group in groups) <= max_bytes
     if is_whole:
         return float(rows), (portion for group in groups for portion in _group(*group, None))
-    # Files that were not looked at hold, byte for byte, as many rows as the others.
-    of_all = rows * size / (sum(file.size_in_bytes for file in looked_at) or 1)
+    # The other files are assumed to have as many rows per byte.
+    of_all = rows * size / (sum(file.size_in_bytes for file in sampled) or 1)
     count = min(len(groups), PORTIONS)
     picked = [groups[int((number + 0.5) * len(groups) / count)] for number in range(count)]
     return of_all, (portion for group in picked for portion in _group(*group, max_bytes / count))
@@ -194,7 +194,7 @@ def _spots(files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: in
 
 
 def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
-    """Every line that begins in the span, the last one to its end."""
+    """Reads every line that begins in the span, including the rest of the last one."""
     stream.seek(max(0, start - 1))
     at = start - 1 + len(stream.readline()) if start else 0
     rows: list[Row | FailedRow] = []
@@ -205,7 +205,7 @@ def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
 
 
 def _csv_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
-    """The whole rows of a span; it may begin between rows or between two quotes, and what fits better counts."""
+    """Reads the complete rows of a span, which may begin inside or outside of quotes: the better parse is used."""
     head = io.StringIO(stream.read(_HEAD_BYTES).decode("utf-8-sig", "replace"), newline="")
     header = io.StringIO()
     csv.writer(header).writerow(next(csv.reader(head)))
@@ -226,7 +226,7 @@ def _faults(rows: Iterable[Row | FailedRow]) -> int:
 
 
 def _avro_from(stream: IO[bytes], start: int, span: int) -> Portion:
-    """The whole blocks of a span, which is wide enough for one."""
+    """Reads the complete blocks of a span, which is large enough for one."""
     head = io.BytesIO(stream.read(_HEAD_BYTES))
     reader = fastavro.reader(head)
     header, sync = head.getvalue()[: head.tell()], reader._header["sync"]

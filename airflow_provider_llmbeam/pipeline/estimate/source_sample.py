@@ -1,4 +1,4 @@
-"""What is in a source: rows, the prompts that they become, and those that stand for the others."""
+"""A sample of a source: its rows, and the prompts that they become."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
-from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.sources.files import check_source
-from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key, refuse_duplicates
+from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
 
-#: Of a source up to this size every row is read.
+#: Maximum size in bytes of a source of which every row is read.
 MAX_BYTES = 64 * 2**20
-#: Prompts that are kept, drawn by chance: a sample of them is one of all.
+#: Number of prompts that are kept, at random, for the sample of answers.
 CANDIDATES = 2048
 
 
 @dataclass
 class SourceSample:
-    """What was found in the rows that were read.
+    """The rows read from a source, and their prompts.
 
     Attributes:
-        rows: Read.
-        dead: Of them, those that become no request: no row, no key, a key that another row has, no prompt.
-        words: Why the first of them died.
-        tokens: Estimated input tokens by fingerprint: one for each prompt, equal ones once.
-        repeats: Rows by fingerprint, of those that several rows have.
-        candidates: Prompts by fingerprint; some of all, by chance, and the same ones every time.
-        scale: Rows of the source over rows read; 1 where all were.
-        spread_ratio: Standard error of the source's tokens over them, of reading a part of it; 0 where all was.
+        rows: Number of rows read.
+        failed: Number of rows without a request: invalid lines, missing or duplicate keys, template errors.
+        first_message: Message of the first failure.
+        tokens: Estimated input tokens of each distinct prompt, by fingerprint.
+        repeats: Number of rows by fingerprint, for prompts of several rows.
+        candidates: A random selection of the prompts by fingerprint, the same every time.
+        scale: Rows of the source over rows read; 1 if all were read.
+        spread_ratio: Relative standard error of the tokens of the source due to sampling; 0 if all rows were read.
     """
 
     rows: int = 0
-    dead: int = 0
-    words: str = ""
+    failed: int = 0
+    first_message: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
     candidates: dict[str, Prompt] = field(default_factory=dict)
@@ -51,22 +51,22 @@ class SourceSample:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether a part of the source stands for all of it."""
+        """Whether only a part of the source was read."""
         return self.scale != 1
 
 
-def survey(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
-    """Reads a job's source and renders its prompts; a BigQuery source is exported for it, as by the job.
+def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
+    """Reads the source of a job and renders its prompts; a BigQuery source is exported, as by the job.
 
     Args:
         spec: The job.
-        max_bytes: A larger source is read in portions, and they stand for the rest.
+        max_bytes: A larger source is read in portions.
 
     Raises:
-        JobSpecError: There is nothing to read, or two rows have one key and may not.
+        JobSpecError: The source is empty, or has duplicate keys that the spec does not allow.
     """
     size, portions = _portions(spec, max_bytes)
-    counter = _Counter(spec)
+    counter = _Sampler(spec)
     spans: list[tuple[float, float]] = []
     for portion in portions:
         spans.append((portion.size, float(counter.add(portion.rows))))
@@ -97,53 +97,53 @@ def _portions(spec: JobSpec, max_bytes: int) -> tuple[float, Iterable[Portion]]:
             return float(len(source.rows)), [Portion([dict(row) for row in source.rows], float(len(source.rows)))]
 
 
-class _Counter:
+class _Sampler:
     def __init__(self, spec: JobSpec) -> None:
         self._source = spec.source
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
         self._found = SourceSample()
         self._keys: set[bytes] = set()
-        self._again: dict[bytes, None] = {}
+        self._repeated_keys: dict[bytes, None] = {}
         self._picked: dict[bytes, tuple[bytes, Row]] = {}
-        self._worst: list[tuple[int, str]] = []
+        self._largest: list[tuple[int, str]] = []
 
     def add(self, rows: Iterable[Row | FailedRow]) -> int:
-        """Takes rows into account; returns their tokens."""
+        """Adds rows; returns their tokens."""
         tokens = 0
         for read in rows:
             self._found.rows += 1
             row = with_key(read, self._source.key)
             if isinstance(row, FailedRow):
-                self._died(row.failure.message)
+                self._fail(row.failure.message)
             elif self._source.on_duplicate_key == "dead_letter":
                 tokens += self._pick(row)
             else:
                 if self._source.on_duplicate_key == "error":
-                    self._see(encode_key(row, self._source.key))
+                    self._check_key(encode_key(row, self._source.key))
                 tokens += self._render(row)
         return tokens
 
     def finished(self) -> SourceSample:
         for _, row in self._picked.values():
             self._render(row)
-        refuse_duplicates(list(self._again))
+        refuse_duplicates(list(self._repeated_keys))
         return self._found
 
-    def _died(self, words: str) -> None:
-        self._found.dead += 1
-        self._found.words = self._found.words or words
+    def _fail(self, message: str) -> None:
+        self._found.failed += 1
+        self._found.first_message = self._found.first_message or message
 
-    def _see(self, key: bytes) -> None:
+    def _check_key(self, key: bytes) -> None:
         if key in self._keys:
-            self._again[key] = None
+            self._repeated_keys[key] = None
         self._keys.add(key)
 
     def _pick(self, row: Row) -> int:
-        """Of the rows of a key the one that the job picks: the first by its record."""
+        """Keeps the row of a key that the job selects: the first by its record."""
         key, record = encode_key(row, self._source.key), encode_record(row)
         if key in self._picked:
-            self._died(f"another row has the key {key.decode('utf-8', 'replace').strip()}")
+            self._fail(f"another row has the key {key.decode('utf-8', 'replace').strip()}")
             if self._picked[key][0] <= record:
                 return 0
         self._picked[key] = record, row
@@ -152,8 +152,8 @@ class _Counter:
     def _render(self, row: Row) -> int:
         try:
             prompt = self._renderer.render(row)
-        except Exception as error:  # noqa: BLE001 - a template may raise anything, and it is this row's alone
-            self._died(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
+            self._fail(f"{type(error).__name__}: {error}")
             return 0
         found, fingerprint = self._found, self._fingerprint(prompt.text, prompt.system, prompt.media)
         if fingerprint in found.tokens:
@@ -164,18 +164,18 @@ class _Counter:
         return tokens
 
     def _keep(self, fingerprint: str, prompt: Prompt) -> None:
-        """A fingerprint is a number by chance, so the smallest ones belong to any prompts."""
+        """Keeps the prompts with the smallest fingerprints, which is a random selection."""
         candidates, entry = self._found.candidates, (-int(fingerprint, 16), fingerprint)
         if len(candidates) == CANDIDATES:
-            if entry < self._worst[0]:
+            if entry < self._largest[0]:
                 return
-            del candidates[heapq.heappop(self._worst)[1]]
-        heapq.heappush(self._worst, entry)
+            del candidates[heapq.heappop(self._largest)[1]]
+        heapq.heappush(self._largest, entry)
         candidates[fingerprint] = prompt
 
 
 def _spread_ratio(spans: list[tuple[float, float]]) -> float:
-    """Standard error of tokens per size, from portion to portion, over the tokens per size."""
+    """Returns the relative standard error of the tokens per size over the portions."""
     sizes, tokens = sum(size for size, _ in spans), sum(tokens for _, tokens in spans)
     if len(spans) < 2 or not tokens:
         return 0.0

@@ -1,1 +1,1 @@
-"""How a job is launched: its runner, its options, its package for the workers."""
+"""Launching of a job: its runner, its options, and the package for its workers."""

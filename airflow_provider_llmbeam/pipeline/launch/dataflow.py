@@ -18,30 +18,30 @@ _log = logging.getLogger("llmbeam")
 
 
 def submit_once(pipeline: beam.Pipeline, spec: JobSpec) -> DataflowPipelineResult:
-    """Submits; a job of this name that is running already is taken for this one: it was asked for the same.
+    """Submits a pipeline, or returns the running job of the same name, which has the same spec.
 
-    Beam's chain of causes ends here: the door reports the first of a chain.
+    The exceptions have no cause, as the command line reports the first one of a chain.
 
     Raises:
-        JobSpecError: Dataflow did not take it.
-        JobFailedError: It cannot be told whether Dataflow took it.
+        JobSpecError: Dataflow rejected the job.
+        JobFailedError: It is not known whether Dataflow accepted the job.
     """
     try:
         return pipeline.run()
     except DataflowJobAlreadyExistsError as error:
-        # Beam 2.77 carries the id in its words alone.
+        # Beam 2.77 has the id only in the message.
         found = re.search(r"with id: ([\w-]+)", str(error))
         if found is None:
             raise JobFailedError(
-                f"Job {spec.name!r} runs on Dataflow already, under an id unknown: {error}"
+                f"Job {spec.name!r} runs on Dataflow already, with an unknown id: {error}"
             ) from None
         _log.info("Dataflow runs this job already: %s", found[1])
         client = pipeline.runner.dataflow_client
         return DataflowPipelineResult(client.get_job(found[1]), pipeline.runner, pipeline.options)
     except GoogleAuthError as error:
         raise JobSpecError(
-            f"Job {spec.name!r} was not submitted: there are no Google credentials that work: {error} Nothing was "
-            "sent or billed."
+            f"Job {spec.name!r} was not submitted: the Google credentials are missing or invalid: {error} Nothing "
+            "was sent or billed."
         ) from None
     except (ServerError, RetryError) as error:
         raise JobFailedError(
@@ -60,12 +60,12 @@ def submit_once(pipeline: beam.Pipeline, spec: JobSpec) -> DataflowPipelineResul
         ) from None
     except OSError as error:
         raise JobFailedError(
-            f"Job {spec.name!r} was not submitted, since its files did not get to {spec.temp_uri!r}: "
-            f"{sentence(error)} Nothing was sent or billed; a retry begins anew."
+            f"Job {spec.name!r} was not submitted, since its files could not be uploaded to {spec.temp_uri!r}: "
+            f"{sentence(error)} Nothing was sent or billed; a retry submits it again."
         ) from None
 
 
 def sentence(error: Exception) -> str:
-    """What an error says, in one line that ends as a sentence."""
-    words = " ".join(str(getattr(error, "message", "") or error or type(error).__name__).split())
-    return words if words.endswith((".", "!", "?")) else f"{words}."
+    """Returns the message of an error as one line that ends with a full stop."""
+    message = " ".join(str(getattr(error, "message", "") or error or type(error).__name__).split())
+    return message if message.endswith((".", "!", "?")) else f"{message}."

@@ -1,10 +1,9 @@
-"""Which Beam runner carries the job, and with which options."""
+"""The Beam runner of a job, and its options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -13,17 +12,18 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner.arguments import beam_arguments
 from airflow_provider_llmbeam.spec.runner.workers import first_workers, max_workers
 
-#: Bundles that a worker has under way: while one runs dry at its end, the next ones keep the window of requests
-#: full. Waiting for a server costs no processor, but each holds a batch of rows in memory.
+#: Number of concurrent bundles per worker: while the last requests of one finish, the next ones keep the window of
+#: requests full. Waiting for a server takes no CPU, but each bundle holds a batch of rows in memory.
 HARNESS_THREADS = 4
 
 
 EXPERIMENTS = (
-    # One process per worker, however many cores it has: that is what the number of workers is made from.
+    # One process per worker, independent of its cores: the number of workers is computed for that.
     "no_use_multiple_sdk_containers",
-    # Beam would run `pip freeze` for its log: of 300 packages it takes a second or more, and a worker needs few.
+    # Beam would run `pip freeze` for its log, which takes a second or more with 300 packages.
     "disable_logging_submission_environment",
 )
 
@@ -31,30 +31,30 @@ EXPERIMENTS = (
 def runner_of(
     spec: JobSpec, beam_options: Sequence[str], worker_package: Path | None = None
 ) -> tuple[FnApiRunner | None, PipelineOptions]:
-    """Takes the runner of the spec, or the one that `beam_options` name; for a local one, always `FnApiRunner`.
+    """Returns the runner of the spec, or of `beam_options`; a local one is always `FnApiRunner`.
 
-    Beam's own default, `DirectRunner`, may pick Prism instead, which is a binary that it downloads at run time.
+    `DirectRunner`, the default of Beam, may use Prism instead, a binary that it downloads at run time.
 
     Args:
         spec: The job.
-        beam_options: From the command line; they have the last word.
-        worker_package: What Dataflow's workers install.
+        beam_options: Options of the command line, which override those of the spec.
+        worker_package: Package that the workers of Dataflow install.
 
     Returns:
-        The runner, or `None` when the options decide, and the options.
+        The runner, or `None` if the options determine it, and the options.
     """
-    said = tuple(dataflow_options(spec, worker_package)) if isinstance(spec.runner, DataflowRunner) else ()
-    options = PipelineOptions([*said, *beam_options])
+    from_spec = tuple(dataflow_options(spec, worker_package)) if isinstance(spec.runner, DataflowRunner) else ()
+    options = PipelineOptions([*from_spec, *beam_options])
     named = options.view_as(StandardOptions).runner or "direct"
-    short = named.rpartition(".")[2].lower().removesuffix("runner")  # Beam knows each of these spellings
+    short = named.rpartition(".")[2].lower().removesuffix("runner")  # Beam accepts each of these spellings
     return (FnApiRunner() if short in ("direct", "fnapi") else None), options
 
 
-def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str]:
-    """The spec in Beam's words.
+def dataflow_options(spec: JobSpec, worker_package: Path | None) -> list[str]:
+    """Returns the runner of the spec as Beam arguments.
 
     Raises:
-        JobSpecError: No project is named.
+        JobSpecError: The spec has no project.
     """
     runner = spec.runner
     assert isinstance(runner, DataflowRunner)
@@ -64,7 +64,7 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str
     if runner.max_runtime_seconds is not None:
         # Source: cloud.google.com/dataflow/docs/reference/service-options
         service_options.append(f"max_workflow_runtime_walltime_seconds={runner.max_runtime_seconds}")
-    yield from _flags(
+    options = beam_arguments(
         {
             "runner": "DataflowRunner",
             "project": runner.project,
@@ -86,17 +86,8 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> Iterator[str
             "flexrs_goal": runner.flexrs and runner.flexrs.upper(),
             "sdk_container_image": runner.container_image,
             "extra_package": worker_package and str(worker_package),
-            # Nothing that is pickled lives in `__main__`, which is the door.
+            # Nothing that is pickled is defined in `__main__`.
             "no_save_main_session": True,
         }
     )
-    yield from _flags(runner.options)
-
-
-def _flags(options: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if one is True:
-                yield f"--{name}"
-            elif one is not False and one is not None:
-                yield f"--{name}={one}"
+    return [*options, *beam_arguments(runner.options)]

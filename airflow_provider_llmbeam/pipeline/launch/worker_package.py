@@ -1,4 +1,4 @@
-"""The part of this package that a Beam worker needs, as a wheel."""
+"""A wheel with the part of this package that a Beam worker needs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
 
-#: Distributions that `spec`, `engine` and `pipeline` import, without those that `apache-beam[gcp]` brings: the
-#: container of a worker has it. A test compares this with the imports and with pyproject.toml.
+#: Distributions that `spec`, `engine` and `pipeline` import, without those of `apache-beam[gcp]`, which the
+#: container of a worker has. A test compares this with the imports and with pyproject.toml.
 REQUIREMENTS = (
     "aiohttp",
     "google-genai",
@@ -28,7 +28,7 @@ REQUIREMENTS = (
     "referencing",
     "tqdm",
 )
-#: What one sink alone needs, with its extras.
+#: Additional distributions of each sink, with their extras.
 SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
     PostgresSink: ("psycopg[binary]",),
     MilvusSink: ("pymilvus",),
@@ -36,27 +36,27 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
 
 _PACKAGE = "airflow_provider_llmbeam"
 _TOP = ("__init__.py", "counts.py", "exceptions.py", "manifest.py", "py.typed")
-_RINGS = ("spec", "engine", "pipeline")
-#: The first moment that a zip archive can name.
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+_PACKAGES = ("spec", "engine", "pipeline")
+#: The earliest time that a zip archive can store.
+_EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     """Builds a wheel of `spec`, `engine` and `pipeline`, which needs no Airflow.
 
-    A wheel and no sdist: to install an sdist, a worker needs a build backend, and a network to fetch it. Its
-    requirements are pinned to the versions that are installed here, because what is pickled here is read there.
-    Built twice from the same files, it has the same bytes.
+    A wheel instead of an sdist, which needs a build backend, and network to fetch it. Its requirements are pinned
+    to the versions that are installed here, as objects pickled here are unpickled by the workers. Builds of the
+    same files are identical.
 
     Args:
-        directory: Where the wheel goes; it is there already.
-        spec: The job that will run; what its sink needs besides is required, too.
+        directory: Existing directory for the wheel.
+        spec: The job; the requirements of its sink are added.
 
     Returns:
         The wheel.
 
     Raises:
-        JobSpecError: A requirement is not installed here, so that its version is unknown.
+        JobSpecError: A requirement is not installed here, so its version is unknown.
         OSError: The wheel cannot be written.
     """
     release = airflow_provider_llmbeam.__version__
@@ -70,7 +70,7 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     wheel = directory / f"{_PACKAGE}_worker-{release}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            entry = zipfile.ZipInfo(name, _LONG_AGO)
+            entry = zipfile.ZipInfo(name, _EARLIEST_TIME)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3  # Unix, wherever it is built
             entry.external_attr = 0o644 << 16
@@ -79,13 +79,13 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
 
 
 def pinned_requirements(*sinks: type[Sink]) -> list[str]:
-    """What a worker has to install, e.g. `aiohttp==3.14.5`, each in the version that is installed here.
+    """Returns the requirements of a worker, e.g. `aiohttp==3.14.5`, in the versions installed here.
 
     Args:
-        sinks: Types of the sinks that it will write.
+        sinks: Types of the sinks that the worker writes.
 
     Raises:
-        JobSpecError: One of them is not installed here.
+        JobSpecError: A requirement is not installed here.
     """
     extra = [name for sink in sinks for name in SINK_REQUIREMENTS.get(sink, ())]
     return [_pinned(name) for name in (*REQUIREMENTS, *extra)]
@@ -104,8 +104,8 @@ def _pinned(requirement: str) -> str:
 
 def _modules(package: Path) -> Iterator[tuple[str, bytes]]:
     found = [package / name for name in _TOP if (package / name).is_file()]
-    for ring in _RINGS:
-        found += [path for path in (package / ring).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    for name in _PACKAGES:
+        found += [path for path in (package / name).rglob("*") if path.is_file() and path.suffix != ".pyc"]
     for path in sorted(found):
         yield f"{_PACKAGE}/{path.relative_to(package).as_posix()}", path.read_bytes()
 

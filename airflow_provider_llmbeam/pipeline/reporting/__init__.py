@@ -1,1 +1,1 @@
-"""What is reported of a job: metrics and progress while it runs, the report when it ends."""
+"""Metrics and progress of a running job, and the report of a finished one."""

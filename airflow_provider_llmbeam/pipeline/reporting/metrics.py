@@ -1,6 +1,6 @@
-"""What happens, counted: in Beam counters, for who watches from outside, and for the line of this process.
+"""Counts of a running job: as Beam counters, and for the progress line of this process.
 
-Beam counts on a bundle's own thread and drops increments from any other without a word.
+Beam counts only on the thread of a bundle, and silently drops increments of other threads.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 _COUNTERS = {name: Metrics.counter(NAMESPACE, name) for name in get_args(Count)}
 
 
-def count(happened: Counts) -> None:
-    """Moves the counters on. To be called on the bundle's thread."""
-    PROGRESS.add(happened)
+def count(counts: Counts) -> None:
+    """Adds to the counters; must be called on the thread of the bundle."""
+    PROGRESS.add(counts)
     for name, counter in _COUNTERS.items():
-        if number := getattr(happened, name):
+        if number := getattr(counts, name):
             counter.inc(number)
 
 
 class BatchCounts:
-    """Counts one batch while an engine works on it; an engine `Observer`.
+    """Counts the events of one batch; an engine `Observer`.
 
-    The engine's loop writes and the bundle's thread reads. The numbers only grow, so there is no lock: what a
-    reader misses, it takes the next time.
+    The event loop of the engine writes, the thread of the bundle reads. The numbers only grow, so no lock is
+    needed: a reader gets a missed increment the next time.
     """
 
     def __init__(self) -> None:
         self._requests = 0
         self._rejections = 0
         self._answered = 0
-        self._died = 0
+        self._failed = 0
         self._input_tokens = 0
         self._output_tokens = 0
         self._taken = Counts()
 
     def sent(self) -> None:
-        """A request left."""
+        """A request was sent."""
         self._requests += 1
 
     def rejected(self, hold_seconds: float) -> None:
-        """A 429 came back."""
+        """A 429 was received."""
         self._rejections += 1
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
@@ -56,16 +56,16 @@ class BatchCounts:
         if isinstance(outcome, Completion):
             self._answered += 1
         else:
-            self._died += 1
+            self._failed += 1
         self._input_tokens += outcome.input_tokens
         self._output_tokens += outcome.output_tokens
 
     def take(self) -> Counts:
-        """What has happened since it was last asked."""
+        """Returns the counts since the last call."""
         before = self._taken
         self._taken = now = Counts(
             answered=self._answered,
-            died=self._died,
+            died=self._failed,
             requests=self._requests,
             rejections=self._rejections,
             input_tokens=self._input_tokens,
@@ -75,7 +75,7 @@ class BatchCounts:
 
 
 def counts_of(completions: Iterable[Completion]) -> Counts:
-    """The counts of answers that an earlier try of a bundle was given, whose own counters are thrown away."""
+    """Returns the counts of answers of an earlier attempt of a bundle, whose counters Beam has discarded."""
     known = list(completions)
     return Counts(
         answered=len(known),
@@ -87,9 +87,9 @@ def counts_of(completions: Iterable[Completion]) -> Counts:
 
 
 class CountingDoFn(beam.DoFn):
-    """A `DoFn` that counts its rows; the counters move once per so many, since a move costs 2 µs."""
+    """A `DoFn` that counts its rows; counters are updated once per 1,000 calls, as an update takes 2 µs."""
 
-    MOVE_EVERY = 1000
+    UPDATE_EVERY = 1000
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,17 +97,17 @@ class CountingDoFn(beam.DoFn):
         self._calls = 0
 
     def start_bundle(self) -> None:
-        """Starts from nothing: what a bundle that failed has left is not counted."""
+        """Resets the counts, as those of a failed bundle do not count."""
         self._pending, self._calls = {}, 0
 
     def finish_bundle(self) -> None:
-        """Counts the rest."""
+        """Updates the counters."""
         count(Counts(**self._pending))
         self._pending, self._calls = {}, 0
 
     def count(self, name: Count, number: int = 1) -> None:
-        """Counts something."""
+        """Adds to a count."""
         self._pending[name] = self._pending.get(name, 0) + number
         self._calls += 1
-        if self._calls == self.MOVE_EVERY:
+        if self._calls == self.UPDATE_EVERY:
             self.finish_bundle()

@@ -1,4 +1,4 @@
-"""How far the job is, while it runs: a bar on a terminal, a line every few seconds in a log."""
+"""Progress of a running job: a bar on a terminal, a line every few seconds in a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from tqdm import tqdm
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 
 _log = logging.getLogger(__name__)
 
@@ -33,36 +33,36 @@ _NAMES: tuple[Count, ...] = get_args(Count)
 
 
 class Progress:
-    """Counts what happens in this process; every method is thread-safe."""
+    """Counts of this process; every method is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
     def reset(self) -> None:
-        """Starts from nothing, for the next job in the same process."""
+        """Resets the counts, for the next job in the same process."""
         with self._lock:
             self._counts.clear()
 
     def snapshot(self) -> Counts:
-        """Returns the counts of this moment."""
+        """Returns the current counts."""
         with self._lock:
             return Counts(**self._counts)
 
-    def add(self, happened: Counts) -> None:
-        """Moves the counts on."""
+    def add(self, counts: Counts) -> None:
+        """Adds to the counts."""
         with self._lock:
             for name in _NAMES:
-                self._counts[name] += getattr(happened, name)
+                self._counts[name] += getattr(counts, name)
 
 
-#: Of this process. A job in several processes shows here what its own one does.
+#: Counts of this process. With several processes each has its own.
 PROGRESS = Progress()
 
 
 @contextmanager
 def shown_progress(price: Price | None = None, interval_seconds: float = 5.0) -> Iterator[None]:
-    """Shows `PROGRESS` while the body runs, with its cost where the price of a token is known."""
+    """Shows `PROGRESS` while the body runs, with the cost if a price is known."""
     PROGRESS.reset()
     ended = threading.Event()
     show = _show_bar if sys.stderr.isatty() else _show_lines
@@ -76,7 +76,7 @@ def shown_progress(price: Price | None = None, interval_seconds: float = 5.0) ->
 
 
 def _show_lines(ended: threading.Event, price: Price | None, interval_seconds: float) -> None:
-    """Writes a line on each change, none while nothing moves."""
+    """Logs a line per change."""
     shown, history = Counts(), deque([(time.monotonic(), 0)], maxlen=7)
     while True:
         over = ended.wait(interval_seconds)
@@ -99,7 +99,7 @@ def _rate(history: deque[tuple[float, int]]) -> float:
 
 
 def _show_bar(ended: threading.Event, price: Price | None, interval_seconds: float) -> None:
-    """Moves a bar; `interval_seconds` is for logs."""
+    """Updates a bar; `interval_seconds` applies to logs."""
     with tqdm(unit=" rows", dynamic_ncols=True, file=sys.stderr) as bar:
         while True:
             over = ended.wait(0.2)

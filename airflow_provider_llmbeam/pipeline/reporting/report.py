@@ -1,8 +1,10 @@
-"""What happened: the report beside the answers, and its short form for XCom."""
+"""The report of a run, and its short form for XCom."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -11,11 +13,9 @@ from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.elements import Origin
-from airflow_provider_llmbeam.pipeline.estimate.accuracy import EstimateAccuracy, compare
-from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
-from airflow_provider_llmbeam.pipeline.transforms.account import Tally, percentile_seconds
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, percentile_seconds
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.price import price_of
 
 
 class _Part(BaseModel):
@@ -23,7 +23,7 @@ class _Part(BaseModel):
 
 
 class RowCounts(_Part):
-    """Rows in = answered + dead letter."""
+    """Rows read = answered + dead letter."""
 
     read: int
     answered: int
@@ -31,7 +31,7 @@ class RowCounts(_Part):
 
 
 class RequestCounts(_Part):
-    """Requests of this run; `per_minute` is over the time from the first request to the last answer."""
+    """Requests of this run; `per_minute` covers the time from the first request to the last answer."""
 
     sent: int
     rejected: int
@@ -41,7 +41,7 @@ class RequestCounts(_Part):
 
 
 class TokenCounts(_Part):
-    """Tokens billed in this run, answers that were thrown away included."""
+    """Tokens billed in this run, including those of discarded answers."""
 
     input: int
     output: int
@@ -49,7 +49,7 @@ class TokenCounts(_Part):
 
 
 class Latency(_Part):
-    """Seconds of the request that succeeded, at most 10 % too high."""
+    """Percentiles of the duration of successful requests, in seconds, at most 10 % too high."""
 
     p50: float | None
     p95: float | None
@@ -65,21 +65,73 @@ class BucketCounts(_Part):
     output_tokens: int
 
 
-class Report(_Part):
-    """What a job did. Times are Unix seconds; every sum is of this run alone.
+class ComparedFigure(_Part):
+    """One figure of an estimate and of the run.
 
     Attributes:
-        origins: Answered rows by how they came by their answer: `fresh`, `repaired` (asked again as the first
-            answer was not valid), `resumed` from the journal, `cached` from another job, or `duplicate` of an
-            equal prompt.
-        dead_letter_by_kind: Failed rows by kind.
-        dead_letter_words: One failure's own words per kind.
-        padding_ratio: Padding over all input tokens that the server computed; 0 where it batches by itself.
-        first_token_seconds: Of streamed answers.
-        cost_usd: Of this run's tokens, at `limits.price` or the list price; `None` where neither is known.
-        truncated: Answers cut at `max_output_tokens`.
-        sending_seconds: From the first request to the last answer.
-        estimate: That was made of the job, beside what it was; `None`: none was made.
+        estimated: The figure of the estimate.
+        actual: The figure of this run.
+        ratio: Actual over estimated, each per prompt: a run that found part of the answers in the journal, or an
+            estimate of more rows, gives a meaningful ratio as well. `None` if one of the figures is zero.
+    """
+
+    estimated: float
+    actual: float
+    ratio: float | None
+
+
+class EstimateAccuracy(_Part):
+    """An estimate compared with the run. Prompts that the estimate itself sent are in neither.
+
+    Attributes:
+        made_at: Unix time of the estimate.
+        error_ratio: Half of the 95 % interval that the estimate stated, over its tokens.
+        requests: Number of prompts; without a ratio, since it depends on how much of the job this run was.
+        input_tokens: Billed input tokens.
+        output_tokens: Billed output tokens.
+        cost_usd: Cost of these tokens, in US dollars; `None` if a price is not known.
+    """
+
+    made_at: float
+    error_ratio: float | None
+    requests: ComparedFigure
+    input_tokens: ComparedFigure
+    output_tokens: ComparedFigure
+    cost_usd: ComparedFigure | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunUsage:
+    """Usage of a run, to compare an estimate with.
+
+    Attributes:
+        prompts: Number of prompts sent by this run, answered or not.
+        input_tokens: Billed input tokens.
+        output_tokens: Billed output tokens.
+        cost_usd: Cost of these tokens, in US dollars; `None` if no price is known.
+    """
+
+    prompts: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+
+
+class Report(_Part):
+    """The report of a run. Times are Unix seconds; all sums are those of this run.
+
+    Attributes:
+        origins: Answered rows by origin of the answer: `fresh`, `repaired` (received after an invalid answer),
+            `resumed` from the journal, `cached` from another job, or `duplicate` of an equal prompt.
+        dead_letter_by_kind: Failed rows by kind of failure.
+        dead_letter_words: Message of one failure per kind.
+        padding_ratio: Padding over all input tokens that the server computed; 0 if it batches by itself.
+        first_token_seconds: Percentiles of the time to the first token of streamed answers.
+        cost_usd: Cost of the tokens, at `limits.price` or the list price, in US dollars; `None` if neither is
+            known.
+        truncated: Number of answers truncated at `max_output_tokens`.
+        sending_seconds: Time from the first request to the last answer, in seconds.
+        estimate: Comparison with the estimate of the job; `None` without one.
     """
 
     version: int = 1
@@ -108,7 +160,7 @@ class Report(_Part):
     spec: dict[str, Any]
 
     def manifest(self) -> dict[str, Any]:
-        """The part that fits an XCom: counts and addresses, no rows."""
+        """Returns the part that fits an XCom: counts and addresses, no rows."""
         return manifest(self.model_dump(mode="json"))
 
 
@@ -121,9 +173,20 @@ def build_report(
     report_uri: str,
     started_at: float,
     finished_at: float,
-    estimate: Estimate | None = None,
+    estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
 ) -> Report:
-    """Puts the sums into words."""
+    """Builds the report from the sums.
+
+    Args:
+        spec: The job.
+        tally: Sums over all rows.
+        answers_uris: Addresses of the answers.
+        dead_letter_uri: Address of the dead letter.
+        report_uri: Address of the report.
+        started_at: Unix time.
+        finished_at: Unix time.
+        estimate_accuracy: Compares the usage of the run with the estimate of the job, if there is one.
+    """
     seconds = tally.last_answered_at - tally.first_sent_at
     minutes = seconds / 60 if 0 < seconds < float("inf") else None
     sums, quota = tally.sums, spec.limits.requests_per_minute
@@ -138,10 +201,10 @@ def build_report(
         finished_at=finished_at,
         duration_seconds=round(finished_at - started_at, 3),
         sending_seconds=round(seconds, 3) if minutes else None,
-        rows=RowCounts(read=tally.read, answered=tally.answered.total(), dead_letter=tally.dead.total()),
+        rows=RowCounts(read=tally.read, answered=tally.answered.total(), dead_letter=tally.failed.total()),
         origins={origin: tally.answered[origin] for origin in get_args(Origin)},
-        dead_letter_by_kind=dict(sorted(tally.dead.items())),
-        dead_letter_words={kind: words[:500] for kind, words in sorted(tally.words.items())},
+        dead_letter_by_kind=dict(sorted(tally.failed.items())),
+        dead_letter_words={kind: message[:500] for kind, message in sorted(tally.messages.items())},
         requests=RequestCounts(
             sent=sums["requests"],
             rejected=sums["rejections"],
@@ -169,21 +232,21 @@ def build_report(
             for index in range(len(boundaries) + 1)
             if (rows := tally.buckets[index, "rows"])
         ],
-        estimate=None
-        if estimate is None
-        else compare(
-            estimate,
-            prompts=tally.answered["fresh"]
-            + tally.answered["repaired"]
-            + sum(rows for kind, rows in tally.dead.items() if kind not in BEFORE_ANY_REQUEST),
-            input_tokens=sums["input_tokens"],
-            output_tokens=sums["output_tokens"],
-            cost_usd=cost,
-        ),
+        estimate=estimate_accuracy(spec, _usage(tally, cost)) if estimate_accuracy else None,
         answers_uris=answers_uris,
         dead_letter_uri=dead_letter_uri,
         report_uri=report_uri,
         spec=spec.model_dump(mode="json"),
+    )
+
+
+def _usage(tally: Tally, cost_usd: float | None) -> RunUsage:
+    failed_prompts = sum(rows for kind, rows in tally.failed.items() if kind not in BEFORE_ANY_REQUEST)
+    return RunUsage(
+        prompts=tally.answered["fresh"] + tally.answered["repaired"] + failed_prompts,
+        input_tokens=tally.sums["input_tokens"],
+        output_tokens=tally.sums["output_tokens"],
+        cost_usd=cost_usd,
     )
 
 

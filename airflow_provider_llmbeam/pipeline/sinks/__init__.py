@@ -1,4 +1,4 @@
-"""Where answers go: a module for each type of sink. Each gets complete files and publishes them at one stroke."""
+"""Sinks of answers, one module per type. Each publishes complete staged files atomically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSi
 
 
 def staged_as(sink: Sink) -> tuple[str, int]:
-    """Returns the format and the number of the files that a sink wants."""
+    """Returns the format and the number of the staged files of a sink."""
     match sink:
         case FilesSink():
             return sink.format, sink.shards
@@ -22,24 +22,24 @@ def staged_as(sink: Sink) -> tuple[str, int]:
 
 
 def check(spec: JobSpec) -> None:
-    """Looks, before anything is billed, whether the sink can take the answers at the end.
+    """Checks, before anything is billed, that the sink can store the answers.
 
-    Where only the workers hold its key, they look, with `check_here`.
+    If only the workers have its key, they check it with `check_here`.
 
     Raises:
-        JobSpecError: It cannot.
-        JobFailedError: It does not answer.
+        JobSpecError: The sink cannot store the answers.
+        JobFailedError: The sink does not answer.
     """
-    if not sink_needs_worker_secrets(spec):
+    if not sink_needs_worker_secrets(spec.runner, spec.sink):
         check_here(spec)
 
 
 def check_here(spec: JobSpec) -> None:
-    """Looks from this machine, with the keys of this process, whether the sink can take the answers.
+    """Checks from this machine, with the keys of this process, that the sink can store the answers.
 
     Raises:
-        JobSpecError: It cannot.
-        JobFailedError: It does not answer.
+        JobSpecError: The sink cannot store the answers.
+        JobFailedError: The sink does not answer.
     """
     match spec.sink:
         case BigQuerySink():

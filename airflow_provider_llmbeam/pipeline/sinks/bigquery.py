@@ -1,4 +1,4 @@
-"""Answers into a BigQuery table, by one MERGE."""
+"""The BigQuery sink: loads answers and merges them in one statement."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     NOTHING_SENT,
     before_the_model,
-    begun_once,
     check_bucket,
     connect,
+    message_of,
     reference_of,
     run_once,
-    words,
+    run_with_recorded_id,
 )
 from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES
 from airflow_provider_llmbeam.pipeline.sinks.merge import MergeColumn, merge_statement, quoted, quoted_table
@@ -35,31 +35,31 @@ _log = logging.getLogger("llmbeam")
 
 _STAGING_DAYS = 1
 _FROM_KIND = {"boolean": "BOOL", "integer": "INT64", "number": "FLOAT64", "text": "STRING"}
-#: `answer` is text, also a structured one: its type does not change with a job's schema, `JSON_VALUE(answer, …)`
-#: reads it as it stands, and a column that the user made JSON is filled too.
+#: `answer` is text, also a structured one: its type is independent of the schema of a job, `JSON_VALUE(answer, …)`
+#: can read it, and an existing column of type JSON is supported, too.
 _TYPES = {column: _FROM_KIND[kind] for column, kind in OUTPUT_TYPES.items()}
 _VECTOR = "ARRAY<FLOAT64>"
 _FROM_ARROW = {pa.int64(): "INT64", pa.float64(): "FLOAT64", pa.bool_(): "BOOL", pa.string(): "STRING"}
 _FROM_REST = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "RECORD": "STRUCT"}
-#: Types that are written as they are, or not at all.
+#: Types that are not cast.
 _NEVER_CAST = ("ARRAY", "STRUCT")
 _PUBLICATION = "publication.json"
 
 
 def check(sink: BigQuerySink, key: tuple[str, ...], staging_uri: str, *, has_vectors: bool = False) -> None:
-    """Makes sure, before anything is sent, that the answers will have a place.
+    """Checks, before anything is sent, that the table can store the answers.
 
-    The MERGE is run dry on no rows: BigQuery itself checks types and rights, and bills nothing.
+    A dry run of the MERGE without rows makes BigQuery check types and permissions, free of charge.
 
     Args:
-        sink: The table.
-        key: The key columns.
+        sink: The sink.
+        key: Key columns.
         staging_uri: Directory of the file to load.
-        has_vectors: Whether each answer is a vector; otherwise it is text.
+        has_vectors: Whether the answers are vectors; otherwise they are text.
 
     Raises:
-        JobSpecError: There is no such dataset, the table does not fit, or BigQuery refuses.
-        JobFailedError: It cannot say now.
+        JobSpecError: The dataset does not exist, the table does not fit, or BigQuery rejects the request.
+        JobFailedError: BigQuery does not answer now.
     """
     target = reference_of(sink.table)
     outputs = {**_TYPES, "answer": _VECTOR} if has_vectors else _TYPES
@@ -75,8 +75,8 @@ def check(sink: BigQuerySink, key: tuple[str, ...], staging_uri: str, *, has_vec
         if table is None:
             statement = f"CREATE TABLE {quoted_table(target)} (`{OUTPUT_COLUMNS[0]}` STRING)"
         else:
-            if trouble := _misfit(table, {**dict.fromkeys(key, "STRING"), **outputs}):
-                raise JobSpecError(f"`sink.table` {sink.table!r} {trouble} {NOTHING_SENT}")
+            if mismatch := _misfit(table, {**dict.fromkeys(key, "STRING"), **outputs}):
+                raise JobSpecError(f"`sink.table` {sink.table!r} {mismatch} {NOTHING_SENT}")
             types = _types_of(table)
             staged = {**{column: _key_type(types[column.lower()]) for column in key}, **outputs}
             nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(column)}" for column, kind in staged.items())
@@ -86,13 +86,13 @@ def check(sink: BigQuerySink, key: tuple[str, ...], staging_uri: str, *, has_vec
 
 
 def publish(sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[int, str]) -> list[str]:
-    """Loads the staged file beside the target and merges it in; doing it again changes nothing.
+    """Loads the staged file into a staging table and merges it; a repetition changes nothing.
 
     Returns:
         The address of the table.
 
     Raises:
-        JobFailedError: BigQuery refuses, or fails. The table is as it was.
+        JobFailedError: BigQuery rejects the request or fails. The table is unchanged.
     """
     address = [f"bigquery://{sink.table}"]
     (uri,) = staged.values()
@@ -100,31 +100,33 @@ def publish(sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[
     try:
         with connect(sink.project or target.project) as client:
             if not FileSystems.exists(uri):
-                client.get_table(target)  # A former try of the bundle has published, and removed the file.
+                client.get_table(target)  # An earlier attempt has published and deleted the file.
                 return address
             with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
                 content = read_staged(file)
             if not content.rows:
-                _log.info("No answers for %s", sink.table)  # No row says of which type its key columns would be.
+                _log.info(
+                    "No answers for %s", sink.table
+                )  # Without rows the types of the key columns are not known.
                 return address
             location = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id)).location
             merge = _Merge(client, location, target, key, job, uri, content)
-            begun_once(
+            run_with_recorded_id(
                 f"{uri.rpartition('/')[0]}/{_PUBLICATION}",
                 {"job": job, "table": sink.table, "content": content.content},
                 merge.run,
             )
     except (GoogleAPIError, GoogleAuthError) as error:
-        told = words(error) if isinstance(error, GoogleAPIError) else str(error)
+        message = message_of(error) if isinstance(error, GoogleAPIError) else str(error)
         raise JobFailedError(
-            f"`sink.table` {sink.table!r}: {told} The table is as it was. The answers are in the journal: a retry "
-            "loads and merges them, and asks the model for nothing."
+            f"`sink.table` {sink.table!r}: {message} The table is unchanged. The answers are in the journal: a "
+            "retry loads and merges them, and sends nothing to the model."
         ) from None
     return address
 
 
 class _Merge:
-    """One staged file on its way into the target."""
+    """The merge of one staged file into the target."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class _Merge:
         self._types = {column: _FROM_ARROW.get(kind, _VECTOR) for column, kind in content.types.items()}
 
     def run(self, work_id: str) -> None:
-        """Loads, merges and tidies up; what was done under this id is not done again."""
+        """Loads and merges the file and deletes the staging table; idempotent for an id."""
         dataset = bigquery.DatasetReference(self._target.project, self._target.dataset_id)
         staging = dataset.table(f"{self._target.table_id}__llmbeam_{work_id}")
         schema = [_field(column, kind) for column, kind in self._types.items()]
@@ -167,7 +169,7 @@ class _Merge:
         )
         if stats := merged.dml_stats:
             _log.info(
-                "Merged into %s: %s rows inserted, %s updated, %s as they were",
+                "Merged into %s: %s rows inserted, %s updated, %s unchanged",
                 self._target,
                 f"{stats.inserted_row_count:,}",
                 f"{stats.updated_row_count:,}",
@@ -178,12 +180,12 @@ class _Merge:
     def _load(
         self, job_id: str, staging: bigquery.TableReference, schema: list[bigquery.SchemaField]
     ) -> bigquery.LoadJob:
-        # Made before it is filled, so that it never is without an end.
+        # Created before the load, so that it always has an expiry.
         table = bigquery.Table(staging, schema=schema)
         table.expires = datetime.now(UTC) + timedelta(days=_STAGING_DAYS)
         self._client.create_table(table, exists_ok=True)
         lists = bigquery.ParquetOptions()  # type: ignore[no-untyped-call]
-        lists.enable_list_inference = True  # Else a list is a struct of `list` and `element`.
+        lists.enable_list_inference = True  # Otherwise a list is a struct of `list` and `element`.
         options: dict[str, Any] = {
             "job_id": job_id,
             "location": self._location,
@@ -200,14 +202,14 @@ class _Merge:
             return self._client.load_table_from_file(file, staging, **options)
 
     def _target_types(self, schema: list[bigquery.SchemaField]) -> dict[str, str]:
-        """Returns the types of the target's columns; makes it where there is none."""
+        """Returns the types of the target columns; creates the table if it does not exist."""
         table = _find(self._client, self._target)
         if table is None:
             table = self._client.create_table(bigquery.Table(self._target, schema=schema), exists_ok=True)
-        if trouble := _misfit(table, self._types):
+        if mismatch := _misfit(table, self._types):
             raise JobFailedError(
-                f"`sink.table` {str(self._target)!r} {trouble} The table is as it was. The answers are in the "
-                "journal: a retry merges them, and asks the model for nothing."
+                f"`sink.table` {str(self._target)!r} {mismatch} The table is unchanged. The answers are in the "
+                "journal: a retry merges them, and sends nothing to the model."
             )
         return _types_of(table)
 
@@ -226,10 +228,9 @@ def _field(column: str, kind: str) -> bigquery.SchemaField:
 
 
 def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
-    """Says what keeps a table from taking the answers; nothing when it fits.
+    """Returns why a table cannot store the answers; an empty text if it can.
 
-    A table that lacks a column is refused: rows without their fingerprint and tokens could be neither audited nor
-    compared, and a column left out unasked would be missed only when it is needed.
+    A table without all columns is rejected: rows without fingerprint and tokens cannot be audited or compared.
     """
     if table.table_type != "TABLE":
         return f"is a {table.table_type}; the answers need a table."
@@ -259,7 +260,7 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
 
 
 def _types_of(table: bigquery.Table) -> dict[str, str]:
-    """Returns the type of each column as SQL writes it; BigQuery's names of columns have no case."""
+    """Returns the SQL type of each column; names of columns are case-insensitive in BigQuery."""
     return {
         field.name.lower(): f"ARRAY<{kind}>" if field.mode == "REPEATED" else kind
         for field in table.schema
@@ -268,7 +269,7 @@ def _types_of(table: bigquery.Table) -> dict[str, str]:
 
 
 def _key_type(target_type: str) -> str:
-    """The type that a key is staged in, most likely: only the rows tell."""
+    """Returns the probable type of a staged key column, which depends on the rows."""
     return target_type if target_type in ("INT64", "FLOAT64", "BOOL") else "STRING"
 
 

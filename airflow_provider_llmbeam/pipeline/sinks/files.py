@@ -1,4 +1,4 @@
-"""Answers into a directory, by renames."""
+"""The files sink: moves answers to a directory by renames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.spec.sink import FilesSink
 
 
 def publish(sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
-    """Moves the staged files of all shards in, over those of a former run.
+    """Moves the staged files of all shards to their final names, replacing those of an earlier run.
 
     Returns:
         The addresses of the answers.
@@ -28,14 +28,14 @@ def publish(sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
 
 
 def move_in(files: Mapping[str, str]) -> None:
-    """Renames staged files to their final names; one that a former try of the bundle has moved stays."""
+    """Renames staged files to their final names; a file that an earlier attempt has moved is skipped."""
     staged = [uri for uri in files if FileSystems.exists(uri)]
     FileSystems.rename(staged, [files[uri] for uri in staged])
     if missing := [final for final in files.values() if not FileSystems.exists(final)]:
-        raise RowsLostError(f"{missing[0]!r} was written and is not there. A retry asks the model for nothing.")
+        raise RowsLostError(f"{missing[0]!r} was written and does not exist. A retry sends nothing to the model.")
 
 
 def existing(directory: str, patterns: Iterable[str]) -> set[str]:
-    """Lists the files of a directory that match."""
+    """Returns the files of a directory that match."""
     matches = FileSystems.match([f"{directory}{pattern}" for pattern in patterns])
     return {metadata.path for match in matches for metadata in match.metadata_list}

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 KeyType = Literal["boolean", "integer", "number", "text"]
 
-#: Of the columns beside the key.
+#: Types of the columns besides the key.
 OUTPUT_TYPES: dict[str, KeyType] = {
     **dict.fromkeys(OUTPUT_COLUMNS, "text"),
     "input_tokens": "integer",
@@ -20,31 +20,31 @@ OUTPUT_TYPES: dict[str, KeyType] = {
 
 
 class KeyTypes:
-    """Looks at every record once. A column is boolean, integer or number where every value is, else text.
+    """Derives the types of key columns: boolean, integer or number if all values are, else text.
 
     Args:
-        key: The columns.
+        key: The key columns.
     """
 
     def __init__(self, key: tuple[str, ...]) -> None:
-        self._seen: dict[str, set[type]] = {column: set() for column in key}
+        self._kinds: dict[str, set[type]] = {column: set() for column in key}
 
-    def see(self, record: Row) -> None:
-        """Takes a record into account."""
-        for column, kinds in self._seen.items():
+    def add(self, record: Row) -> None:
+        """Adds a record."""
+        for column, kinds in self._kinds.items():
             kinds.add(_kind(record[column]))
 
-    def found(self) -> dict[str, KeyType]:
-        """Returns the type of each column; without a record it is text."""
-        return {column: _key_type(kinds) for column, kinds in self._seen.items()}
+    def types(self) -> dict[str, KeyType]:
+        """Returns the type of each column; text without records."""
+        return {column: _key_type(kinds) for column, kinds in self._kinds.items()}
 
 
 class _Long(int):
-    """Of 54 to 64 bits."""
+    """An integer of 54 to 64 bits."""
 
 
 def _kind(value: Any) -> type:
-    # Beyond 2**53 a float loses it, beyond 2**63 a column does: such numbers are text.
+    # A float is exact up to 2**53, a column up to 2**63: larger integers are text.
     if type(value) is not int or abs(value) <= 2**53:
         return type(value)
     return _Long if -(2**63) <= value < 2**63 else str

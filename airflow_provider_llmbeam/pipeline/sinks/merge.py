@@ -1,4 +1,4 @@
-"""The one statement that brings answers into a BigQuery table."""
+"""The MERGE statement of the BigQuery sink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from google.cloud.bigquery import TableReference
 
-#: How an answer was come by is another matter in each run; alone it is no reason to write a row again.
+#: Columns that differ between runs; a difference in them alone does not update a row.
 _NOT_COMPARED = frozenset({"origin"})
 
 
@@ -16,9 +16,9 @@ class MergeColumn:
     """One column of the answers.
 
     Attributes:
-        name: In both tables.
-        staged_type: `STRING`, `INT64`, `FLOAT64`, `BOOL` or `ARRAY<FLOAT64>`.
-        target_type: Of the column that takes it.
+        name: Name in both tables.
+        staged_type: Type in the staging table: `STRING`, `INT64`, `FLOAT64`, `BOOL` or `ARRAY<FLOAT64>`.
+        target_type: Type in the target table.
     """
 
     name: str
@@ -27,13 +27,13 @@ class MergeColumn:
 
     @property
     def value(self) -> str:
-        """The staged value, as an expression of the target's type."""
+        """The staged value, as an expression of the target type."""
         column = f"S.{quoted(self.name)}"
         match self.staged_type, self.target_type:
             case staged, target if staged == target:
                 return column
             case "STRING", "BYTES":
-                return f"FROM_BASE64({column})"  # As the source reads BYTES.
+                return f"FROM_BASE64({column})"  # As the BigQuery source encodes BYTES.
             case "STRING", "JSON":
                 return f"PARSE_JSON({column}, wide_number_mode=>'round')"
             case _, "JSON":
@@ -45,7 +45,7 @@ class MergeColumn:
     def differs(self) -> str:
         """The condition that the target has another value."""
         mine, other = self.value, f"T.{quoted(self.name)}"
-        if self.target_type.startswith(("JSON", "ARRAY")):  # Neither can be compared.
+        if self.target_type.startswith(("JSON", "ARRAY")):  # These types cannot be compared.
             mine, other = f"TO_JSON_STRING({mine})", f"TO_JSON_STRING({other})"
         return f"{other} IS DISTINCT FROM {mine}"
 
@@ -53,13 +53,13 @@ class MergeColumn:
 def merge_statement(
     target: TableReference, staging: str, key: Sequence[str], columns: Sequence[MergeColumn]
 ) -> str:
-    """Writes the MERGE: rows of new keys are inserted, others updated where they differ, all others stay.
+    """Returns the MERGE: inserts rows with new keys, updates rows that differ, and keeps all others.
 
     Args:
-        target: The table of the answers.
-        staging: The table or query of the new ones, as SQL.
-        key: Columns that name a row; never NULL.
-        columns: All, with the key.
+        target: The target table.
+        staging: The staging table or a query, as SQL.
+        key: Key columns; never NULL.
+        columns: All columns, including the key.
     """
     keys = [column for column in columns if column.name in key]
     others = [column for column in columns if column.name not in key]

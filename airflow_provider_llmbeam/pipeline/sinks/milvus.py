@@ -1,4 +1,4 @@
-"""Vectors into a Milvus collection, by upserts."""
+"""The Milvus sink: upserts vectors into a collection."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError
+from airflow_provider_llmbeam.pipeline.records import encode_key, read_records
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyType, KeyTypes
 from airflow_provider_llmbeam.pipeline.sinks.parquet import as_text
-from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key
-from airflow_provider_llmbeam.pipeline.transforms.write import read_records
 from airflow_provider_llmbeam.spec.sink import MilvusSink
 
 if TYPE_CHECKING:
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
 
 ID, VECTOR = "llmbeam_id", "vector"
 _TEXTS = ("model", "fingerprint")
-#: Of one upsert; a server takes 64 MB: https://milvus.io/docs/limitations.md
+#: Maximum size of one upsert; the limit of a server is 64 MB: https://milvus.io/docs/limitations.md
 _UPSERT_BYTES, _UPSERT_ROWS = 8 * 2**20, 5_000
-#: Of a field; https://milvus.io/docs/limitations.md
+#: Maximum length of a text field; https://milvus.io/docs/limitations.md
 _LONGEST_TEXT = 65_535
 _NOT_BILLED = "Nothing was sent or billed."
-_KEPT = "The answers are in the journal: another try asks the model for nothing."
+_KEPT = "The answers are in the journal: another run sends nothing to the model."
 
 
 def check(sink: MilvusSink, key: tuple[str, ...], dimensions: int | None) -> None:
-    """Looks whether the collection, where there is one, takes what the job will bring.
+    """Checks that an existing collection can store the answers.
 
     Raises:
-        JobSpecError: It does not, or a package is missing.
-        JobFailedError: It cannot be reached.
+        JobSpecError: The collection does not fit, or a package is missing.
+        JobFailedError: The server cannot be reached.
     """
     with _opened(sink, _NOT_BILLED) as client:
-        if client.has_collection(sink.collection) and (wrong := _misfit(client, sink, key, dimensions)):
-            raise JobSpecError(f"{wrong} {_NOT_BILLED}")
+        if client.has_collection(sink.collection) and (mismatch := _misfit(client, sink, key, dimensions)):
+            raise JobSpecError(f"{mismatch} {_NOT_BILLED}")
 
 
 def publish(sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str]) -> list[str]:
@@ -51,24 +50,24 @@ def publish(sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str]) -
         The address of the collection.
 
     Raises:
-        JobFailedError: The collection cannot be reached, or does not take them.
-        RowsLostError: Milvus took fewer rows than it was given.
+        JobFailedError: The collection cannot be reached, or rejects them.
+        RowsLostError: Milvus stored fewer rows than were sent.
     """
     shape = _shape(staged, key)
-    if shape.rows:  # without a vector nobody knows the dimensions of a collection
+    if shape.rows:  # without a vector the dimensions of a collection are not known
         with _opened(sink, _KEPT) as client:
             _upsert(client, sink, key, staged, shape)
     return [f"{sink.uri}/{sink.collection}"]
 
 
 def entity_id(row: Mapping[str, Any], key: tuple[str, ...]) -> str:
-    """Names the entity of a row, in every run alike."""
+    """Returns the id of the entity of a row, the same in every run."""
     return hashlib.sha256(encode_key(dict(row), key)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What the staged rows have in common."""
+    """Shape of the staged rows."""
 
     rows: int
     dimensions: int
@@ -81,10 +80,10 @@ def _shape(staged: Mapping[int, str], key: tuple[str, ...]) -> _Shape:
     for row in read_records(staged):
         count += 1
         lengths.add(len(row["answer"]))
-        types.see(row)
+        types.add(row)
     if len(lengths) > 1:
         raise JobFailedError(f"The vectors are of different lengths: {sorted(lengths)}. {_KEPT}")
-    return _Shape(count, max(lengths, default=0), types.found())
+    return _Shape(count, max(lengths, default=0), types.types())
 
 
 def _upsert(
@@ -92,8 +91,8 @@ def _upsert(
 ) -> None:
     if not client.has_collection(sink.collection):
         _create(client, sink, shape)
-    elif wrong := _misfit(client, sink, key, shape.dimensions):
-        raise JobFailedError(f"{wrong} {_KEPT}")
+    elif mismatch := _misfit(client, sink, key, shape.dimensions):
+        raise JobFailedError(f"{mismatch} {_KEPT}")
     fields = client.describe_collection(sink.collection)["fields"]
     texts = {field["name"] for field in fields if field["type"].name == "VARCHAR"}
     rows, taken = read_records(staged), 0
@@ -135,7 +134,7 @@ def _create(client: MilvusClient, sink: MilvusSink, shape: _Shape) -> None:
 
 
 def _misfit(client: MilvusClient, sink: MilvusSink, key: tuple[str, ...], dimensions: int | None) -> str | None:
-    """Says what is in the way of writing to a collection that is there already."""
+    """Returns why an existing collection cannot store the answers; `None` if it can."""
     described = client.describe_collection(sink.collection)
     fields = {field["name"]: field for field in described["fields"]}
     if missing := [name for name in (ID, *key, VECTOR, *_TEXTS) if name not in fields]:
@@ -161,14 +160,14 @@ def _misfit(client: MilvusClient, sink: MilvusSink, key: tuple[str, ...], dimens
     return None
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Passes over that milvus-lite 3.2 has no `AllocTimestamp`, which pymilvus 3.0 asks for and can spare."""
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Drops the log line that milvus-lite 3.2 lacks `AllocTimestamp`, which pymilvus 3.0 calls optionally."""
     return "Method not implemented" not in record.getMessage()
 
 
 @contextmanager
-def _opened(sink: MilvusSink, consolation: str) -> Iterator[MilvusClient]:
-    """Opens a client, and puts what it raises into our words."""
+def _opened(sink: MilvusSink, outcome: str) -> Iterator[MilvusClient]:
+    """Opens a client and converts its errors."""
     try:
         from pymilvus import MilvusClient
         from pymilvus.exceptions import MilvusException
@@ -178,12 +177,12 @@ def _opened(sink: MilvusSink, consolation: str) -> Iterator[MilvusClient]:
     except ImportError as error:
         raise JobSpecError(
             f"A sink of type 'milvus' needs {error.name!r}: install `airflow-provider-llmbeam[milvus]` where the "
-            f"job runs. {consolation}"
+            f"job runs. {outcome}"
         ) from error
-    # It logs, with a traceback, whatever it raises.
+    # It logs every exception with a traceback.
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     if sink.is_local:
-        logging.getLogger("grpc._server").addFilter(_is_news)
+        logging.getLogger("grpc._server").addFilter(_is_relevant)
         Path(sink.uri).parent.mkdir(parents=True, exist_ok=True)
     try:
         client = MilvusClient(sink.uri, token=os.environ.get(sink.token_env, ""))
@@ -193,7 +192,7 @@ def _opened(sink: MilvusSink, consolation: str) -> Iterator[MilvusClient]:
             client.close()
     except MilvusException as error:
         in_use = " Another process may have the file open." if sink.is_local else ""
-        raise JobFailedError(f"Milvus at {sink.uri!r}: {error}{in_use} {consolation}") from error
+        raise JobFailedError(f"Milvus at {sink.uri!r}: {error}{in_use} {outcome}") from error
     finally:
         if sink.is_local:
             # Other processes can open the file once the server in this one has ended.

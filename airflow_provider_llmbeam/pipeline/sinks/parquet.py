@@ -15,25 +15,25 @@ import pyarrow.parquet as pq
 
 from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES, KeyTypes
 
-#: Rows per row group; of vectors fewer, as a number in Python takes 32 bytes: 3,072 of them a row make 100 MB so.
+#: Rows per row group; fewer for vectors, as a Python float takes 32 bytes: 3,072 per row make 100 MB.
 _ROW_GROUP, _VECTORS_ROW_GROUP = 10_000, 1_000
 _TYPES = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "text": pa.string()}
 _OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in OUTPUT_TYPES.items()}
-#: Of 32 bits, as models compute.
+#: 32-bit numbers, as models compute.
 _VECTOR = pa.list_(pa.float32())
 _CONTENT = b"llmbeam.content"
-#: In a line, where a quote inside of a text is escaped.
+#: The field in a JSON line, where quotes in texts are escaped.
 _ORIGIN = re.compile(rb'"origin": "\w+", ')
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What a file holds.
+    """Description of a staged file.
 
     Attributes:
-        types: Of its columns.
-        rows: How many.
-        content: Equal for equal rows, whatever their order and `origin`, which differ from try to try of a job.
+        types: Types of the columns.
+        rows: Number of rows.
+        content: Digest of the rows without their order and `origin`, which differ between attempts of a job.
     """
 
     types: dict[str, pa.DataType]
@@ -48,19 +48,19 @@ def write_parquet(
 
     Args:
         lines: Records as JSON lines.
-        file: Where to.
-        key: The key columns.
-        has_vectors: Whether each answer is a vector, and so a list of numbers; otherwise it is text.
+        file: Target file.
+        key: Key columns.
+        has_vectors: Whether the answers are vectors, stored as lists of numbers; otherwise they are text.
     """
     output_types = {**_OUTPUT_TYPES, "answer": _VECTOR} if has_vectors else _OUTPUT_TYPES
     with tempfile.TemporaryFile() as spool:
         types, content = KeyTypes(key), 0
         for line in lines:
             content ^= int.from_bytes(hashlib.sha256(_ORIGIN.sub(b"", line)).digest())
-            types.see(json.loads(line))
+            types.add(json.loads(line))
             spool.write(line)
         spool.seek(0)
-        keys = [(column, _TYPES[found]) for column, found in types.found().items()]
+        keys = [(column, _TYPES[found]) for column, found in types.types().items()]
         schema = pa.schema([*keys, *output_types.items()])
         with pq.ParquetWriter(file, schema) as writer:
             size = _VECTORS_ROW_GROUP if has_vectors else _ROW_GROUP
@@ -70,7 +70,7 @@ def write_parquet(
 
 
 def read_staged(file: IO[bytes]) -> Staged:
-    """Reads what `write_parquet` has noted at the end of its file."""
+    """Reads the description of a file that `write_parquet` wrote."""
     footer = pq.read_metadata(file)
     schema = footer.schema.to_arrow_schema()
     types = {field.name: field.type for field in schema}
@@ -78,13 +78,13 @@ def read_staged(file: IO[bytes]) -> Staged:
 
 
 def as_text(value: Any) -> str:
-    """The value in a column of texts."""
+    """Returns a value for a text column."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text.encode("utf-8", "replace").decode()
 
 
 def _flat(record: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """Turns what is not text into JSON text where the column is text."""
+    """Converts values of text columns to JSON text."""
     return {
         name: as_text(value) if pa.types.is_string(schema.field(name).type) else value
         for name, value in record.items()

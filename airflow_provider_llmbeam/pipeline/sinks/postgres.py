@@ -1,8 +1,8 @@
-"""Answers into a PostgreSQL table, in one transaction.
+"""The PostgreSQL sink: upserts answers in one transaction.
 
 The staged file is streamed by COPY into a temporary table, then upserted by the source's key. Only rows that
-differ are written: a second run changes nothing. `origin` alone is no difference, or every row that a second run
-takes from the journal would be one.
+differ are written: a second run changes nothing. A different `origin` alone is ignored, as it changes for every
+row that a second run takes from the journal.
 
 Measured with PostgreSQL 15 and psycopg 3.3 on two shared cores without fsync, rows of 560 bytes, in rows/s: new
 54,000, the same again 78,000, all changed 65,000 at 100,000 rows; 58,000, 59,000 and 29,000 at 1,000,000 rows. The
@@ -15,23 +15,23 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.transforms.write import read_records
+from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 
 def check(sink: PostgresSink, key: tuple[str, ...]) -> None:
-    """Does all that `publish` does, without rows, and takes it back: nothing changes.
+    """Runs all steps of `publish` without rows, and rolls back.
 
-    What the server would refuse after the model was paid, it refuses now: the address, the password, a missing
-    right, a table of another shape.
+    Errors that would otherwise occur after requests to the model occur now: the address, the password, a missing
+    permission, a table that does not fit.
 
     Args:
-        sink: Where the answers will go.
-        key: Columns that name a row.
+        sink: The sink.
+        key: Key columns.
 
     Raises:
-        JobSpecError: The answers could not be published; says why.
-        JobFailedError: The server does not answer; it may do so later.
+        JobSpecError: The answers could not be published; the message has the reason.
+        JobFailedError: The server does not answer; a retry may succeed.
     """
     _client().check(sink, key)
 
@@ -40,15 +40,16 @@ def publish(sink: PostgresSink, key: tuple[str, ...], staged: Mapping[int, str])
     """Upserts the staged answers; doing it again changes nothing.
 
     Args:
-        sink: Where the answers go.
-        key: Columns that name a row.
+        sink: The sink.
+        key: Key columns.
         staged: Address of each file of answer records, as JSON lines.
 
     Returns:
         The address of the table, without user and password.
 
     Raises:
-        JobFailedError: The server refused; the table is as it was, and a retry sends nothing.
+        JobFailedError: The server rejected the answers; the table is unchanged, and a retry sends nothing to the
+            model.
     """
     address: str = _client().publish(sink, key, lambda: read_records(staged))
     return [address]

@@ -1,4 +1,4 @@
-"""The way into PostgreSQL, and its refusals in words that hold no secret."""
+"""Sessions with PostgreSQL, and its errors without secrets."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
-#: For as long a server may leave the first packet without an answer.
+#: Timeout of a connection attempt.
 _CONNECT_TIMEOUT_SECONDS = 10
-#: Before a server has let us in, its errors have no code, only words: those that stay until somebody changes
-#: something (`FATAL` comes from the server, the others from libpq), and among them those that pass.
+#: Errors of a connection attempt have no code: texts of permanent errors (`FATAL` of the server, the others of
+#: libpq), and texts of temporary errors among them.
 _FINAL = ("FATAL", "password", "invalid ", "definition of service")
-_LATER = ("starting up", "shutting down", "recovery", "too many", "connection slots")
+_TEMPORARY = ("starting up", "shutting down", "recovery", "too many", "connection slots")
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When something is refused: before the model is paid, or after.
+    """The moment of an error: before or after requests to the model.
 
     Attributes:
-        error: Class of the error, where a retry would repeat it.
-        kept: End of each of its sentences.
+        error: Class of errors that a retry would repeat.
+        kept: Last sentence of each message.
     """
 
     error: type[LLMBeamError]
     kept: str
 
     def refusal(self, fault: str) -> LLMBeamError:
-        """An error that a retry repeats, unless somebody changes something."""
+        """Returns an error that a retry would repeat."""
         return self.error(f"{fault} {self.kept}")
 
     def failure(self, fault: str) -> LLMBeamError:
-        """An error that may be over at the next try."""
+        """Returns an error that may be temporary."""
         return JobFailedError(f"{fault} {self.kept}")
 
 
@@ -53,22 +53,22 @@ AFTER = Moment(
 
 @contextmanager
 def session(sink: PostgresSink, moment: Moment) -> Iterator[psycopg.Connection]:
-    """Opens a connection that commits nothing by itself, and puts the server's refusals into sentences.
+    """Opens a connection without implicit transactions, and converts errors of the server.
 
     Raises:
-        LLMBeamError: As `moment` says.
+        LLMBeamError: An error of the class of `moment`.
     """
     given = _parameters(sink, moment)
     try:
         # Without prepared statements it also works through a pool of connections, e.g. pgbouncer.
         connection = psycopg.connect(given, autocommit=True, prepare_threshold=None)
     except psycopg.OperationalError as error:
-        words = _words(error)
+        message = _message_of(error)
         fault = (
-            f"`sink`: no connection to {_address(conninfo_to_dict(given))}: {words}. Expected a server there that "
+            f"`sink`: no connection to {_address(conninfo_to_dict(given))}: {message}. Expected a server that "
             f"accepts what the environment variable {sink.dsn_env!r} holds."
         )
-        is_final = any(sign in words for sign in _FINAL) and not any(sign in words for sign in _LATER)
+        is_final = any(text in message for text in _FINAL) and not any(text in message for text in _TEMPORARY)
         raise (moment.refusal(fault) if is_final else moment.failure(fault)) from None
     with closing(connection):
         # After a wait for the lock of `postgres_upsert`, the next statement must see what its holder committed.
@@ -76,11 +76,11 @@ def session(sink: PostgresSink, moment: Moment) -> Iterator[psycopg.Connection]:
         try:
             yield connection
         except psycopg.Error as error:
-            raise _in_words(error, sink, connection, moment) from None
+            raise _error_of(error, sink, connection, moment) from None
 
 
 def address(connection: psycopg.Connection) -> str:
-    """Where a connection leads to, without user and password."""
+    """Returns the address of a connection, without user and password."""
     info = connection.info
     return _address({"host": info.host, "port": info.port, "dbname": info.dbname})
 
@@ -109,7 +109,7 @@ def _parameters(sink: PostgresSink, moment: Moment) -> str:
 
 
 def _parsed(dsn: str) -> dict[str, Any] | None:
-    """Reads a connection string, unless libpq would take a part of its password for a host, and say it aloud."""
+    """Parses a connection string; `None` if libpq would read a part of the password as a host and quote it."""
     scheme, _, rest = dsn.partition("://")
     # For libpq the password ends at the first `@`, and there is none where a `/` comes before.
     if scheme in ("postgresql", "postgres") and (rest.count("@") > 1 or "@" in rest.partition("/")[2]):
@@ -122,13 +122,13 @@ def _parsed(dsn: str) -> dict[str, Any] | None:
     return given if all(port.isdecimal() or not port for port in ports) else None
 
 
-def _in_words(
+def _error_of(
     error: psycopg.Error, sink: PostgresSink, connection: psycopg.Connection, moment: Moment
 ) -> LLMBeamError:
-    words = error.diag.message_primary or _words(error) or type(error).__name__
+    message = error.diag.message_primary or _message_of(error) or type(error).__name__
     at = f" at {error.diag.context}" if isinstance(error, psycopg.DataError) and error.diag.context else ""
     code = f" ({error.sqlstate})" if error.sqlstate else ""
-    fault = f"`sink.table`: PostgreSQL refused {sink.table!r}: {words}{at}{code}."
+    fault = f"`sink.table`: PostgreSQL refused {sink.table!r}: {message}{at}{code}."
     match error:
         case errors.InsufficientPrivilege():
             fault += (
@@ -146,6 +146,6 @@ def _in_words(
     return moment.refusal(fault)
 
 
-def _words(error: psycopg.Error) -> str:
-    """What it says, without the hints of libpq, which it indents."""
+def _message_of(error: psycopg.Error) -> str:
+    """Returns the message of an error, without the indented hints of libpq."""
     return " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("\t")).rstrip(".")

@@ -1,4 +1,4 @@
-"""What happens in the one transaction. The only modules that load psycopg are this and `postgres_session`."""
+"""The transaction of the PostgreSQL sink. Only this module and `postgres_session` import psycopg."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 
 _JSON = ("json", "jsonb")
 _STAGED = sql.Identifier("pg_temp", "llmbeam_staged")
-#: PostgreSQL cuts longer names, silently.
+#: PostgreSQL truncates longer names silently.
 _MAX_NAME_BYTES = 63
-#: Keys that an error names.
+#: Maximum number of keys that an error quotes.
 _NAMED = 5
 
 Records = Callable[[], Iterator[Row]]
@@ -34,13 +34,13 @@ class _Column:
 
 
 def check(sink: PostgresSink, key: tuple[str, ...]) -> None:
-    """Upserts nothing, and takes it back."""
+    """Runs an upsert without rows, and rolls back."""
     with session(sink, BEFORE) as connection, connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL lock_timeout = '3s'")
         try:
             _Upsert(connection, sink, key, BEFORE).run(lambda: iter(()), dict.fromkeys(key, "text") | OUTPUT_TYPES)
         except errors.LockNotAvailable:
-            _log.warning("Table %r is locked by somebody else, so it was not checked.", sink.table)
+            _log.warning("Table %r is locked by another session, so it was not checked.", sink.table)
 
 
 def publish(sink: PostgresSink, key: tuple[str, ...], records: Records) -> str:
@@ -61,11 +61,11 @@ class _Upsert:
         self._moment = moment
 
     def run(self, records: Records, types: Mapping[str, str] | None = None) -> str:
-        """Does all of it.
+        """Upserts the records.
 
         Args:
-            records: Called for each pass over the records.
-            types: Of the columns of a new table; left out, the records decide.
+            records: Returns the records; called for each pass.
+            types: Types of the columns of a new table. `None`: derived from the records.
 
         Returns:
             The full name of the table.
@@ -73,8 +73,7 @@ class _Upsert:
         self._refuse_names()
         schema, table = self._resolve()
         self._target = sql.Identifier(schema, table)
-        # Two runs for one table go one after the other: neither creates it under the other's hands, and their
-        # upserts cannot lock each other's rows crosswise.
+        # Runs for one table are serialised: they cannot both create it, and their upserts cannot deadlock.
         self._connection.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"llmbeam:{schema}.{table}",)
         )
@@ -130,7 +129,7 @@ class _Upsert:
         return {name: _Column(type_, must_be_given) for name, type_, must_be_given in rows}
 
     def _refuse_shape(self, columns: Mapping[str, _Column]) -> None:
-        """A user's own table gets every output column or nothing: half an answer cannot be audited."""
+        """Rejects an existing table without all output columns: incomplete answers cannot be audited."""
         if missing := [name for name in self._key if name not in columns]:
             raise self._moment.refusal(
                 f"`source.key`: table {self._sink.table!r} has no column {missing[0]!r}; it has {[*columns]}. "
@@ -161,7 +160,7 @@ class _Upsert:
         )
 
     def _stage(self, types: Mapping[str, str], records: Iterable[Row]) -> int:
-        """Copies the records into a table of the target's own types, which casts them."""
+        """Copies the records into a table with the types of the target, which casts them."""
         self._connection.execute(
             sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
                 _STAGED, _names(types), self._target
@@ -192,7 +191,9 @@ class _Upsert:
             after=_compared("excluded", types),
         )
         try:
-            with self._connection.transaction():  # a savepoint, so that the staged rows can be asked about
+            with (
+                self._connection.transaction()
+            ):  # a savepoint, so that the staged rows can be queried after an error
                 return self._connection.execute(statement).rowcount
         except errors.InvalidColumnReference:
             addition = sql.SQL("ADD UNIQUE ({})").format(_names(self._key))
@@ -223,7 +224,7 @@ def _names(names: Iterable[str]) -> sql.Composed:
 
 
 def _compared(table: str, types: Mapping[str, str]) -> sql.Composed:
-    """The columns that make a row another one; `json`, unlike `jsonb`, has no equality."""
+    """Returns the compared columns; `json`, unlike `jsonb`, has no equality."""
     return sql.SQL(", ").join(
         sql.SQL("{}::text" if types[name] == "json" else "{}").format(sql.Identifier(table, name))
         for name in OUTPUT_COLUMNS

@@ -1,4 +1,4 @@
-"""What a record is as columns of PostgreSQL."""
+"""Records as columns of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from airflow_provider_llmbeam.pipeline.sinks import key_types
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyTypes
 
 _TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
-#: Of a new table; the answer's may be `jsonb` instead.
+#: Types of a new table; `answer` may be `jsonb` instead.
 OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in key_types.OUTPUT_TYPES.items()}
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-#: NUL as JSON writes it; after an even number of backslashes, or it is a backslash and five plain signs.
+#: NUL in JSON; after an even number of backslashes, as it is text otherwise.
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def types_of(key: tuple[str, ...], records: Iterable[Row]) -> dict[str, str] | None:
-    """Takes the types of a new table from the records; there are none to take from no record."""
+    """Derives the types of a new table from the records; `None` without records."""
     types, structured, count = KeyTypes(key), True, 0
     for record in records:
-        types.see(record)
+        types.add(record)
         structured = structured and not isinstance(record["answer"], str)
         count += 1
     if not count:
         return None
-    keys = {column: _TYPES[found] for column, found in types.found().items()}
+    keys = {column: _TYPES[found] for column, found in types.types().items()}
     return keys | OUTPUT_TYPES | ({"answer": "jsonb"} if structured else {})
 
 
 def as_text(value: Any) -> str | None:
-    """The value as a column of any type but JSON reads it."""
+    """Encodes a value for a column of any type except JSON."""
     if value is None:
         return None
     return _clean(value if isinstance(value, str) else _to_json(value))
 
 
 def as_json(value: Any) -> str | None:
-    """The value as a JSON column reads it."""
+    """Encodes a value for a JSON column."""
     if value is None:
         return None
     text = _to_json(value)
@@ -51,12 +51,12 @@ def as_json(value: Any) -> str | None:
 def _to_json(value: Any) -> str:
     try:
         return _encode(value)
-    except ValueError:  # 1e999 is JSON, and in Python it is infinite, which JSON cannot say
+    except ValueError:  # 1e999 is valid JSON, but infinite in Python, which JSON cannot represent
         return _encode(json.loads(json.dumps(value), parse_constant=lambda _: None))
 
 
 def _clean(text: str) -> str:
-    """Replaces what PostgreSQL has no sign for: NUL, and half of a surrogate pair."""
+    """Replaces characters that PostgreSQL cannot store: NUL, and half of a surrogate pair."""
     if text.isascii():
         return text.replace("\0", "\ufffd")
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

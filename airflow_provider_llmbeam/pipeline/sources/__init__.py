@@ -1,1 +1,1 @@
-"""Where rows come from: a module for each type of source."""
+"""Sources of rows, one module per type."""

@@ -17,12 +17,12 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     NOTHING_SENT,
     before_the_model,
-    begun_once,
     check_bucket,
     connect,
     read_json,
     reference_of,
     run_once,
+    run_with_recorded_id,
     size_text,
     write_json,
 )
@@ -45,13 +45,13 @@ _EXTRACT = bigquery.ExtractJobConfig(  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """What is exported.
+    """An export.
 
     Attributes:
-        query: To run first; `None` extracts the table itself.
-        columns: Names, in order.
-        size: For the log.
-        location: Of the tables.
+        query: Query to run first; `None` to extract the table itself.
+        columns: Names of the columns, in order.
+        size: Size, for the log.
+        location: Location of the tables.
     """
 
     query: str | None
@@ -61,34 +61,34 @@ class _Plan:
 
 
 def read(root: beam.Pipeline, source: BigQuerySource, export_uri: str) -> beam.PCollection:
-    """Exports the rows, unless a former try of the job has, and reads the files.
+    """Exports the rows, unless an earlier attempt of the job has, and reads the files.
 
-    Rows hold what JSON has: NUMERIC, TIMESTAMP, DATE and TIME are text, BYTES is base64, as in BigQuery's own
-    JSON. So a row of the dead letter that is read again renders the same prompt.
+    Rows have the types of JSON: NUMERIC, TIMESTAMP, DATE and TIME are text, BYTES is base64, as in the JSON of
+    BigQuery, so that a row of the dead letter that is read again renders the same prompt.
 
     Args:
         root: The pipeline.
         source: The table or query.
-        export_uri: Directory, ends in `/`. `current.json` in it names the finished export, for other tries of this
-            job; `discard` removes it all.
+        export_uri: Directory, ends in `/`. Its `current.json` names the finished export, for other attempts of
+            this job; `discard` deletes the directory.
 
     Raises:
-        JobSpecError: BigQuery refuses, or a key column is missing.
-        JobFailedError: The export failed in a way that may pass.
+        JobSpecError: BigQuery rejected the request, or a key column is missing.
+        JobFailedError: The export failed, perhaps temporarily.
     """
     directory = export(source, export_uri)
     return files.read_format(root, f"{directory}*.avro", "avro") | "JsonValues" >> beam.Map(json_values)
 
 
 def export(source: BigQuerySource, export_uri: str) -> str:
-    """Makes sure that there is an export of what the source asks for; returns its directory."""
-    asked = source.model_dump(include={"table", "query"})
+    """Exports the rows, unless there is an export already; returns its directory."""
+    request = source.model_dump(include={"table", "query"})
     field = "source.table" if source.table else "source.query"
     with before_the_model(f"`{field}`" + (f" {source.table!r}" if source.table else "")):
         known = read_json(f"{export_uri}{_CURRENT}")
-        if known is not None and known["asked"] == asked and _is_there(known["directory"]):
+        if known is not None and known["asked"] == request and _is_there(known["directory"]):
             _check_key(source, known["columns"])
-            _log.info("Reading the export that a former try has made: %s", known["directory"])
+            _log.info("Reading the export of an earlier attempt: %s", known["directory"])
             return str(known["directory"])
         project = source.project or (reference_of(source.table).project if source.table else None)
         with connect(project, source.location) as client:
@@ -96,17 +96,19 @@ def export(source: BigQuerySource, export_uri: str) -> str:
             _check_key(source, plan.columns)
             place = "source.export_uri" if source.export_uri else "state_uri"
             check_bucket(export_uri, place, client, plan.location)
-            directory = begun_once(
-                f"{export_uri}{_BEGUN}", asked, lambda work_id: _export(client, source, plan, export_uri, work_id)
+            directory = run_with_recorded_id(
+                f"{export_uri}{_BEGUN}",
+                request,
+                lambda work_id: _export(client, source, plan, export_uri, work_id),
             )
         columns = list(plan.columns)
-        write_json(f"{export_uri}{_CURRENT}", {"asked": asked, "directory": directory, "columns": columns})
+        write_json(f"{export_uri}{_CURRENT}", {"asked": request, "directory": directory, "columns": columns})
         FileSystems.delete([f"{export_uri}{_BEGUN}"])
         return directory
 
 
 def discard(export_uri: str) -> None:
-    """Removes an export, its name first: whoever asks again reads fresh rows."""
+    """Deletes an export, its name first, so that the next run reads current rows."""
     for patterns in ((_CURRENT, _BEGUN), ("**",)):
         matches = FileSystems.match([f"{export_uri}{pattern}" for pattern in patterns])
         if found := [metadata.path for match in matches for metadata in match.metadata_list]:
@@ -114,7 +116,7 @@ def discard(export_uri: str) -> None:
 
 
 def json_values(row: Row) -> Row:
-    """Returns a row with values that JSON has."""
+    """Returns a row with values of JSON types."""
     return {name: value if type(value) in _PLAIN else _json_value(value) for name, value in row.items()}
 
 
@@ -123,7 +125,7 @@ def _json_value(value: Any) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case Decimal():
-            # An export has all 9 or 38 places; equal numbers must be equal keys, whatever their column's type.
+            # An export has all 9 or 38 decimals; equal numbers must be equal keys, for all types of columns.
             text = f"{value:f}"
             return text.rstrip("0").rstrip(".") if "." in text else text
         case bytes():
@@ -137,14 +139,14 @@ def _json_value(value: Any) -> Any:
 
 
 def _plan(client: bigquery.Client, source: BigQuerySource) -> _Plan:
-    """Looks at what is asked for; a query is run dry, which costs nothing."""
+    """Plans the export; a query gets a dry run, which is free."""
     query = source.query or ""
     if source.table:
         table = client.get_table(reference_of(source.table))
         if table.table_type == "TABLE":
             size = f"{size_text(table.num_bytes)}, {table.num_rows:,} rows"
             return _Plan(query=None, columns=_names(table.schema), size=size, location=table.location)
-        # A view has no rows of its own to extract.
+        # A view cannot be extracted.
         query = f"SELECT * FROM `{source.table}`"
     dry = client.query(query, job_config=bigquery.QueryJobConfig(dry_run=True, use_query_cache=False))
     if dry.statement_type not in (None, "SELECT"):

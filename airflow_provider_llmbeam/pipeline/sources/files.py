@@ -1,4 +1,4 @@
-"""Rows in files: one reader per format, each line accounted for."""
+"""Rows of files: one reader per format, with a failed row for each invalid line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from apache_beam.io import fileio
 from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, dead
-from airflow_provider_llmbeam.spec.formats import FileFormat
-from airflow_provider_llmbeam.spec.source import FilesSource
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
+from airflow_provider_llmbeam.spec.source import FileFormat, FilesSource
 
-#: Longest CSV cell; the module's own limit of 131,072 characters would reject long documents.
+#: Maximum size of a CSV cell; the default of 131,072 characters would reject long documents.
 csv.field_size_limit(64 * 2**20)
 
-#: Half a character, as texts have that were cut between the two escapes of an emoji. JSON can write it, UTF-8
-#: cannot: neither Beam nor a model server takes it.
+#: Half of a surrogate pair, as in texts truncated between the two escapes of an emoji. JSON can encode it, UTF-8
+#: cannot: neither Beam nor a model server accepts it.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -31,7 +30,7 @@ def read(root: beam.Pipeline, source: FilesSource) -> beam.PCollection:
     """Reads the files of a source.
 
     Returns:
-        `Row`s, and a `FailedRow` for what is none.
+        `Row`s, and a `FailedRow` for each invalid line.
 
     Raises:
         JobSpecError: No file matches.
@@ -41,7 +40,7 @@ def read(root: beam.Pipeline, source: FilesSource) -> beam.PCollection:
 
 
 def read_format(root: beam.Pipeline, uri: str, file_format: FileFormat) -> beam.PCollection:
-    """Puts the reader of a format at the start of the graph."""
+    """Adds the reader of a format to the graph."""
     match file_format:
         case "jsonl":
             lines = root | "Lines" >> beam.io.ReadFromText(uri, coder=BytesCoder(), validate=False)
@@ -56,10 +55,10 @@ def read_format(root: beam.Pipeline, uri: str, file_format: FileFormat) -> beam.
 
 
 def check_source(uri: str) -> None:
-    """Makes sure that there is something to read.
+    """Checks that the source exists.
 
     Raises:
-        JobSpecError: No file matches, or the filesystem refuses.
+        JobSpecError: No file matches, or the filesystem rejects the request.
     """
     try:
         matched = FileSystems.match([uri])[0].metadata_list
@@ -72,7 +71,7 @@ def check_source(uri: str) -> None:
 
 
 def parse_json_line(line: bytes) -> Iterator[Row | FailedRow]:
-    """Reads one line; a blank one is no row."""
+    """Parses one line; a blank one is skipped."""
     text = line.removeprefix(b"\xef\xbb\xbf").strip()
     if not text:
         return
@@ -87,7 +86,7 @@ def parse_json_line(line: bytes) -> Iterator[Row | FailedRow]:
 
 
 def parse_csv(text: io.TextIOBase) -> Iterator[Row | FailedRow]:
-    """Reads a file with a header; every value is text, as a CSV has no types."""
+    """Parses a file with a header; all values are text, as CSV has no types."""
     reader = csv.DictReader(text, strict=True)
     if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
         raise ValueError(f"the header names column {twice[0]!r} twice; one would hide the other")
@@ -115,4 +114,4 @@ def _read_csv_file(file: fileio.ReadableFile) -> Iterator[Row | FailedRow]:
 
 
 def _unreadable(line: bytes, message: str) -> FailedRow:
-    return dead({"llmbeam_raw": line.decode("utf-8", "backslashreplace")}, "unreadable_row", message)
+    return failed_row({"llmbeam_raw": line.decode("utf-8", "backslashreplace")}, "unreadable_row", message)

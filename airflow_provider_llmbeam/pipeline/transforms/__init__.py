@@ -1,1 +1,1 @@
-"""The steps of the graph: read, render, reuse, write, count and publish."""
+"""Steps of the graph: read, render, reuse, write, count and publish."""

@@ -1,4 +1,4 @@
-"""Rows that have one key: found before anything is paid for."""
+"""Duplicate keys, which are found before any request is sent."""
 
 from __future__ import annotations
 
@@ -10,22 +10,17 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import DEAD, Row, dead
-from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.elements import FAILED, Row, failed_row
+from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.source import Source
 
-#: The keys of a billion rows, in so many parts, are 400 MB at a time.
+#: Number of partitions of the keys: those of a billion rows are 400 MB per partition.
 _PARTITIONS = 256
-#: Keys move in blocks of about this size: one by one they cost 10 µs each, in blocks 3 µs.
+#: Approximate size of a block of keys: single keys cost 10 µs each, keys in blocks 3 µs.
 _BLOCK_BYTES = 64 * 2**10
-#: Offenders that an error names.
+#: Maximum number of keys that an error quotes.
 _NAMED = 5
-
-
-def encode_key(row: Row, key: tuple[str, ...]) -> bytes:
-    """The key as one JSON line: equal for equal keys."""
-    return encode_record({column: row[column] for column in key})
 
 
 def unique(
@@ -34,34 +29,36 @@ def unique(
     """Applies `on_duplicate_key`.
 
     Returns:
-        The rows to answer; the duplicate keys, where they end the job; and the rows for the dead letter, in no or
-        one collection.
+        The rows to answer; the duplicate keys, if they fail the job; and the rows for the dead letter, in zero or
+        one collections.
     """
     match source.on_duplicate_key:
         case "error":
             return rows, beam.pvalue.AsList(rows | "DuplicateKeys" >> DuplicateKeys(source.key)), []
         case "dead_letter":
             by_key = rows | "KeyOf" >> beam.Map(lambda row: (encode_key(row, source.key), row))
-            picked = by_key | "ByKey" >> beam.GroupByKey() | beam.ParDo(PickOne()).with_outputs(DEAD, main="rows")
-            return picked["rows"], None, [picked[DEAD]]
+            picked = (
+                by_key | "ByKey" >> beam.GroupByKey() | beam.ParDo(PickOne()).with_outputs(FAILED, main="rows")
+            )
+            return picked["rows"], None, [picked[FAILED]]
         case "allow":
             return rows, None, []
 
 
 class DuplicateKeys(beam.PTransform):
-    """Finds the keys that several rows have, as JSON lines."""
+    """Finds keys that several rows have, as JSON lines."""
 
     def __init__(self, key: tuple[str, ...]) -> None:
         super().__init__()
         self._key = key
 
     def expand(self, rows: beam.PCollection) -> beam.PCollection:
-        """Brings equal keys together; no row moves."""
+        """Groups equal keys, without the rows."""
         return (
             rows
             | "Pack" >> beam.ParDo(_PackKeys(self._key))
             | "ByPart" >> beam.GroupByKey()
-            | "Find" >> beam.FlatMapTuple(lambda _, blocks: seen_again(blocks))
+            | "Find" >> beam.FlatMapTuple(lambda _, blocks: repeated_lines(blocks))
         )
 
 
@@ -85,23 +82,23 @@ class _PackKeys(beam.DoFn):
             yield GlobalWindows.windowed_value((part, bytes(block)))
 
 
-def seen_again(blocks: Iterable[bytes]) -> list[bytes]:
-    """Lists the lines that occur more than once, each once."""
+def repeated_lines(blocks: Iterable[bytes]) -> list[bytes]:
+    """Returns the lines that occur more than once, each once."""
     seen: set[bytes] = set()
-    again: dict[bytes, None] = {}
+    repeated: dict[bytes, None] = {}
     for block in blocks:
         for line in block.splitlines():
             if line in seen:
-                again[line] = None
+                repeated[line] = None
             seen.add(line)
-    return list(again)
+    return list(repeated)
 
 
 def refuse_duplicates(duplicates: list[bytes]) -> None:
-    """Stops a job whose rows have no key of their own.
+    """Fails a job with duplicate keys.
 
     Raises:
-        JobSpecError: Names the first of them.
+        JobSpecError: There are duplicate keys; the message quotes the first ones.
     """
     if duplicates:
         named = ", ".join(line.decode("utf-8", "replace") for line in sorted(duplicates)[:_NAMED])
@@ -113,14 +110,14 @@ def refuse_duplicates(duplicates: list[bytes]) -> None:
 
 
 class PickOne(CountingDoFn):
-    """Takes all rows of one key; lets the same one pass in every run, the others go to `dead`."""
+    """Selects one of the rows of a key, the same in every run; the others are output as `failed`."""
 
     def process(self, group: tuple[bytes, Iterable[Row]]) -> Iterator[Row | beam.pvalue.TaggedOutput]:
-        """Splits one group."""
+        """Processes the rows of one key."""
         key, rows = group
         first, *others = sorted(rows, key=encode_record)
         yield first
         for row in others:
             self.count("died")
             message = f"another row has the key {key.decode('utf-8', 'replace').strip()}"
-            yield beam.pvalue.TaggedOutput(DEAD, dead(row, "duplicate_key", message))
+            yield beam.pvalue.TaggedOutput(FAILED, failed_row(row, "duplicate_key", message))

@@ -1,9 +1,9 @@
-"""The one step at the end: the sums are checked, then everything is moved in."""
+"""The last step: checks the sums, then publishes all files."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
@@ -11,12 +11,11 @@ from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline import sinks
-from airflow_provider_llmbeam.pipeline.estimate.accuracy import found_estimate
-from airflow_provider_llmbeam.pipeline.reporting.report import build_report
+from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, RunUsage, build_report
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import existing, move_in
 from airflow_provider_llmbeam.pipeline.sources import bigquery
-from airflow_provider_llmbeam.pipeline.transforms.account import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.write import write_file
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource
@@ -26,17 +25,23 @@ class Publish(beam.DoFn):
     """Checks the sums, then publishes: the dead letter, the answers, and the report last.
 
     Raises:
-        RowsLostError: Rows in is not answered + dead letter. Nothing was published.
+        RowsLostError: Rows read are not answered + dead letter. Nothing was published.
         TooManyFailedRowsError: More rows failed than `limits.max_dead_letter_ratio` allows. The dead letter was
-            published, and the previous answers stayed.
+            published, and the previous answers were kept.
     """
 
-    def __init__(self, spec: JobSpec, started_at: float) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        started_at: float,
+        estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
+    ) -> None:
         self._spec = spec
         self._started_at = started_at
+        self._estimate_accuracy = estimate_accuracy
 
     def setup(self) -> None:
-        """Fetches the keys of the sink, where this worker has them from no other step."""
+        """Sets the keys of the sink, if no other step on this worker has set them."""
         load_environment(self._spec.environment_secrets)
 
     def process(
@@ -44,15 +49,15 @@ class Publish(beam.DoFn):
         _: bytes,
         tallies: Iterable[Tally],
         answer_files: Iterable[tuple[int, str]],
-        dead_files: Iterable[tuple[int, str]],
+        failed_files: Iterable[tuple[int, str]],
     ) -> Iterator[str]:
-        """Publishes the one result of the job."""
+        """Publishes the result of the job."""
         spec, staging_uri, output_uri = self._spec, self._spec.staging_uri, self._spec.output_uri
         tally = add_up(tallies)
         check_sums(tally)
         dead_letter_uri = f"{output_uri}dead_letter-00000-of-00001.jsonl"
-        (dead,) = self._every_shard(dead_files, "dead_letter", 1, "jsonl").values()
-        move_in({dead: dead_letter_uri})
+        (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
+        move_in({failed: dead_letter_uri})
         check_ratio(tally, spec.limits.max_dead_letter_ratio, dead_letter_uri)
         file_format, shards = sinks.staged_as(spec.sink)
         answers_uris = sinks.publish(spec, self._every_shard(answer_files, "answers", shards, file_format))
@@ -64,13 +69,13 @@ class Publish(beam.DoFn):
             report_uri=f"{output_uri}report.json",
             started_at=self._started_at,
             finished_at=time.time(),
-            estimate=found_estimate(spec),
+            estimate_accuracy=self._estimate_accuracy,
         )
         text = report.model_dump_json(indent=2)
-        aside = f"{staging_uri}report.json"
-        with FileSystems.create(aside, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        staged = f"{staging_uri}report.json"
+        with FileSystems.create(staged, compression_type=CompressionTypes.UNCOMPRESSED) as file:
             file.write(text.encode())
-        move_in({aside: report.report_uri})
+        move_in({staged: report.report_uri})
         if leftovers := existing(staging_uri, ("*",)):
             FileSystems.delete(sorted(leftovers))
         if isinstance(spec.source, BigQuerySource):
@@ -80,7 +85,7 @@ class Publish(beam.DoFn):
     def _every_shard(
         self, written: Iterable[tuple[int, str]], prefix: str, shards: int, file_format: str
     ) -> dict[int, str]:
-        """Adds empty files: a run without rows has an empty answer file, not none."""
+        """Adds an empty file per missing shard, so that a run without rows has an answer file."""
         files = dict(written)
         for shard in set(range(shards)) - files.keys():
             files[shard] = f"{self._spec.staging_uri}{prefix}-{shard}-empty.{file_format}"
@@ -90,38 +95,38 @@ class Publish(beam.DoFn):
 
 
 def check_sums(tally: Tally) -> None:
-    """Makes sure that no row is lost.
+    """Checks that no row is lost.
 
     Raises:
-        RowsLostError: Says by how many.
+        RowsLostError: The sums differ; the message has the numbers.
     """
-    answered, dead = tally.answered.total(), tally.dead.total()
-    if tally.read != answered + dead:
+    answered, failed = tally.answered.total(), tally.failed.total()
+    if tally.read != answered + failed:
         raise RowsLostError(
-            f"{tally.read} rows read, but {answered} answered + {dead} in the dead letter = {answered + dead}. "
-            "The previous output was kept; what was answered is in the journal."
+            f"{tally.read} rows read, but {answered} answered + {failed} in the dead letter = "
+            f"{answered + failed}. The previous output was kept; the answers are in the journal."
         )
 
 
 def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
-    """Makes sure that enough of the rows are answered to replace the previous output.
+    """Checks that enough rows are answered to replace the previous output.
 
     Raises:
-        NothingAnsweredError: None is, whatever the ratio.
-        TooManyFailedRowsError: Says how many are not, and why.
+        NothingAnsweredError: No row is answered, independent of the ratio.
+        TooManyFailedRowsError: Too many rows failed; the message has their number and reasons.
     """
-    dead = tally.dead.total()
-    if dead and not tally.answered.total():
-        kind, words = next(iter(tally.words.items()))
+    failed = tally.failed.total()
+    if failed and not tally.answered.total():
+        kind, message = next(iter(tally.messages.items()))
         raise NothingAnsweredError(
-            f"None of {tally.read} rows was answered. {kind}: {words} Every row is in the dead letter, "
+            f"None of {tally.read} rows was answered. {kind}: {message} Every row is in the dead letter, "
             f"{dead_letter_uri!r}; the previous output was kept."
         )
-    if dead <= max_ratio * tally.read:
+    if failed <= max_ratio * tally.read:
         return
-    kinds = ", ".join(f"{count} × {kind} ({tally.words[kind]})" for kind, count in tally.dead.most_common(3))
+    kinds = ", ".join(f"{count} × {kind} ({tally.messages[kind]})" for kind, count in tally.failed.most_common(3))
     raise TooManyFailedRowsError(
-        f"{dead} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
+        f"{failed} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
         f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in "
-        "the journal: another try asks for the failed rows alone."
+        "the journal: another run sends the failed rows only."
     )

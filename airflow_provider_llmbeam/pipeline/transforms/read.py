@@ -1,4 +1,4 @@
-"""Rows in, each with a key of its own."""
+"""Steps that read the rows and check their keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.pipeline.elements import DEAD, FailedRow, Row, dead
+from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -14,10 +14,10 @@ from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Ro
 
 
 class ReadRows(beam.PTransform):
-    """Reads the source. Outputs `rows` and `dead`: what is no row, or has no key.
+    """Reads the source. Outputs `rows`, and `failed` for invalid lines and rows without a key.
 
     Raises:
-        JobSpecError: There is nothing to read.
+        JobSpecError: The source does not exist.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -25,7 +25,7 @@ class ReadRows(beam.PTransform):
         self._spec = spec
 
     def expand(self, root: beam.Pipeline) -> beam.pvalue.DoOutputsTuple:
-        """Puts the reader of the source at the start of the graph."""
+        """Adds the reader of the source to the graph."""
         source = self._spec.source
         match source:
             case FilesSource():
@@ -34,7 +34,7 @@ class ReadRows(beam.PTransform):
                 found = bigquery.read(root, source, self._spec.export_uri)
             case RowsSource():
                 found = root | beam.Create([dict(row) for row in source.rows])
-        return found | "CheckKey" >> beam.ParDo(_CheckKey(source.key)).with_outputs(DEAD, main="rows")
+        return found | "CheckKey" >> beam.ParDo(_CheckKey(source.key)).with_outputs(FAILED, main="rows")
 
 
 class _CheckKey(CountingDoFn):
@@ -47,16 +47,16 @@ class _CheckKey(CountingDoFn):
         row = with_key(row, self._key)
         if isinstance(row, FailedRow):
             self.count("died")
-            yield beam.pvalue.TaggedOutput(DEAD, row)
+            yield beam.pvalue.TaggedOutput(FAILED, row)
         else:
             yield row
 
 
 def with_key(row: Row | FailedRow, key: tuple[str, ...]) -> Row | FailedRow:
-    """Returns the row if it has a value in each key column."""
+    """Returns the row if it has a value in each key column, else a failed row."""
     if isinstance(row, FailedRow):
         return row
     missing = [column for column in key if row.get(column) is None]
     if not missing:
         return row
-    return dead(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")
+    return failed_row(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")

@@ -1,4 +1,4 @@
-"""One prompt per row: Jinja2 in a sandbox, with strict names."""
+"""Rendering of prompts: Jinja2 in a sandbox, with strict undefined names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import DEAD, RenderedRow, Row, dead
+from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 
 
 class _MissingColumn(jinja2.StrictUndefined):
-    """Says which columns there are."""
+    """Names the existing columns in the error."""
 
     @property
     def _undefined_message(self) -> str:
@@ -29,7 +29,7 @@ class _MissingColumn(jinja2.StrictUndefined):
 
 
 class _RowEnvironment(ImmutableSandboxedEnvironment):
-    """Looks a name up among a row's columns first, so that a column may be called `items` or `keys`."""
+    """Looks up a name in the columns of a row first, so that a column can be named `items` or `keys`."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if isinstance(obj, dict) and attribute in obj:
@@ -37,7 +37,7 @@ class _RowEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
 
-def _shown(value: Any) -> Any:
+def _finalize(value: Any) -> Any:
     if callable(value) and not isinstance(value, jinja2.Undefined):
         raise jinja2.UndefinedError(f"{value!r} is a method; no column of that name, or the call's () is missing")
     return "" if value is None else value
@@ -48,7 +48,7 @@ class PromptRenderer:
 
     Args:
         template: The job's templates.
-        is_embedded: Whether vectors are asked for: then an empty text is refused.
+        is_embedded: Whether vectors are requested, so that an empty text is an error.
     """
 
     def __init__(self, template: PromptTemplate, *, is_embedded: bool = False) -> None:
@@ -57,9 +57,9 @@ class PromptRenderer:
             undefined=_MissingColumn,
             autoescape=False,
             keep_trailing_newline=True,
-            finalize=_shown,
+            finalize=_finalize,
         )
-        # Jinja's own tojson escapes <, > and & for HTML, which a model would read as they stand.
+        # The `tojson` of Jinja escapes <, > and & for HTML, which a model would read literally.
         environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
         self._text = _compiled(environment, template.template)
         self._system = _compiled(environment, template.system) if template.system else None
@@ -70,14 +70,14 @@ class PromptRenderer:
         """Renders the templates for one row.
 
         Raises:
-            Exception: Whatever the template's own code raises; a missing column is a `jinja2.UndefinedError`, and
-                an empty text to embed a `ValueError`.
+            Exception: Any error of the code in the template; a missing column is a `jinja2.UndefinedError`, and an
+                empty text to embed a `ValueError`.
         """
         scope = {"row": row, "variables": self._variables}
         text = self._text.render(scope)
         if self._is_embedded and not text.strip():
-            # APIs refuse a whole request for one empty text, and finding it takes many more.
-            raise ValueError("the text is empty, and nothing has no vector")
+            # APIs reject a whole request for one empty text, and isolating it takes many more.
+            raise ValueError("the text is empty, so it has no vector")
         return Prompt(
             text=text,
             system=self._system.render(scope) if self._system else None,
@@ -87,13 +87,13 @@ class PromptRenderer:
 
 def _compiled(environment: jinja2.Environment, text: str) -> jinja2.Template:
     template = environment.from_string(text)
-    # Jinja copies these for each rendering, and its own chain of mappings takes 3.5 of 6 µs for it.
+    # Jinja copies these for each rendering; its chain of mappings takes 3.5 of 6 µs for that.
     template.globals = dict(template.globals)
     return template
 
 
 class Render(CountingDoFn):
-    """Turns a row into `(fingerprint, RenderedRow)`; one that cannot be rendered goes to `dead`."""
+    """Converts a row to `(fingerprint, RenderedRow)`; a row that cannot be rendered is output as `failed`."""
 
     def __init__(self, spec: JobSpec) -> None:
         super().__init__()
@@ -109,9 +109,11 @@ class Render(CountingDoFn):
         """Renders one row."""
         try:
             prompt = self._renderer.render(row)
-        except Exception as error:  # noqa: BLE001 - a template may raise anything, and it is this row's alone
+        except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
             self.count("died")
-            yield beam.pvalue.TaggedOutput(DEAD, dead(row, "template_error", f"{type(error).__name__}: {error}"))
+            yield beam.pvalue.TaggedOutput(
+                FAILED, failed_row(row, "template_error", f"{type(error).__name__}: {error}")
+            )
             return
         rendered = (row, prompt.text, prompt.system, prompt.media)
         yield self._fingerprint(*rendered[1:]), rendered

@@ -1,4 +1,4 @@
-"""What is paid for already is not asked again: the journal first, then equal prompts once."""
+"""Reuse of answers from the journal, and one request per distinct prompt."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ def reuse(
     duplicate_keys: beam.pvalue.AsList | None,
     oldest_at: float = 0.0,
 ) -> tuple[beam.PCollection, list[beam.PCollection]]:
-    """Sorts rows by whether their answer is there already.
+    """Separates rows with an answer in the journal from rows that need a request.
 
-    A first run has no journal, and is spared the join: answers of this very run are found by their batch.
+    A first run has no journal and no join; answers of the same run are found by their batch.
 
     Args:
         root: The pipeline.
         rendered: `(fingerprint, RenderedRow)`.
-        spec: The job, which knows its journal.
-        oldest_at: Unix time; answers from before are asked for again.
-        duplicate_keys: Keys that make the job end here, before anything is sent.
+        spec: The job.
+        duplicate_keys: Duplicate keys, which fail the job here, before anything is sent.
+        oldest_at: Unix time; older answers are requested again.
 
     Returns:
-        `Request`s, one per fingerprint, for all of its rows; and the `AnsweredRow`s that need none, in no or one
-        collection.
+        One `Request` per fingerprint, with all its rows; and the `AnsweredRow`s from the journal, in zero or one
+        collections.
     """
     pattern = f"{spec.journal_uri}*.jsonl"
     guard = () if duplicate_keys is None else (duplicate_keys,)
     if not FileSystems.match([pattern], limits=[1])[0].metadata_list:
         groups = rendered | "ByFingerprint" >> beam.GroupByKey()
-        return groups | "Ask" >> beam.ParDo(AskOnce(), *guard), []
+        return groups | "MakeRequest" >> beam.ParDo(MakeRequest(), *guard), []
     journal = (
         root
         | "MatchJournal" >> fileio.MatchFiles(pattern, empty_match_treatment=fileio.EmptyMatchTreatment.ALLOW)
-        # What was answered later was written later: a segment that is too old holds nothing that is not.
+        # Answers are older than the last write of their segment, so an old segment has only old answers.
         | "Recent" >> beam.Filter(lambda metadata: metadata.last_updated_in_seconds >= oldest_at)
         | "OpenJournal" >> fileio.ReadMatches(compression=CompressionTypes.UNCOMPRESSED)
         | "JournalEntries" >> beam.FlatMap(_read_segment, oldest_at)
@@ -68,7 +68,7 @@ def reuse(
 
 
 def oldest_useful_at(spec: JobSpec, now: float) -> float:
-    """The Unix time from before which answers are asked for again."""
+    """Returns the Unix time before which answers are requested again."""
     max_age_days = spec.cache.max_age_days if spec.cache else None
     return 0.0 if max_age_days is None else now - max_age_days * _DAY_SECONDS
 
@@ -79,7 +79,7 @@ def _read_segment(file: fileio.ReadableFile, oldest_at: float) -> Iterator[tuple
 
 
 def _entries(file: Any, oldest_at: float) -> Iterator[Entry]:
-    # What Beam opens on Cloud Storage has no lines but byte by byte: 100,000 entries took 16 s.
+    # Files that Beam opens on Cloud Storage read lines byte by byte: 100,000 entries took 16 s.
     with io.BufferedReader(file, _READ_BYTES) as lines:
         for entry in read_entries(lines):
             if entry.completion.answered_at >= oldest_at:
@@ -87,22 +87,22 @@ def _entries(file: Any, oldest_at: float) -> Iterator[Entry]:
 
 
 def journal_entries(spec: JobSpec, oldest_at: float) -> Iterator[Entry]:
-    """Reads the journal of a job, without a graph; that of a first run is empty."""
+    """Reads the journal of a job, without a graph; it is empty in a first run."""
     for metadata in FileSystems.match([f"{spec.journal_uri}*.jsonl"])[0].metadata_list:
         if metadata.last_updated_in_seconds >= oldest_at:
             file = FileSystems.open(metadata.path, compression_type=CompressionTypes.UNCOMPRESSED)
             yield from _entries(file, oldest_at)
 
 
-class AskOnce(CountingDoFn):
-    """Makes one `Request` of all rows of a fingerprint."""
+class MakeRequest(CountingDoFn):
+    """Makes one `Request` for all rows of a fingerprint."""
 
     def process(
         self,
         group: tuple[str, Iterable[RenderedRow]],
         duplicate_keys: list[bytes] = [],  # noqa: B006 - never changed
     ) -> Iterator[Request]:
-        """Joins the rows of one fingerprint."""
+        """Processes the rows of one fingerprint."""
         refuse_duplicates(duplicate_keys)
         fingerprint, found = group
         rows: list[Row] = []
@@ -116,11 +116,11 @@ class AskOnce(CountingDoFn):
             yield Request(fingerprint, tuple(rows), prompt)
 
 
-class Reuse(AskOnce):
-    """Takes one fingerprint with its rows and its earlier answers.
+class Reuse(MakeRequest):
+    """Uses earlier answers for the rows of a fingerprint, or makes one `Request`.
 
-    Outputs one `Request` for all rows of a fingerprint; and `reused`, the rows that have an answer: `resumed` from
-    this job, else `cached` from another.
+    Outputs one `Request` for all rows of a fingerprint without an answer; and `reused`, the answered rows:
+    `resumed` from this job, else `cached` from another.
     """
 
     def __init__(self, job: str) -> None:
@@ -132,7 +132,7 @@ class Reuse(AskOnce):
         group: tuple[str, Any],
         duplicate_keys: list[bytes] = [],  # noqa: B006 - never changed
     ) -> Iterator[Any]:
-        """Decides for one fingerprint."""
+        """Processes one fingerprint."""
         fingerprint, found = group
         earlier = dict(found["journal"])
         if not earlier:

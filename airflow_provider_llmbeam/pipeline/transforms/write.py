@@ -1,31 +1,29 @@
-"""Rows out: written aside under names of their own; `publish` moves them in."""
+"""Steps that write rows to staged files, which `publish` moves to their final names."""
 
 from __future__ import annotations
 
-import json
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
-from airflow_provider_llmbeam.pipeline.records import answer_record, dead_record, encode_record
+from airflow_provider_llmbeam.pipeline.records import answer_record, encode_key, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sinks.parquet import write_parquet
-from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key
 
 
-class WriteAside(beam.PTransform):
+class WriteStaged(beam.PTransform):
     """Writes rows to at most `shards` files in the staging directory and outputs `(shard, uri)`.
 
     Args:
         staging_uri: Directory, ends in `/`.
-        prefix: Of the file names.
+        prefix: Prefix of the file names.
         file_format: `jsonl` or `parquet`.
-        shards: Number of files. A row's key alone decides in which it is.
-        key: Columns that name a row; Parquet takes their types from the data.
+        shards: Number of files. The key of a row determines its file.
+        key: Key columns; in Parquet their types are derived from the data.
         has_vectors: Whether the answers are vectors.
     """
 
@@ -45,7 +43,7 @@ class WriteAside(beam.PTransform):
         self._write = _WriteShard(staging_uri, prefix, file_format, key, has_vectors)
 
     def expand(self, branches: tuple[beam.PCollection, ...]) -> beam.PCollection:
-        """Encodes in each branch, so that only lines move; then groups by shard and writes each."""
+        """Encodes the rows of each branch, so that only lines are shuffled; then writes each shard."""
         lines = [
             rows | f"Encode{number}" >> beam.Map(_line, self._key, self._shards)
             for number, rows in enumerate(branches)
@@ -57,7 +55,7 @@ class WriteAside(beam.PTransform):
 
 def _line(found: AnsweredRow | FailedRow, key: tuple[str, ...], shards: int) -> tuple[int, bytes]:
     if isinstance(found, FailedRow):
-        return 0, encode_record(dead_record(found))
+        return 0, encode_record(failed_record(found))
     return _shard(found.row, key, shards), encode_record(answer_record(found, key))
 
 
@@ -93,10 +91,3 @@ def write_file(
             write_parquet(lines, file, key, has_vectors=has_vectors)
         else:
             file.writelines(lines)
-
-
-def read_records(staged: Mapping[int, str]) -> Iterator[Row]:
-    """Reads the records of staged JSON lines, one file after the other."""
-    for _, uri in sorted(staged.items()):
-        with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-            yield from map(json.loads, file)

@@ -1,4 +1,4 @@
-"""A model server with GPUs, brought up for a job."""
+"""Endpoints: model servers with GPUs that are provisioned for a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parse_endpoint(
     """Builds an endpoint from plain data.
 
     Raises:
-        JobSpecError: Names each field that is wrong, what it got and what it wants.
+        JobSpecError: Names each invalid field, its value and the expected value.
     """
     try:
         return _ENDPOINT.validate_python(data)

@@ -1,4 +1,4 @@
-"""A service on Cloud Run with a GPU, brought up for a job."""
+"""Services on Cloud Run with a GPU."""
 
 from __future__ import annotations
 
@@ -22,40 +22,45 @@ from airflow_provider_llmbeam.spec.endpoint.served_model import (
     sequences_of,
 )
 
-#: Cores and GiB that Cloud Run wants with a GPU.
-_LEAST = {"nvidia-l4": (4, 16), "nvidia-rtx-pro-6000": (20, 80)}
-#: Of vLLM and CUDA themselves. Assumed, not measured.
+#: Minimum cores and memory in GiB that Cloud Run requires with a GPU.
+_MIN_CPU_AND_GIB = {"nvidia-l4": (4, 16), "nvidia-rtx-pro-6000": (20, 80)}
+#: Memory of vLLM and CUDA themselves. Assumed, not measured.
 _PROCESS_GIB = 6
 
 
 class CloudRunEndpoint(SpecModel):
     """vLLM as a service on Cloud Run, with one GPU per instance.
 
-    Without `gpu_type` it is the smallest GPU that holds the model, see docs/gpu-memory.md; of a model that is not
-    known there, an L4.
+    Without `gpu_type` it uses the smallest GPU that fits the model, see docs/gpu-memory.md; for a model that is
+    not known there, an L4.
 
     Attributes:
-        model: Of the Hugging Face hub, `google/gemma-3-4b-it`, or a directory on Cloud Storage, `gs://bucket/path`.
-        project: Google Cloud project that is billed; left out, that of the Airflow connection or the credentials.
-        locations: Regions, tried in order where one has no such GPU in stock or no quota for it.
-        image: Of the container; it speaks OpenAI's API on port 8000.
-        args: Added to those that follow from other fields.
-        gpu_type: As Cloud Run calls it, `nvidia-l4` or `nvidia-rtx-pro-6000`.
-        gpu_count: Per instance.
-        cpu: Cores of an instance. `None`: 8 with an L4, 20 with an RTX PRO 6000.
-        memory: Of an instance, e.g. `32Gi`. `None`: `32Gi` with an L4, `80Gi` with an RTX PRO 6000.
-        min_instances: Kept running, and billed, without any request. With 0 the service scales to zero by itself.
-        max_instances: At most.
-        concurrency: Requests to one instance at a time. `None`: `max_num_seqs`.
-        hf_token_secret: Of a gated model of the hub: the version of a secret of Secret Manager that holds a token.
-        network: VPC network that the service sends through.
-        subnetwork: Of that network.
-        ingress: Whose requests arrive.
-        service_account: Email of the account that the server runs as.
-        invoker_service_account: Email of the account that may ask it, besides those who may by their own rights.
-        max_model_length_tokens: Of a sequence, prompt and answer together. `None`: 8,192 for a known model.
-        max_num_seqs: Sequences under way at once. `None`: as many as the memory holds, 64 at most.
-        expires_after_seconds: From the start on; whatever happened to Airflow, the sweeper deletes it then.
+        model: Model of the Hugging Face hub, `google/gemma-3-4b-it`, or a directory on Cloud Storage,
+            `gs://bucket/path`.
+        project: Google Cloud project that is billed. `None`: that of the Airflow connection or the credentials.
+        locations: Regions, tried in this order if one has no such GPU in stock or no quota for it.
+        image: Image of the container, which serves the OpenAI API on port 8000.
+        args: Arguments of the server, added to those set from other fields.
+        gpu_type: Type of GPU, `nvidia-l4` or `nvidia-rtx-pro-6000`.
+        gpu_count: Number of GPUs per instance.
+        cpu: Number of cores of an instance. `None`: 8 with an L4, 20 with an RTX PRO 6000.
+        memory: Memory of an instance, e.g. `32Gi`. `None`: `32Gi` with an L4, `80Gi` with an RTX PRO 6000.
+        min_instances: Minimum number of instances, which are billed without requests, too. With 0 the service
+            scales to zero.
+        max_instances: Maximum number of instances.
+        concurrency: Maximum number of concurrent requests per instance. `None`: `max_num_seqs`.
+        hf_token_secret: Version of a secret of Secret Manager that holds a token of the Hugging Face hub, for
+            gated models.
+        network: VPC network of outgoing requests.
+        subnetwork: Subnetwork of that network.
+        ingress: Origin of the requests that are accepted.
+        service_account: Email of the service account of the server.
+        invoker_service_account: Email of the account that may invoke the service, besides those that have the
+            right already.
+        max_model_length_tokens: Maximum length of a sequence, prompt and answer together, in tokens. `None`: 8,192
+            for a known model.
+        max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.
+        expires_after_seconds: Lifetime in seconds; afterwards the sweeper deletes it, independently of Airflow.
     """
 
     type: Literal["cloud_run"]
@@ -110,22 +115,22 @@ class CloudRunEndpoint(SpecModel):
         # Source of all three: cloud.google.com/run/docs/configuring/services/gpu
         if self.gpu_count != 1:
             raise ValueError(f"asks for {self.gpu_count} GPUs (`gpu_count`), and Cloud Run gives an instance one")
-        least_cpu, least_gib = _LEAST.get(self.machine.accelerator_type, (1, 1))
+        least_cpu, least_gib = _MIN_CPU_AND_GIB.get(self.machine.accelerator_type, (1, 1))
         if self.resolved_cpu < least_cpu:
             raise ValueError(
-                f"has {self.resolved_cpu} cores (`cpu`), and Cloud Run wants at least {least_cpu} with "
+                f"has {self.resolved_cpu} cores (`cpu`), and Cloud Run requires at least {least_cpu} with "
                 f"{self.machine.accelerator_type}"
             )
         if self._memory_gib < least_gib:
             raise ValueError(
-                f"has {self.resolved_memory} (`memory`), and Cloud Run wants at least {least_gib}Gi with "
+                f"has {self.resolved_memory} (`memory`), and Cloud Run requires at least {least_gib}Gi with "
                 f"{self.machine.accelerator_type}"
             )
         check_memory(self, self.args, self.machine, CLOUD_RUN_LADDER)
         return self._hub_files_fit()
 
     def _hub_files_fit(self) -> Self:
-        """Files of an instance are in its memory, and so is a model that is downloaded from the hub."""
+        """Checks the memory for a model of the hub: the files of an instance are stored in its memory."""
         architecture = architecture_of(self.model)
         if architecture is not None and not self.model.startswith("gs://"):
             weights_gib = architecture.parameters * BYTES_PER_NUMBER / 2**30
@@ -139,7 +144,7 @@ class CloudRunEndpoint(SpecModel):
 
     @property
     def machine(self) -> GpuMachine:
-        """What an instance runs on."""
+        """Machine of an instance."""
         if self.gpu_type is not None:
             return GpuMachine(self.gpu_type, self.gpu_type, self.gpu_count)
         found = smallest_machine(self.model, CLOUD_RUN_LADDER, self.max_num_seqs, self.length_tokens or 1)
@@ -147,17 +152,17 @@ class CloudRunEndpoint(SpecModel):
 
     @property
     def length_tokens(self) -> int | None:
-        """Of a sequence; `None`: the server chooses."""
+        """Maximum length of a sequence, in tokens; `None`: the server chooses."""
         return length_tokens_of(self)
 
     @property
     def sequences(self) -> int | None:
-        """Under way at once; `None`: the server chooses."""
+        """Maximum number of concurrent sequences; `None`: the server chooses."""
         return sequences_of(self, self.machine)
 
     @property
     def resolved_cpu(self) -> int:
-        """Cores of an instance."""
+        """Number of cores of an instance."""
         return self.cpu or (20 if self.machine.accelerator_type == "nvidia-rtx-pro-6000" else 8)
 
     @property

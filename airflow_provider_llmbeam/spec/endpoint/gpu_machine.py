@@ -1,10 +1,10 @@
-"""Machines with GPUs: which accelerator, how many, how much memory."""
+"""Machines with GPUs: their accelerators and memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Of one accelerator, in GB of 10^9 bytes, as Google's pages tell it: cloud.google.com/compute/docs/gpus for
+#: Memory of one accelerator, in GB of 10^9 bytes. Source: cloud.google.com/compute/docs/gpus for
 #: Vertex AI's names, cloud.google.com/run/docs/configuring/services/gpu for Cloud Run's (lower case).
 ACCELERATOR_MEMORY_GB = {
     "NVIDIA_TESLA_T4": 16,
@@ -25,9 +25,9 @@ class GpuMachine:
     """A type of machine.
 
     Attributes:
-        machine_type: Compute Engine's name; on Cloud Run, which has none, that of the GPU.
-        accelerator_type: As the API calls it.
-        accelerator_count: GPUs per machine.
+        machine_type: Name on Compute Engine; for Cloud Run, which has no machine types, that of the GPU.
+        accelerator_type: Name of the GPU in the API.
+        accelerator_count: Number of GPUs per machine.
     """
 
     machine_type: str
@@ -42,7 +42,7 @@ def _family(name: str, accelerator_type: str, counts: dict[str, int]) -> list[Gp
     return [GpuMachine(f"{name}-{size}", accelerator_type, count) for size, count in counts.items()]
 
 
-# Types that come with their GPUs. Source: cloud.google.com/compute/docs/accelerator-optimized-machines
+# Machine types that include GPUs. Source: cloud.google.com/compute/docs/accelerator-optimized-machines
 _MACHINES = [
     *_family("g2-standard", "NVIDIA_L4", {"4": 1, "8": 1, "12": 1, "16": 1, "32": 1, "24": 2, "48": 4, "96": 8}),
     *_family("a2-highgpu", "NVIDIA_TESLA_A100", {"1g": 1, "2g": 2, "4g": 4, "8g": 8}),
@@ -53,8 +53,8 @@ _MACHINES = [
 ]
 MACHINES = {machine.machine_type: machine for machine in _MACHINES}
 
-#: From the cheapest on; the first that fits is the default. Google's own sample runs Gemma 3 12B on four L4
-#: (GoogleCloudPlatform/python-docs-samples, model_garden/gemma/gemma3_deploy.py), for its whole context.
+#: Machines by price, the cheapest first; the first that fits is the default. Google's own sample runs Gemma 3 12B
+#: on four L4 for its whole context (GoogleCloudPlatform/python-docs-samples, model_garden/gemma/gemma3_deploy.py).
 VERTEX_LADDER = tuple(
     MACHINES[name]
     for name in (
@@ -70,7 +70,7 @@ VERTEX_LADDER = tuple(
         "a3-highgpu-8g",
     )
 )
-#: Cloud Run gives an instance one GPU.
+#: The same for Cloud Run, where an instance has one GPU.
 CLOUD_RUN_LADDER = (
     GpuMachine("nvidia-l4", "nvidia-l4", 1),
     GpuMachine("nvidia-rtx-pro-6000", "nvidia-rtx-pro-6000", 1),

@@ -1,6 +1,6 @@
-"""Whether a model fits a GPU: its weights, the KV cache of all sequences at once, and what the server needs.
+"""Memory that a model needs on a GPU: its weights, the KV cache of all concurrent sequences, and overhead.
 
-Everything is in GB of 10^9 bytes. Models that are not in `ARCHITECTURES` are not judged.
+All sizes are in GB of 10^9 bytes. Models that are not in `ARCHITECTURES` are not checked.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from dataclasses import dataclass
 
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import ACCELERATOR_MEMORY_GB, GpuMachine
 
-#: The part of each GPU that vLLM takes (its default of `--gpu-memory-utilization`).
+#: Fraction of each GPU that vLLM uses (its default of `--gpu-memory-utilization`).
 GPU_MEMORY_UTILIZATION = 0.9
-#: Per GPU, for activations, CUDA graphs, the vision encoder and the largest logits (262,144 words × 4 bytes × 256
-#: sequences = 0.3 GB). Assumed, not measured.
+#: Overhead per GPU, for activations, CUDA graphs, the vision encoder and the largest logits (262,144 words ×
+#: 4 bytes × 256 sequences = 0.3 GB). Assumed, not measured.
 OVERHEAD_GB = 2.0
-#: bfloat16, of the weights and of the KV cache.
+#: Bytes per number of the weights and of the KV cache (bfloat16).
 BYTES_PER_NUMBER = 2
-#: Of a model that is asked without saying how long its prompts are.
+#: Length of a sequence, if the spec does not set it.
 DEFAULT_LENGTH_TOKENS = 8192
-#: A machine that holds fewer sequences at a time is passed over, unless it is asked for.
+#: A machine that fits fewer concurrent sequences is not a default.
 LEAST_DEFAULT_SEQUENCES = 8
 MOST_DEFAULT_SEQUENCES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """What decides how much memory a model takes.
+    """Dimensions of a model that determine its memory.
 
     Attributes:
-        parameters: All of them, vision encoder included.
-        layers: Of attention.
-        global_layers: Those that keep every token; the others keep the last `window_tokens`.
-        attention_heads: Tensor parallelism splits them: their number is divisible by that of the GPUs.
-        key_value_heads: Fewer than there are GPUs are repeated on each.
-        head_dim: Numbers of one key or value.
-        window_tokens: Of a local layer.
-        context_tokens: The longest sequence.
+        parameters: Number of parameters, vision encoder included.
+        layers: Number of attention layers.
+        global_layers: Number of layers that cache every token; the others cache the last `window_tokens`.
+        attention_heads: Number of attention heads, which must be divisible by the number of GPUs.
+        key_value_heads: Number of key-value heads; fewer than GPUs are replicated on each.
+        head_dim: Numbers per key or value.
+        window_tokens: Window of a local layer, in tokens.
+        context_tokens: Maximum length of a sequence, in tokens.
     """
 
     parameters: float
@@ -100,21 +100,21 @@ _KNOWN = re.compile(r"(?:^|[/@])(gemma-3-(?:1b|4b|12b|27b))-(?:it|pt)/?$")
 
 
 def architecture_of(model: str) -> Architecture | None:
-    """The numbers of a model, by Model Garden's, the hub's, or a bucket's name for it; `None` where unknown."""
+    """Returns the dimensions of a model by its name in Model Garden, the hub or a bucket; `None` if unknown."""
     found = _KNOWN.search(model)
     return ARCHITECTURES[found[1]] if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySum:
-    """What a model needs of its GPUs together, and what they have.
+    """Memory that a model needs on all its GPUs, and the memory available.
 
     Attributes:
-        weights_gb: Of the model.
-        sequence_gb: KV cache of one sequence of full length.
-        sequences: At a time.
-        overhead_gb: Of the server.
-        usable_gb: What the server may take.
+        weights_gb: Weights of the model.
+        sequence_gb: KV cache of one sequence of maximum length.
+        sequences: Number of concurrent sequences.
+        overhead_gb: Overhead of the server.
+        usable_gb: Memory that the server can use.
     """
 
     weights_gb: float
@@ -125,27 +125,27 @@ class MemorySum:
 
     @property
     def needed_gb(self) -> float:
-        """All of it."""
+        """Memory needed in total."""
         return self.weights_gb + self.sequences * self.sequence_gb + self.overhead_gb
 
     @property
     def fits(self) -> bool:
-        """Whether it does."""
+        """Whether the model fits."""
         return self.needed_gb <= self.usable_gb
 
     @property
     def most_sequences(self) -> int:
-        """How many sequences there is room for."""
+        """Maximum number of sequences that fit."""
         room = self.usable_gb - self.weights_gb - self.overhead_gb
         return max(0, int(room / self.sequence_gb))
 
 
 def sequence_bytes(architecture: Architecture, length_tokens: int, gpus: int = 1) -> int:
-    """KV cache of one sequence, on all GPUs together.
+    """Returns the size of the KV cache of one sequence, on all GPUs together, in bytes.
 
-    A local layer keeps its window alone: vLLM's hybrid KV cache manager does so for Gemma 3
+    A local layer caches only its window: vLLM's hybrid KV cache manager does so for Gemma 3
     (docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager). With `--disable-hybrid-kv-cache-manager`, or another
-    server, every layer keeps every token: up to six times as much.
+    server, every layer caches every token: up to six times as much.
     """
     per_layer_token = 2 * max(architecture.key_value_heads, gpus) * architecture.head_dim * BYTES_PER_NUMBER
     local_layers = architecture.layers - architecture.global_layers
@@ -158,10 +158,10 @@ def sequence_bytes(architecture: Architecture, length_tokens: int, gpus: int = 1
 def memory_sum(
     architecture: Architecture, machine: GpuMachine, sequences: int, length_tokens: int
 ) -> MemorySum | None:
-    """Adds up what a model needs on a machine.
+    """Returns the memory that a model needs on a machine.
 
     Returns:
-        `None` where the machine's accelerator is not known.
+        `None` if the accelerator of the machine is not known.
     """
     memory_gb = ACCELERATOR_MEMORY_GB.get(machine.accelerator_type)
     if memory_gb is None:
@@ -179,7 +179,7 @@ def memory_sum(
 def smallest_machine(
     model: str, ladder: Sequence[GpuMachine], sequences: int | None, length_tokens: int
 ) -> GpuMachine | None:
-    """The first machine of a ladder that a model fits; `None` where none does, or the model is not known."""
+    """Returns the first machine of a ladder that fits a model; `None` if none does or the model is not known."""
     architecture = architecture_of(model)
     if architecture is None:
         return None
@@ -191,7 +191,7 @@ def smallest_machine(
 
 
 def default_sequences(model: str, machine: GpuMachine, length_tokens: int) -> int | None:
-    """As many sequences as fit, 64 at most; `None` where the model or the accelerator is not known."""
+    """Returns the number of sequences that fit, at most 64; `None` if model or accelerator is not known."""
     architecture = architecture_of(model)
     total = architecture and memory_sum(architecture, machine, 1, length_tokens)
     return max(1, min(MOST_DEFAULT_SEQUENCES, total.most_sequences)) if total else None
@@ -200,17 +200,17 @@ def default_sequences(model: str, machine: GpuMachine, length_tokens: int) -> in
 def why_it_cannot_fit(
     model: str, machine: GpuMachine, sequences: int, length_tokens: int, ladder: Sequence[GpuMachine]
 ) -> str | None:
-    """Says, as the second half of a sentence, why a model does not fit a machine, and the ways out.
+    """Explains, as the second half of a sentence, why a model does not fit a machine, with alternatives.
 
     Args:
-        model: Its name.
-        machine: Where it should run.
-        sequences: At a time.
-        length_tokens: Of each, prompt and answer together.
-        ladder: Machines to name instead.
+        model: Name of the model.
+        machine: Machine to check.
+        sequences: Number of concurrent sequences.
+        length_tokens: Length of each, prompt and answer together.
+        ladder: Machines to suggest instead.
 
     Returns:
-        `None` where it fits, or is not judged.
+        `None` if the model fits or is not known.
     """
     architecture = architecture_of(model)
     if architecture is None:
@@ -237,11 +237,11 @@ def why_it_cannot_fit(
         f"{total.sequence_gb:.2f} GB for `max_model_length_tokens` {length_tokens:,}) + "
         f"{total.overhead_gb:.1f} GB overhead, on {gpus} × {machine.accelerator_type} of "
         f"{ACCELERATOR_MEMORY_GB[machine.accelerator_type]} GB, {GPU_MEMORY_UTILIZATION * 100:.0f} % of which "
-        f"vLLM takes; {_ways_out(model, architecture, machine, total, length_tokens, ladder)}"
+        f"vLLM uses; {_alternatives(model, architecture, machine, total, length_tokens, ladder)}"
     )
 
 
-def _ways_out(
+def _alternatives(
     model: str,
     architecture: Architecture,
     machine: GpuMachine,
@@ -260,7 +260,7 @@ def _ways_out(
 
 
 def _longest(architecture: Architecture, machine: GpuMachine, sequences: int, too_long: int) -> int | None:
-    """The longest sequence that fits, in steps of 256 tokens."""
+    """Returns the longest sequence that fits, in steps of 256 tokens."""
     for length in range(too_long // 256 * 256, 0, -256):
         total = memory_sum(architecture, machine, sequences, length)
         if total is not None and total.fits:

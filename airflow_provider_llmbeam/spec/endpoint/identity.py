@@ -1,4 +1,4 @@
-"""By which names and labels an endpoint is found again."""
+"""Names and labels by which an endpoint is found again."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-#: Whose it is: the same for every try of a run. What lacks it is not ours.
+#: Owner of a resource, the same for every attempt of a run. A resource without it was not made by this package.
 KEY_LABEL = "llmbeam-key"
-#: Seconds of the Unix epoch from which on anybody may remove it.
+#: Unix time in seconds after which the sweeper may delete the resource.
 EXPIRES_LABEL = "llmbeam-expires"
 DAG_LABEL = "llmbeam-dag"
 RUN_LABEL = "llmbeam-run"
-#: The try that answers for it now: a try that ends late leaves alone what another has taken over.
+#: The attempt that owns the resource now: an attempt that ends late leaves a resource of another one alone.
 TRY_LABEL = "llmbeam-try"
-#: Of a Dataflow job: the id of the endpoint that it asks.
+#: Label of a Dataflow job: id of the endpoint that it uses.
 ENDPOINT_LABEL = "llmbeam-endpoint"
 
 _PREFIX = "llmbeam-"
@@ -29,23 +29,23 @@ _DISPLAY_NAME = re.compile(r"llmbeam (?P<key>[a-z0-9-]+) expires (?P<at>\d+)")
 
 
 def endpoint_id(key: str) -> str:
-    """Id of the endpoint and of the uploaded model on Vertex AI: at most 63 of a-z, 0-9 and -.
+    """Returns the id of the endpoint and of the uploaded model on Vertex AI: at most 63 of a-z, 0-9 and -.
 
     Args:
-        key: See `identity.identity`.
+        key: Result of `spec.identity.identity`.
     """
     return f"{_PREFIX}{key}"
 
 
 def service_id(key: str) -> str:
-    """Id of the service on Cloud Run, which takes at most 49 of a-z, 0-9 and -."""
+    """Returns the id of the service on Cloud Run: at most 49 of a-z, 0-9 and -."""
     readable, _, digest = key.rpartition("-")
     room = _MAX_SERVICE_ID - len(_PREFIX) - len(digest) - 1
     return f"{_PREFIX}{'-'.join(filter(None, (readable[:room].strip('-'), digest)))}"
 
 
 def label_value(text: str) -> str:
-    """Any text as a label takes it; what differs stays different."""
+    """Converts a text to the value of a label; different texts get different values."""
     value = re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-")
     if value == text and len(value) <= 63:
         return value
@@ -53,14 +53,14 @@ def label_value(text: str) -> str:
 
 
 def endpoint_labels(key: str, *, expires_at: float, dag_id: str, run_id: str, attempt: str) -> dict[str, str]:
-    """The labels of everything that is made for an endpoint.
+    """Returns the labels of every resource of an endpoint.
 
     Args:
-        key: See `identity.identity`.
-        expires_at: Seconds of the Unix epoch.
-        dag_id: Of the task.
-        run_id: Of the task.
-        attempt: Of the try, any text.
+        key: Result of `spec.identity.identity`.
+        expires_at: Unix time in seconds.
+        dag_id: Dag of the task.
+        run_id: Dag run of the task.
+        attempt: Identifier of the attempt, any text.
     """
     return {
         KEY_LABEL: key,
@@ -72,25 +72,25 @@ def endpoint_labels(key: str, *, expires_at: float, dag_id: str, run_id: str, at
 
 
 def display_name(labels: Mapping[str, str]) -> str:
-    """A name that says as much as the sweeper needs: a deployment from Model Garden takes no labels."""
+    """Returns a display name with the labels for the sweeper: a deployment from Model Garden has none."""
     return f"llmbeam {labels[KEY_LABEL]} expires {labels[EXPIRES_LABEL]}"
 
 
 def known_labels(labels: Mapping[str, str], name: str) -> dict[str, str]:
-    """The labels of a resource; where it has none of ours, those that its display name stands for."""
-    if KEY_LABEL in labels or not (said := _DISPLAY_NAME.fullmatch(name)):
+    """Returns the labels of a resource; if it has none of this package, those encoded in its display name."""
+    if KEY_LABEL in labels or not (match := _DISPLAY_NAME.fullmatch(name)):
         return dict(labels)
-    return {**labels, KEY_LABEL: said["key"], EXPIRES_LABEL: said["at"]}
+    return {**labels, KEY_LABEL: match["key"], EXPIRES_LABEL: match["at"]}
 
 
 def expires_at(labels: Mapping[str, str]) -> float | None:
-    """When a resource of ours expires, in seconds of the Unix epoch; `None` for what is not ours."""
+    """Returns the expiry of a resource, in Unix seconds; `None` if it was not made by this package."""
     value = labels.get(EXPIRES_LABEL, "")
     return float(value) if KEY_LABEL in labels and value.isdecimal() else None
 
 
 def endpoint_of_model(model: object) -> str | None:
-    """The id of our endpoint or service that a model spec asks, if it is one of ours."""
+    """Returns the id of the endpoint or service of a model, if it was made by this package."""
     name = str(getattr(model, "endpoint", "") or "").rpartition("/")[2]
     if name.startswith(_PREFIX):
         return name
@@ -98,6 +98,6 @@ def endpoint_of_model(model: object) -> str | None:
 
 
 def run_service_of(address: str) -> str | None:
-    """The id of our service on Cloud Run that an address is of."""
+    """Returns the id of the service on Cloud Run at an address, if it was made by this package."""
     found = _RUN_ADDRESS.match(address)
     return found[1] if found else None

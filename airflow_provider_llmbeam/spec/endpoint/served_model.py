@@ -1,4 +1,4 @@
-"""What endpoints of every kind say of the model that they serve."""
+"""Fields and checks of the served model that all endpoints share."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Location = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+$")]
 Project = Annotated[str, Field(pattern=r"^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
 SecretVersion = Annotated[str, Field(pattern=r"^projects/[^/]+/secrets/[^/]+/versions/[^/]+$")]
 ServiceAccount = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")]
-#: Models of the hub that nobody gets without a token whose owner agreed to their terms.
+#: Models of the hub that require a token of an account that has accepted their terms.
 _GATED = ("google/gemma-", "meta-llama/")
-#: Arguments of vLLM that follow from fields, by the field that says the same.
-_SAID_ELSEWHERE = {
+#: Arguments of vLLM that are set from fields of the spec, with the field.
+_ARGUMENT_FIELDS = {
     "--model": "model",
     "--max-model-len": "max_model_length_tokens",
     "--max-num-seqs": "max_num_seqs",
     "--tensor-parallel-size": "accelerator_count",
     "-tp": "accelerator_count",
 }
-#: Arguments that make the memory another than `gpu_memory` adds up.
-_OTHER_SUMS = {
+#: Arguments that change the memory, so that the sum of `gpu_memory` does not apply.
+_MEMORY_ARGUMENTS = {
     "--quantization",
     "-q",
     "--dtype",
@@ -47,27 +47,28 @@ def _names(args: tuple[str, ...]) -> list[str]:
 
 
 def no_field_twice(args: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuses arguments of vLLM that fields say."""
+    """Rejects arguments of vLLM that are set from fields."""
     for name in _names(args):
-        if name in _SAID_ELSEWHERE:
-            raise ValueError(f"has {name!r}, which `{_SAID_ELSEWHERE[name]}` says already")
+        if name in _ARGUMENT_FIELDS:
+            raise ValueError(f"has {name!r}, which `{_ARGUMENT_FIELDS[name]}` sets already")
     return args
 
 
-def _is_judged(args: tuple[str, ...]) -> bool:
-    return _OTHER_SUMS.isdisjoint(_names(args))
+def _memory_is_known(args: tuple[str, ...]) -> bool:
+    return _MEMORY_ARGUMENTS.isdisjoint(_names(args))
 
 
 def check_token(model: str, hf_token_secret: str | None) -> None:
-    """Refuses a gated model of the hub without a token."""
+    """Rejects a gated model of the hub without a token."""
     if hf_token_secret is None and "@" not in model and model.startswith(_GATED):
         raise ValueError(
-            f"needs `hf_token_secret`: the Hugging Face hub gives {model} only to those who agreed to its terms"
+            f"needs `hf_token_secret`: the Hugging Face hub serves {model} only to accounts that accepted its "
+            "terms"
         )
 
 
 class ServedModel(Protocol):
-    """An endpoint's model, and how much of it at once."""
+    """The served model of an endpoint, its length and concurrency."""
 
     @property
     def model(self) -> str: ...  # noqa: D102
@@ -82,14 +83,14 @@ class ServedModel(Protocol):
 
 
 def length_tokens_of(endpoint: ServedModel) -> int | None:
-    """Of a sequence; `None`: the server chooses."""
+    """Returns the maximum length of a sequence, in tokens; `None`: the server chooses."""
     if endpoint.max_model_length_tokens is not None or architecture_of(endpoint.model) is None:
         return endpoint.max_model_length_tokens
     return DEFAULT_LENGTH_TOKENS
 
 
 def sequences_of(endpoint: ServedModel, machine: GpuMachine | None) -> int | None:
-    """Under way at once; `None`: the server chooses."""
+    """Returns the maximum number of concurrent sequences; `None`: the server chooses."""
     if endpoint.max_num_seqs is not None or machine is None:
         return endpoint.max_num_seqs
     return default_sequences(endpoint.model, machine, endpoint.length_tokens or 1)
@@ -101,8 +102,8 @@ def check_memory(
     machine: GpuMachine | None,
     ladder: tuple[GpuMachine, ...],
 ) -> None:
-    """Refuses a model that does not fit its machine."""
-    if architecture_of(endpoint.model) is None or not _is_judged(args):
+    """Rejects a model that does not fit the memory of its machine."""
+    if architecture_of(endpoint.model) is None or not _memory_is_known(args):
         return
     machine = machine or ladder[-1]
     problem = why_it_cannot_fit(

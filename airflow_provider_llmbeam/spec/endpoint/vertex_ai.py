@@ -1,4 +1,4 @@
-"""An endpoint of Vertex AI, brought up for a job."""
+"""Endpoints of Vertex AI."""
 
 from __future__ import annotations
 
@@ -24,32 +24,37 @@ from airflow_provider_llmbeam.spec.endpoint.served_model import (
 
 
 class VertexEndpoint(SpecModel):
-    """An endpoint of Vertex AI with a model deployed to it.
+    """An endpoint of Vertex AI with a deployed model.
 
-    Without `machine_type` it is the smallest machine that holds the model, see docs/gpu-memory.md; of a model that
-    is not known there, Model Garden chooses it.
+    Without `machine_type` it uses the smallest machine that fits the model, see docs/gpu-memory.md; for a model
+    that is not known there, Model Garden chooses.
 
     Attributes:
-        model: Of Model Garden, `google/gemma3@gemma-3-4b-it`, or of the Hugging Face hub, `google/gemma-3-4b-it`.
-        project: Google Cloud project that is billed; left out, that of the Airflow connection or the credentials.
-        locations: Regions, tried in order where one has no such GPU in stock or no quota for it.
-        machine_type: E.g. `g2-standard-12`.
-        accelerator_type: As Vertex AI calls it, e.g. `NVIDIA_L4`; follows from machine types that come with GPUs.
-        accelerator_count: GPUs per replica; the model is split over them.
-        min_replicas: At least; Vertex AI bills them, busy or not.
-        max_replicas: At most.
-        spot: Cheaper machines that may be taken away at any time.
-        dedicated_dns: An address of the endpoint's own: larger requests, longer answers, no neighbours.
-        service_account: Email of the account that the server runs as.
+        model: Model of Model Garden, `google/gemma3@gemma-3-4b-it`, or of the Hugging Face hub,
+            `google/gemma-3-4b-it`.
+        project: Google Cloud project that is billed. `None`: that of the Airflow connection or the credentials.
+        locations: Regions, tried in this order if one has no such GPU in stock or no quota for it.
+        machine_type: Machine type, e.g. `g2-standard-12`.
+        accelerator_type: Type of GPU, e.g. `NVIDIA_L4`; implied by machine types that include GPUs.
+        accelerator_count: Number of GPUs per replica; the model is split over them.
+        min_replicas: Minimum number of replicas, which are billed without requests, too.
+        max_replicas: Maximum number of replicas.
+        spot: Whether to use cheaper machines that can be preempted at any time.
+        dedicated_dns: Whether the endpoint gets its own address: larger requests, longer answers, isolated from
+            other endpoints.
+        service_account: Email of the service account of the server.
         network: VPC network that the endpoint is peered with, `projects/NUMBER/global/networks/NAME`.
-        container_image: Of a server of one's own that speaks OpenAI's API, e.g. vLLM; instead of Model Garden.
-        container_args: Added to those that follow from other fields.
-        container_env: Environment of the container. Never a key: whoever may see the model can read it.
-        accept_eula: Whether you agree to the terms of the model; Model Garden deploys Gemma only then.
-        hf_token_secret: Of a gated model of the hub: the version of a secret of Secret Manager that holds a token.
-        max_model_length_tokens: Of a sequence, prompt and answer together. `None`: 8,192 for a known model.
-        max_num_seqs: Sequences under way at once. `None`: as many as the memory holds, 64 at most.
-        expires_after_seconds: From the start on; whatever happened to Airflow, the sweeper deletes it then.
+        container_image: Image of a custom server with the OpenAI API, e.g. vLLM, instead of Model Garden.
+        container_args: Arguments of the container, added to those set from other fields.
+        container_env: Environment of the container. Never put a key here: everyone with access to the model can
+            read it.
+        accept_eula: Whether you accept the terms of the model; Model Garden deploys Gemma only then.
+        hf_token_secret: Version of a secret of Secret Manager that holds a token of the Hugging Face hub, for
+            gated models.
+        max_model_length_tokens: Maximum length of a sequence, prompt and answer together, in tokens. `None`: 8,192
+            for a known model.
+        max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.
+        expires_after_seconds: Lifetime in seconds; afterwards the sweeper deletes it, independently of Airflow.
     """
 
     type: Literal["vertex"]
@@ -96,26 +101,26 @@ class VertexEndpoint(SpecModel):
     @model_validator(mode="after")
     def _machine_and_accelerator_agree(self) -> Self:
         known = MACHINES.get(self.machine_type or "")
-        said = (self.accelerator_type, self.accelerator_count)
+        given = (self.accelerator_type, self.accelerator_count)
         if self.machine_type is None:
-            if said != (None, None):
-                raise ValueError("has an accelerator (`accelerator_type`) and no `machine_type` to put it in")
+            if given != (None, None):
+                raise ValueError("has an accelerator (`accelerator_type`), which needs `machine_type`")
             if self.container_image is not None and architecture_of(self.model) is None:
                 raise ValueError(
-                    f"needs `machine_type`: how much memory {self.model} takes is not known, and a container of "
-                    "one's own has no default"
+                    f"needs `machine_type`: how much memory {self.model} takes is not known, and a custom "
+                    "container has no default"
                 )
         elif known is None:
-            if None in said:
+            if None in given:
                 raise ValueError(
                     f"needs `accelerator_type` and `accelerator_count` for `machine_type` {self.machine_type!r}, "
-                    "which does not come with GPUs that are known"
+                    "which includes no known GPUs"
                 )
-        elif said[0] not in (None, known.accelerator_type) or said[1] not in (None, known.accelerator_count):
+        elif given[0] not in (None, known.accelerator_type) or given[1] not in (None, known.accelerator_count):
             raise ValueError(
                 f"has `machine_type` {self.machine_type!r}, which comes with {known.accelerator_count} × "
-                f"{known.accelerator_type}, and asks for {said[1] or known.accelerator_count} × "
-                f"{said[0] or known.accelerator_type}"
+                f"{known.accelerator_type}, and asks for {given[1] or known.accelerator_count} × "
+                f"{given[0] or known.accelerator_type}"
             )
         return self
 
@@ -126,7 +131,7 @@ class VertexEndpoint(SpecModel):
                 raise ValueError("has `container_args` or `container_env`, which need `container_image`")
             if self.model.startswith("google/gemma") and "@" in self.model and not self.accept_eula:
                 raise ValueError(
-                    "deploys Gemma, which Model Garden does only for those who agree to its terms "
+                    "deploys Gemma, which Model Garden does only if you accept its terms "
                     "(ai.google.dev/gemma/terms): set `accept_eula`"
                 )
         elif "@" in self.model:
@@ -141,15 +146,15 @@ class VertexEndpoint(SpecModel):
     def _fits(self) -> Self:
         if self.min_replicas > self.max_replicas:
             raise ValueError(
-                f"has more replicas at least (`min_replicas`, {self.min_replicas}) than at most (`max_replicas`, "
-                f"{self.max_replicas})"
+                f"has a minimum of replicas (`min_replicas`, {self.min_replicas}) above the maximum "
+                f"(`max_replicas`, {self.max_replicas})"
             )
         check_memory(self, self.container_args, self.machine, VERTEX_LADDER)
         return self
 
     @property
     def machine(self) -> GpuMachine | None:
-        """What it runs on; `None`: Model Garden chooses."""
+        """Machine of a replica; `None`: Model Garden chooses."""
         if self.machine_type is None:
             return smallest_machine(self.model, VERTEX_LADDER, self.max_num_seqs, self.length_tokens or 1)
         if known := MACHINES.get(self.machine_type):
@@ -158,10 +163,10 @@ class VertexEndpoint(SpecModel):
 
     @property
     def length_tokens(self) -> int | None:
-        """Of a sequence; `None`: the server chooses."""
+        """Maximum length of a sequence, in tokens; `None`: the server chooses."""
         return length_tokens_of(self)
 
     @property
     def sequences(self) -> int | None:
-        """Under way at once; `None`: the server chooses."""
+        """Maximum number of concurrent sequences; `None`: the server chooses."""
         return sequences_of(self, self.machine)

@@ -1,4 +1,4 @@
-"""Where the pipeline runs."""
+"""Runners of the pipeline."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
 
-#: Beam options that follow from other fields of the spec, by the field that says the same.
-_SAID_ELSEWHERE = {
+#: Beam options that are set from fields of the spec, with the field.
+_OPTION_FIELDS = {
     "runner": "type",
     "project": "project",
     "region": "location",
@@ -33,7 +33,7 @@ _SAID_ELSEWHERE = {
 
 
 class DirectRunner(SpecModel):
-    """A process of its own on the machine of the task."""
+    """A separate process on the machine of the task."""
 
     type: Literal["direct"] = "direct"
 
@@ -42,30 +42,34 @@ class DataflowRunner(SpecModel):
     """Google Cloud Dataflow.
 
     Attributes:
-        project: Google Cloud project that is billed; left out, that of the Airflow connection or the credentials.
+        project: Google Cloud project that is billed. `None`: that of the Airflow connection or the credentials.
         location: Region of the workers, e.g. `europe-west1`.
-        temp_uri: Directory on Cloud Storage for what Dataflow stages. `None`: below `state_uri`, or the sink.
-        machine_type: Of a worker, e.g. `n2-standard-2`. `None`: Dataflow chooses.
-        num_workers: To begin with. `None`: as many as the quota keeps busy; without one Dataflow chooses.
-        max_workers: At most. `None`: as many as the quota keeps busy, see `spec.workers`.
-        expected_latency_seconds: Of one answer; the number of workers is derived from it.
-        service_account: Email of the account that workers run as.
+        temp_uri: Directory on Cloud Storage in which Dataflow stages files. `None`: below `state_uri` or the sink.
+        machine_type: Machine type of a worker, e.g. `n2-standard-2`. `None`: Dataflow chooses.
+        num_workers: Initial number of workers. `None`: as many as the quota keeps busy; without a quota Dataflow
+            chooses.
+        max_workers: Maximum number of workers. `None`: as many as the quota keeps busy, see `spec.runner.workers`.
+        expected_latency_seconds: Expected duration of one request, in seconds; the number of workers is derived
+            from it.
+        service_account: Email of the service account of the workers.
         network: VPC network of the workers.
-        subnetwork: `regions/REGION/subnetworks/NAME`, or the whole address.
-        use_public_ips: Whether workers have addresses of their own. Without, they need Private Google Access, and
-            a `container_image` that holds the requirements.
-        labels: Added to the job, e.g. for the bill.
-        flexrs: Flexible resource scheduling: workers for less, and a start within six hours.
-        container_image: Of the workers, with the requirements installed; left out, they are installed at start.
-        flex_template: `gs://….json` made by `scripts/build-template`: the job is launched from it, and the
-            Airflow worker needs no Beam.
+        subnetwork: Subnetwork of the workers, `regions/REGION/subnetworks/NAME`, or its full address.
+        use_public_ips: Whether workers have public addresses. Without, they need Private Google Access and a
+            `container_image` that contains the requirements.
+        labels: Labels added to the job, e.g. for billing.
+        flexrs: Goal of flexible resource scheduling: cheaper workers, and a start within six hours.
+        container_image: Image of the workers, with the requirements installed. `None`: they are installed when a
+            worker starts.
+        flex_template: Address of a Flex Template, `gs://….json`, made by `scripts/build-template`. The job is
+            launched from it, and the Airflow worker needs no Beam.
         environment_secrets: Environment variables of the workers, each from a secret of Secret Manager:
             `{"GOOGLE_API_KEY": "projects/p/secrets/gemini-key/versions/latest"}`.
-        max_runtime_seconds: Dataflow ends the job by itself after this time, whatever happened to Airflow.
+        max_runtime_seconds: Maximum duration of the job, in seconds, enforced by Dataflow itself, independently of
+            Airflow.
         cancel_on_kill: Whether the job is cancelled when its task is killed, cleared, marked or times out.
-        poll_interval_seconds: Between two looks at the job.
-        options: Other pipeline options of Beam, e.g. `{"experiments": ["…"], "disk_size_gb": 50}`. Everybody who
-            may see the job can read them: never put a key here.
+        poll_interval_seconds: Interval between polls of the job, in seconds.
+        options: Other pipeline options of Beam, e.g. `{"experiments": ["…"], "disk_size_gb": 50}`. Everyone with
+            access to the job can read them: never put a key here.
     """
 
     type: Literal["dataflow"]
@@ -100,7 +104,7 @@ class DataflowRunner(SpecModel):
     def _labels(cls, labels: dict[str, str]) -> dict[str, str]:
         for key, value in labels.items():
             if key.startswith("llmbeam-"):
-                raise ValueError(f"has a label {key!r}: those that start with 'llmbeam-' are ours")
+                raise ValueError(f"has a label {key!r}: those that start with 'llmbeam-' are reserved")
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
                 raise ValueError(
                     f"has a label {key!r}: {value!r}; both must be at most 63 of a-z, 0-9, _ and -, and the key "
@@ -125,15 +129,15 @@ class DataflowRunner(SpecModel):
         cls, options: dict[str, bool | int | float | str | list[str]]
     ) -> dict[str, bool | int | float | str | list[str]]:
         for name in options:
-            if name in _SAID_ELSEWHERE:
-                raise ValueError(f"has {name!r}, which `{_SAID_ELSEWHERE[name]}` says already")
+            if name in _OPTION_FIELDS:
+                raise ValueError(f"has {name!r}, which `{_OPTION_FIELDS[name]}` sets already")
         return options
 
     @model_validator(mode="after")
-    def _not_more_than_at_most(self) -> Self:
+    def _initial_workers_within_maximum(self) -> Self:
         if self.num_workers is not None and self.max_workers is not None and self.num_workers > self.max_workers:
             raise ValueError(
-                f"begins with more workers (`num_workers`, {self.num_workers}) than it may have (`max_workers`, "
+                f"starts with more workers (`num_workers`, {self.num_workers}) than the maximum (`max_workers`, "
                 f"{self.max_workers})"
             )
         return self

@@ -1,42 +1,41 @@
-"""How many workers a quota keeps busy."""
+"""Number of workers that a quota keeps busy."""
 
 from __future__ import annotations
 
 import math
 
-from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, Runner
 
-#: Where no quota of requests is known. Dataflow's own limit is in the thousands, and each worker would ask.
-WITHOUT_A_QUOTA = 10
+#: Maximum number of workers if no quota of requests is known. The limit of Dataflow itself is in the thousands.
+MAX_WORKERS_WITHOUT_QUOTA = 10
 
 
 def max_workers(runner: DataflowRunner, limits: Limits) -> int:
-    """The most workers that a job may have: as many as its quota keeps busy.
+    """Returns the maximum number of workers of a job: as many as its quota keeps busy.
 
     Little's law: a rate of r requests a second, each of which takes s seconds, keeps r × s requests in flight; a
-    worker, which is one process, has `limits.max_in_flight` of them. Never fewer than the job begins with.
+    worker, which is one process, has `limits.max_in_flight` of them. Never fewer than the initial number.
     """
     if runner.max_workers is not None:
         return runner.max_workers
-    begins_with = runner.num_workers or 1
+    initial = runner.num_workers or 1
     if limits.requests_per_minute is None:
-        return max(begins_with, WITHOUT_A_QUOTA)
+        return max(initial, MAX_WORKERS_WITHOUT_QUOTA)
     per_second = limits.requests_per_minute * limits.share_ratio / 60
-    return max(begins_with, math.ceil(per_second * runner.expected_latency_seconds / limits.max_in_flight))
+    return max(initial, math.ceil(per_second * runner.expected_latency_seconds / limits.max_in_flight))
 
 
-def workers_of(spec: JobSpec) -> int:
-    """The most processes that send a job's requests: one on this machine, on Dataflow one per worker."""
-    return max_workers(spec.runner, spec.limits) if isinstance(spec.runner, DataflowRunner) else 1
+def workers_of(runner: Runner, limits: Limits) -> int:
+    """Returns the maximum number of processes that send requests: one per worker, or one on this machine."""
+    return max_workers(runner, limits) if isinstance(runner, DataflowRunner) else 1
 
 
 def first_workers(runner: DataflowRunner, limits: Limits) -> int | None:
-    """How many workers the job begins with; `None` leaves it to Dataflow.
+    """Returns the initial number of workers; `None` leaves it to Dataflow.
 
-    With a known quota all that it keeps busy: Dataflow adds none to workers that use less than 5 % of their
-    processors, and ours wait for a model.
+    With a known quota it is the maximum number: Dataflow adds no workers while they use less than 5 % of their
+    processors, and workers that wait for a model do.
     Source: cloud.google.com/dataflow/docs/horizontal-autoscaling
     """
     if runner.num_workers is not None or limits.requests_per_minute is None:
@@ -44,8 +43,8 @@ def first_workers(runner: DataflowRunner, limits: Limits) -> int | None:
     return max_workers(runner, limits)
 
 
-def limits_of_a_worker(spec: JobSpec) -> Limits:
-    """The limits, with `expected_workers` decided."""
-    if spec.limits.expected_workers is not None or not isinstance(spec.runner, DataflowRunner):
-        return spec.limits
-    return spec.limits.model_copy(update={"expected_workers": max_workers(spec.runner, spec.limits)})
+def limits_of_a_worker(runner: Runner, limits: Limits) -> Limits:
+    """Returns the limits with `expected_workers` set."""
+    if limits.expected_workers is not None or not isinstance(runner, DataflowRunner):
+        return limits
+    return limits.model_copy(update={"expected_workers": max_workers(runner, limits)})

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
-from airflow_provider_llmbeam.engine.engine import HOPELESS_AFTER, HOPELESS_KINDS, Engine
+from airflow_provider_llmbeam.engine.engine import MAX_PERMANENT_FAILURES, PERMANENT_KINDS, Engine
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure, FailureKind, Outcome
@@ -29,7 +29,7 @@ Run = Callable[..., Any]
 Step = str | BaseException
 
 HANG = "(hang)"
-NOT_STOPPING = sorted(set(FAILURE_KINDS) - HOPELESS_KINDS - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
+NOT_STOPPING = sorted(set(FAILURE_KINDS) - PERMANENT_KINDS - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
 
 
 class LocalFiles:
@@ -303,7 +303,7 @@ def test_an_answer_that_is_not_valid_is_asked_again_with_the_reason_and_both_are
     assert recorder.outcomes == [(Prompt("a"), outcome)], "the answer is kept under the prompt that was asked for"
 
 
-def test_only_the_last_refusal_is_told_and_a_row_that_is_never_valid_dies_with_all_that_it_cost(run: Run) -> None:
+def test_a_repair_quotes_only_the_last_error_and_a_never_valid_row_fails_with_all_its_tokens(run: Run) -> None:
     backend = FakeBackend({"a": ["one"], "a" + REFUSED.format("one"): ["two"]}, always="three")
     (outcome,) = run(engine_of(backend, parser=OutputParser({}), max_repairs=2).answer(prompts("a")))
     assert isinstance(outcome, Failure)
@@ -323,25 +323,27 @@ def test_a_structured_answer_comes_with_its_value(run: Run) -> None:
     assert outcome.parsed == {"a": 1}
 
 
-@pytest.mark.parametrize("kind", sorted(HOPELESS_KINDS))
+@pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
 def test_what_every_row_would_meet_ends_the_sending(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend(always=error(kind))
     outcomes = run(engine_of(backend, max_in_flight=1).answer(many(50)))
-    assert len(backend.sent) == HOPELESS_AFTER
+    assert len(backend.sent) == MAX_PERMANENT_FAILURES
     assert {outcome.kind for outcome in outcomes} == {kind}
-    assert [outcome.attempts for outcome in outcomes] == [1] * HOPELESS_AFTER + [0] * (50 - HOPELESS_AFTER)
+    assert [outcome.attempts for outcome in outcomes] == [1] * MAX_PERMANENT_FAILURES + [0] * (
+        50 - MAX_PERMANENT_FAILURES
+    )
     assert outcomes[-1].message == f"not sent, as others before it failed: says {kind}"
 
 
-@pytest.mark.parametrize("kind", sorted(HOPELESS_KINDS))
+@pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
 def test_a_few_hopeless_rows_do_not_end_the_sending(run: Run, kind: FailureKind) -> None:
-    script = {prompt.text: [error(kind)] for prompt in many(HOPELESS_AFTER - 1)}
+    script = {prompt.text: [error(kind)] for prompt in many(MAX_PERMANENT_FAILURES - 1)}
     backend = FakeBackend(script)
     run(engine_of(backend, max_in_flight=1).answer(many(50)))
     assert len(backend.sent) == 50
 
 
-@pytest.mark.parametrize("kind", sorted(HOPELESS_KINDS))
+@pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
 def test_after_one_answer_nothing_is_hopeless(run: Run, kind: FailureKind) -> None:
     first, *rest = many(50)
     backend = FakeBackend({prompt.text: [error(kind)] for prompt in rest})
@@ -353,8 +355,8 @@ def test_after_one_answer_nothing_is_hopeless(run: Run, kind: FailureKind) -> No
 @pytest.mark.parametrize("kind", NOT_STOPPING)
 def test_no_other_failure_ends_the_sending(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend(always=error(kind))
-    run(engine_of(backend).answer(many(3 * HOPELESS_AFTER)))
-    assert len(backend.sent) == 3 * HOPELESS_AFTER
+    run(engine_of(backend).answer(many(3 * MAX_PERMANENT_FAILURES)))
+    assert len(backend.sent) == 3 * MAX_PERMANENT_FAILURES
 
 
 def test_an_exhausted_quota_leaves_the_rest_unsent(run: Run) -> None:
@@ -396,15 +398,15 @@ def test_a_row_that_was_sent_before_the_end_keeps_its_count(run: Run, monkeypatc
     assert sum(outcome.attempts for outcome in outcomes) == recorder.requests == 2
 
 
-def test_the_first_reason_to_end_is_the_one_that_is_told(run: Run) -> None:
+def test_the_first_reason_to_stop_is_reported(run: Run) -> None:
     """A row that was under way at the end may fail for a reason of its own."""
-    *first, last = many(HOPELESS_AFTER + 1)
+    *first, last = many(MAX_PERMANENT_FAILURES + 1)
     script = {prompt.text: [error("unauthorized")] for prompt in first}
     backend = FakeBackend({**script, last.text: [HANG]})
     impatient = RetryPolicy(max_attempts=1, max_throttled_seconds=60.0)
 
     async def main() -> list[Outcome]:
-        engine = engine_of(backend, max_in_flight=HOPELESS_AFTER + 1, policy=impatient)
+        engine = engine_of(backend, max_in_flight=MAX_PERMANENT_FAILURES + 1, policy=impatient)
         assert (await engine.answer([*first, last]))[-1].kind == "timeout"
         return await engine.answer(prompts("next"))
 
@@ -424,7 +426,7 @@ def test_observers_see_every_request_rejection_and_outcome(run: Run) -> None:
         assert dict(recorder.outcomes) == dict(zip(prompts("a", "b"), outcomes, strict=True))
 
 
-def test_an_outcome_is_told_when_it_arrives_and_not_at_the_end_of_the_batch(run: Run) -> None:
+def test_an_outcome_is_observed_when_it_arrives(run: Run) -> None:
     recorder = Recorder()
 
     async def main() -> int:
@@ -456,7 +458,7 @@ def test_the_longest_prompts_are_sent_first(run: Run) -> None:
     assert [len(text) for text in backend.sent] == [80, 40, 8]
 
 
-def test_a_forecast_is_learnt_from_each_answer(run: Run) -> None:
+def test_the_prediction_learns_from_each_answer(run: Run) -> None:
     buckets = LengthBuckets((128,), 1024)
     run(engine_of(FakeBackend(), buckets=buckets).answer(prompts("a")))
     assert buckets.expected_output_tokens(1) == 9
@@ -581,7 +583,7 @@ def test_the_overrun_is_at_most_what_is_in_flight(run: Run, count: int, afford: 
     assert len(backend.sent) <= afford + max_in_flight
 
 
-def test_a_batch_whose_last_answer_was_too_much_is_whole(run: Run) -> None:
+def test_a_batch_whose_last_answer_spends_the_budget_is_complete(run: Run) -> None:
     outcomes = run(engine_of(FakeBackend(), budget=budget_of(9.5), max_in_flight=1).answer(many(10)))
     assert len(outcomes) == 10
 
@@ -631,7 +633,7 @@ def test_a_refused_prompt_is_paid_for(run: Run) -> None:
     assert ended.message.startswith("This process has spent $1,000 on 1,000 input ")
 
 
-def test_nobody_queues_for_a_quota_that_is_not_used_any_more(run: Run) -> None:
+def test_no_request_waits_for_the_quota_after_sending_has_stopped(run: Run) -> None:
     backend = FakeBackend()
     governor = Governor(requests_per_minute=1)
     ended = Batch(run, backend, many(200), budget=budget_of(0.5), max_in_flight=50, governor=governor)

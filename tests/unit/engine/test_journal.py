@@ -112,7 +112,7 @@ def test_an_answer_is_read_as_it_was_written(fingerprint: str, written: Completi
 
 
 @given(completions, st.data())
-def test_a_last_line_torn_anywhere_is_passed_over_and_the_rest_is_read(torn: Completion, data: Any) -> None:
+def test_an_incomplete_last_line_is_skipped_and_the_rest_is_read(torn: Completion, data: Any) -> None:
     whole = encode_entry("first", "j", completion())
     line = encode_entry("second", "j", torn)
     cut = data.draw(st.integers(1, len(line) - 2))
@@ -182,7 +182,7 @@ def test_two_processes_never_write_to_one_segment(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_threads_share_a_segment_and_no_line_is_torn(journal: BatchJournal, tmp_path: Path) -> None:
+def test_threads_share_a_segment_and_every_line_is_complete(journal: BatchJournal, tmp_path: Path) -> None:
     def write(thread: int) -> None:
         for number in range(50):
             journal.finished(Prompt(f"{thread}-{number}"), completion("x" * 500))

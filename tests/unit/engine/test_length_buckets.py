@@ -39,12 +39,12 @@ def test_the_labels_of_two_boundaries() -> None:
     assert [bucket_label((128, 512), index) for index in range(3)] == ["<128", "128-511", "≥512"]
 
 
-@pytest.mark.parametrize(("max_output_tokens", "cold"), [(1024, 256), (100, 100)])
-def test_a_class_without_answers_expects_the_cold_forecast(max_output_tokens: int, cold: int) -> None:
-    assert LengthBuckets((128,), max_output_tokens).expected_output_tokens(5) == cold
+@pytest.mark.parametrize(("max_output_tokens", "expected"), [(1024, 256), (100, 100)])
+def test_a_class_without_answers_has_the_default_prediction(max_output_tokens: int, expected: int) -> None:
+    assert LengthBuckets((128,), max_output_tokens).expected_output_tokens(5) == expected
 
 
-def test_the_first_answer_replaces_the_cold_forecast() -> None:
+def test_the_first_answer_replaces_the_default_prediction() -> None:
     buckets = LengthBuckets((128,), 1024)
     buckets.learn(5, 40)
     assert buckets.expected_output_tokens(100) == 40
@@ -56,7 +56,7 @@ def test_each_class_learns_for_itself() -> None:
     assert buckets.expected_output_tokens(128) == 256
 
 
-def test_the_forecast_follows_what_answers_cost() -> None:
+def test_the_prediction_follows_the_answers() -> None:
     buckets = LengthBuckets((128,), 1024)
     buckets.learn(5, 1000)
     for _ in range(200):
@@ -64,7 +64,7 @@ def test_the_forecast_follows_what_answers_cost() -> None:
     assert buckets.expected_output_tokens(5) == pytest.approx(10, abs=0.5)
 
 
-def test_one_answer_out_of_line_moves_the_forecast_little() -> None:
+def test_one_outlier_changes_the_prediction_little() -> None:
     buckets = LengthBuckets((128,), 1024)
     buckets.learn(5, 100)
     buckets.learn(5, 1000)
@@ -72,7 +72,9 @@ def test_one_answer_out_of_line_moves_the_forecast_little() -> None:
 
 
 @given(all_boundaries, st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 10_000)), max_size=30))
-def test_a_forecast_is_never_above_the_cap(boundaries: tuple[int, ...], answers: list[tuple[int, int]]) -> None:
+def test_a_prediction_is_never_above_the_maximum(
+    boundaries: tuple[int, ...], answers: list[tuple[int, int]]
+) -> None:
     buckets = LengthBuckets(boundaries, 500)
     for input_tokens, output_tokens in answers:
         buckets.learn(input_tokens, output_tokens)

@@ -26,6 +26,6 @@ def test_an_outcome_crosses_processes() -> None:
         assert pickle.loads(pickle.dumps(outcome)) == outcome
 
 
-def test_a_failure_cost_nothing_unless_it_says_so() -> None:
+def test_a_failure_has_no_cost_by_default() -> None:
     failure = Failure(kind="bad_request", message="no")
     assert (failure.attempts, failure.rejections, failure.input_tokens, failure.output_tokens) == (0, 0, 0, 0)

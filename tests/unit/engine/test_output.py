@@ -54,14 +54,14 @@ def test_a_long_answer_is_quoted_in_part() -> None:
 
 
 @pytest.mark.parametrize(("value", "place"), [({"score": "high"}, "$.score"), ({}, "$"), ([1], "$"), (None, "$")])
-def test_an_answer_that_the_schema_refuses_is_told_where(value: Any, place: str) -> None:
+def test_the_error_locates_the_violation_of_the_schema(value: Any, place: str) -> None:
     message = refusal(SCHEMA, json.dumps(value)).message
-    assert message.startswith(f"`output_schema` refuses it at {place}: ")
+    assert message.startswith(f"the answer does not match `output_schema` at {place}: ")
 
 
 @pytest.mark.parametrize("text", ["", '{"sco', "[1]"])
-def test_an_answer_that_was_cut_says_so(text: str) -> None:
-    assert refusal(SCHEMA, text, "max_tokens").message.endswith(" (cut at `max_output_tokens`)")
+def test_the_error_of_a_truncated_answer_mentions_the_limit(text: str) -> None:
+    assert refusal(SCHEMA, text, "max_tokens").message.endswith(" (truncated at `max_output_tokens`)")
     assert "cut" not in refusal(SCHEMA, text).message
 
 
@@ -105,7 +105,7 @@ def test_a_vector_of_finite_numbers_is_an_answer(vector: list[float]) -> None:
     ],
 )
 def test_a_vector_of_something_else_is_none_and_was_billed(vector: list[Any]) -> None:
-    with pytest.raises(RequestError, match="something else than finite 32-bit numbers") as caught:
+    with pytest.raises(RequestError, match="values that are not finite 32-bit numbers") as caught:
         VectorParser(None).parse(vector_reply(*vector))
     assert (caught.value.kind, caught.value.input_tokens) == ("invalid_output", 11)
 

@@ -66,7 +66,7 @@ def test_no_wait_is_longer_than_the_longest(attempts: int, chance: float) -> Non
     assert 0 <= seconds <= LONGEST_BACKOFF_SECONDS
 
 
-def test_a_request_error_keeps_the_servers_words_short() -> None:
+def test_a_request_error_truncates_the_message_of_the_server() -> None:
     assert len(RequestError("server_error", "x" * 10_000).message) == 2000
 
 

@@ -18,10 +18,10 @@ from google.auth.exceptions import DefaultCredentialsError
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     before_the_model,
-    begun_once,
     is_elsewhere,
+    message_of,
+    run_with_recorded_id,
     size_text,
-    words,
 )
 
 RATE = [{"reason": "rateLimitExceeded", "message": "Exceeded rate limits"}]
@@ -49,10 +49,10 @@ def test_only_what_may_pass_is_tried_again(error: Exception, kind: type[Exceptio
     assert caught.type is kind
 
 
-def test_the_words_are_the_services_own() -> None:
+def test_the_message_is_that_of_the_service() -> None:
     asked = "GET https://bigquery.googleapis.com/x: Not found"
-    assert words(NotFound(asked, errors=[{"message": "Not found: Table p:d.t"}])) == "Not found: Table p:d.t."
-    assert words(NotFound("gone")) == "gone."
+    assert message_of(NotFound(asked, errors=[{"message": "Not found: Table p:d.t"}])) == "Not found: Table p:d.t."
+    assert message_of(NotFound("gone")) == "gone."
 
 
 @pytest.mark.parametrize(
@@ -87,25 +87,25 @@ def failed(work_id: str) -> str:
 def test_work_keeps_its_id_until_it_is_done(tmp_path: Path) -> None:
     uri = str(tmp_path / "begun.json")
     with pytest.raises(ServiceUnavailable):
-        begun_once(uri, {"table": "t"}, failed)
+        run_with_recorded_id(uri, {"table": "t"}, failed)
     begun = json.loads(Path(uri).read_text())["id"]
-    assert begun_once(uri, {"table": "t"}, str) == begun
-    assert begun_once(uri, {"table": "u"}, str) != begun
+    assert run_with_recorded_id(uri, {"table": "t"}, str) == begun
+    assert run_with_recorded_id(uri, {"table": "u"}, str) != begun
 
 
 def test_work_that_failed_before_gets_a_new_id(tmp_path: Path) -> None:
     uri = str(tmp_path / "begun.json")
-    first = begun_once(uri, {}, str)
+    first = run_with_recorded_id(uri, {}, str)
 
     def fails_again(work_id: str) -> str:
         return failed(work_id) if work_id == first else work_id
 
-    assert begun_once(uri, {}, fails_again) != first
+    assert run_with_recorded_id(uri, {}, fails_again) != first
 
 
-def test_work_begun_long_ago_or_noted_by_half_gets_a_new_id(tmp_path: Path) -> None:
+def test_stale_or_incompletely_recorded_work_gets_a_new_id(tmp_path: Path) -> None:
     file = tmp_path / "begun.json"
     file.write_text(json.dumps({"of": {}, "id": "old", "begun_at": time.time() - 13 * 3600}))
-    assert begun_once(str(file), {}, str) != "old"
+    assert run_with_recorded_id(str(file), {}, str) != "old"
     file.write_text('{"of": {}, "id": "ha')
-    assert begun_once(str(file), {}, str) != "ha"
+    assert run_with_recorded_id(str(file), {}, str) != "ha"

@@ -6,7 +6,7 @@ from apache_beam.ml.inference.base import PredictionResult
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.build import FanOut
-from airflow_provider_llmbeam.pipeline.elements import DEAD, AnsweredRow, FailedRow, Request
+from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Request
 
 REQUEST = Request("f", ({"id": 0}, {"id": 1}), Prompt("Hi"))
 
@@ -27,7 +27,7 @@ def test_an_answer_that_took_a_second_try_is_repaired(completion) -> None:
 def test_a_failure_goes_to_every_row_and_was_paid_once() -> None:
     failure = Failure(kind="blocked", message="no")
     found = list(FanOut().process(PredictionResult(REQUEST, failure)))
-    assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == DEAD for output in found)
+    assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == FAILED for output in found)
     assert [output.value for output in found] == [
         FailedRow({"id": 0}, failure, is_duplicate=False),
         FailedRow({"id": 1}, failure, is_duplicate=True),

@@ -10,9 +10,9 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.__main__ import (
     EXIT_BAD_SPEC,
-    _hand_back,
     _parser,
     _root,
+    _write_outcome,
     check_model,
     main,
 )
@@ -66,25 +66,25 @@ def test_an_error_raised_from_none_is_the_root_and_not_what_it_replaced() -> Non
     assert _root(raised(RuntimeError("while running step"), during=caught.value)) is caught.value
 
 
-def test_the_outcome_is_in_its_file_as_a_whole(tmp_path: Path) -> None:
+def test_the_outcome_is_written_to_its_file_atomically(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text("old")
-    _hand_back(path, {"report": {"name": "ä"}})
+    _write_outcome(path, {"report": {"name": "ä"}})
     assert json.loads(path.read_text()) == {"report": {"name": "ä"}}
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_a_file_the_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    _hand_back(None, {"report": {"name": "nightly"}})
+    _write_outcome(None, {"report": {"name": "nightly"}})
     assert json.loads(capsys.readouterr().out) == {"name": "nightly"}
 
 
 def test_without_a_file_an_error_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
-    _hand_back(None, {"error": {"type": "JobSpecError", "message": "no"}})
+    _write_outcome(None, {"error": {"type": "JobSpecError", "message": "no"}})
     assert capsys.readouterr().out == ""
 
 
-def test_options_that_are_not_ours_go_to_beam() -> None:
+def test_other_options_are_passed_to_beam() -> None:
     options, beam_options = _parser().parse_known_args(
         ["--spec", "job.json", "--runner=X", "--res=1", "--streaming"]
     )
@@ -93,7 +93,7 @@ def test_options_that_are_not_ours_go_to_beam() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "nightly"}', b"\xff\xfe\xfa"])
-def test_a_bad_spec_ends_with_2_and_says_why(tmp_path: Path, text: str | bytes) -> None:
+def test_an_invalid_spec_exits_with_2_and_a_reason(tmp_path: Path, text: str | bytes) -> None:
     spec, result = tmp_path / "job.json", tmp_path / "result.json"
     spec.write_bytes(text.encode() if isinstance(text, str) else text)
     assert main([f"--spec={spec}", f"--result={result}"]) == EXIT_BAD_SPEC
@@ -102,7 +102,7 @@ def test_a_bad_spec_ends_with_2_and_says_why(tmp_path: Path, text: str | bytes) 
     assert error["message"].endswith("Nothing was sent or billed.")
 
 
-def test_a_spec_that_is_not_there_ends_with_2_and_says_so(tmp_path: Path) -> None:
+def test_a_missing_spec_exits_with_2_and_a_message(tmp_path: Path) -> None:
     spec, result = tmp_path / "job.json", tmp_path / "result.json"
     assert main([f"--spec={spec}", f"--result={result}"]) == EXIT_BAD_SPEC
     assert "job.json" in json.loads(result.read_text())["error"]["message"]

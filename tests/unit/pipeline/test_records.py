@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
-from airflow_provider_llmbeam.pipeline.records import answer_record, dead_record, encode_record
+from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
@@ -70,26 +70,28 @@ def test_a_structured_answer_is_its_value(completion, value: Any) -> None:
     assert answer_record(answered, ())["answer"] == value
 
 
-def test_a_dead_row_is_the_row_and_why() -> None:
+def test_the_record_of_a_failed_row_is_the_row_and_its_error() -> None:
     failure = Failure(kind="blocked", message="no", http_status=200, attempts=1, input_tokens=5)
-    assert dead_record(FailedRow({"id": 1, "text": "a"}, failure)) == {
+    assert failed_record(FailedRow({"id": 1, "text": "a"}, failure)) == {
         "id": 1,
         "text": "a",
         "llmbeam_error": {"kind": "blocked", "message": "no", "http_status": 200, "attempts": 1},
     }
 
 
-def test_a_dead_row_can_be_read_again_as_a_row() -> None:
+def test_a_failed_row_can_be_read_again_as_a_row() -> None:
     row = {"id": 1, "text": "ä\u2028\n", "more": {"a": [None]}}
-    (again,) = parse_json_line(encode_record(dead_record(FailedRow(row, Failure(kind="timeout", message="slow")))))
+    (again,) = parse_json_line(
+        encode_record(failed_record(FailedRow(row, Failure(kind="timeout", message="slow"))))
+    )
     assert isinstance(again, dict)
     assert again.pop("llmbeam_error")["kind"] == "timeout"
     assert again == row
 
 
-def test_a_row_that_dies_again_tells_the_newer_reason() -> None:
-    first = dead_record(FailedRow({"id": 1}, Failure(kind="timeout", message="slow")))
-    second = dead_record(FailedRow(first, Failure(kind="blocked", message="no")))
+def test_a_row_that_fails_again_has_the_newer_error() -> None:
+    first = failed_record(FailedRow({"id": 1}, Failure(kind="timeout", message="slow")))
+    second = failed_record(FailedRow(first, Failure(kind="blocked", message="no")))
     assert second["llmbeam_error"]["kind"] == "blocked"
     assert second.keys() == first.keys()
 

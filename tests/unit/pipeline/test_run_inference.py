@@ -156,7 +156,7 @@ def test_a_server_of_ones_own_on_google_cloud_is_asked_by_its_latency_unless_a_q
     assert (engine._concurrency is not None) == (limits.requests_per_minute is None)
 
 
-def test_an_endpoint_that_takes_several_prompts_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_with_several_prompts_per_request_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     class Backend:
         limits = StaticBatching(max_padded_tokens=10**6, max_instances=32, max_bytes=7)
 

@@ -67,8 +67,8 @@ def test_a_variable_that_is_set_stays_and_nothing_is_asked(sandbox, monkeypatch)
     assert reads(sandbox) == 0
 
 
-def test_a_secret_that_is_not_there_is_named(google) -> None:
-    with pytest.raises(JobSpecError, match=rf"'{LATEST}', for '{VARIABLE}', is not there: .*not found"):
+def test_the_error_names_a_missing_secret(google) -> None:
+    with pytest.raises(JobSpecError, match=rf"'{LATEST}', for '{VARIABLE}', does not exist: .*not found"):
         load_environment({VARIABLE: LATEST})
 
 
@@ -79,7 +79,7 @@ def test_a_missing_permission_names_the_role(put, sandbox) -> None:
         load_environment({VARIABLE: LATEST})
 
 
-def test_a_disabled_version_is_told(put, sandbox) -> None:
+def test_the_error_names_a_disabled_version(put, sandbox) -> None:
     put(b"s3cret")
     sandbox.faults.queue(METHOD, Fault(kind="error", http_status=400, message="It is in DISABLED state."))
     with pytest.raises(JobSpecError, match=r"cannot be read: It is in DISABLED state\. Enable it"):
@@ -89,7 +89,7 @@ def test_a_disabled_version_is_told(put, sandbox) -> None:
 @pytest.mark.parametrize("data", [b"s3cret\xff", b"s3\0cret", b"\n"], ids=["binary", "nul", "empty"])
 def test_what_is_no_text_is_refused_and_never_quoted(put, data) -> None:
     put(data)
-    with pytest.raises(JobSpecError, match=r"empty or no UTF-8 text") as caught:
+    with pytest.raises(JobSpecError, match=r"empty or not UTF-8 text") as caught:
         load_environment({VARIABLE: LATEST})
     assert "s3" not in str(caught.value)
     assert "cret'" not in str(caught.value)
@@ -112,7 +112,7 @@ def test_a_server_that_stays_away_is_an_error_that_may_pass(put, sandbox, monkey
         load_environment({VARIABLE: LATEST})
 
 
-def test_a_worker_without_credentials_is_told(monkeypatch) -> None:
+def test_missing_credentials_of_the_worker_are_an_error(monkeypatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent.json")
     with pytest.raises(JobSpecError, match=r"no Google credentials to read secrets with: .*nonexistent\.json"):
         load_environment({VARIABLE: LATEST})

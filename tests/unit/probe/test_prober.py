@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, Quota, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.model import parse_model
-from airflow_provider_llmbeam.spec.price import Price
+from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
 GEMINI = {"type": "gemini"}

@@ -224,14 +224,14 @@ def test_a_known_quota_that_is_used_by_others_comes_back_as_the_rest_of_it(monke
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"model": None}, "needs either `model`, to be asked, or `endpoint`"),
+        ({"model": None}, "needs either `model` or `endpoint`"),
         ({"model": {"type": "claude"}}, "`model.type`: must be one of"),
         ({"demand": {"rows": -1, "input_tokens_per_row": 1}}, "`demand.rows`"),
         ({"window": 0}, "`window_seconds`"),
         ({"min_fit_ratio": 0}, "`min_fit_ratio`"),
         ({"probe_requests": 51}, "`probe_requests`"),
         ({"limits": {"rpm": 5}}, "`limits.rpm`: there is no such field"),
-        ({"model": {"type": "echo"}, "locations": ["a"]}, "has `locations`, and only a Gemini model"),
+        ({"model": {"type": "echo"}, "locations": ["a"]}, "has `locations`, which only a Gemini model"),
         (
             {"demand": {"rows": 1, "input_tokens_per_row": 1}, "min_fit_ratio": 0.5},
             "has `min_fit_ratio`, which needs `window`",

@@ -37,12 +37,12 @@ def test_a_spec_that_is_no_object_is_called_a_spec() -> None:
     assert str(problem).endswith("got [1].")
 
 
-def test_a_model_without_a_type_is_told_which_field_is_missing(job) -> None:
+def test_the_problem_of_a_model_without_a_type_names_the_field(job) -> None:
     (problem,) = JobSpec.problems(job(model={"name": "gemini-2.5-flash"}))
     assert str(problem) == "`model.type`: this field is needed; got {'name': 'gemini-2.5-flash'}."
 
 
-def test_a_model_of_an_unknown_type_is_told_which_types_there_are(job) -> None:
+def test_the_problem_of_an_unknown_type_lists_the_types(job) -> None:
     (problem,) = JobSpec.problems(job(model={"type": "claude"}))
     assert (
         str(problem) == "`model.type`: must be one of 'gemini', 'openai', 'vertex_endpoint', 'echo'; got 'claude'."
@@ -58,7 +58,7 @@ def test_a_good_value_has_no_problems() -> None:
     assert Limits.problems({"max_attempts": 1}) == ()
 
 
-def test_the_error_names_each_field_and_says_that_nothing_was_billed() -> None:
+def test_the_error_names_each_field_and_that_nothing_was_billed() -> None:
     with pytest.raises(JobSpecError) as caught:
         Limits.parse({"max_attempts": 0, "max_in_flight": "many"})
     words = str(caught.value)

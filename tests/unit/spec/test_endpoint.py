@@ -100,7 +100,7 @@ def test_what_cannot_fit_is_refused_with_the_sum_and_the_ways_out() -> None:
     assert "needs 47.6 GB of GPU memory for google/gemma3@gemma-3-4b-it and has 21.6 GB" in words
     assert "8.6 GB of weights (4.30 billion parameters × 2 bytes)" in words
     assert "37.0 GB of KV cache (`max_num_seqs` 128 × 0.29 GB for `max_model_length_tokens` 8,192)" in words
-    assert "2.0 GB overhead, on 1 × NVIDIA_L4 of 24 GB, 90 % of which vLLM takes" in words
+    assert "2.0 GB overhead, on 1 × NVIDIA_L4 of 24 GB, 90 % of which vLLM uses" in words
     assert "`max_num_seqs` of at most 38, or `max_model_length_tokens` of at most" in words
     assert "a larger or second GPU, e.g. g2-standard-48 (4 × NVIDIA_L4)" in words
     assert words.endswith("Nothing was started or billed.")
@@ -121,7 +121,7 @@ def test_the_ways_out_of_the_sentence_are_ways_out() -> None:
 
 
 def test_weights_that_do_not_fit_leave_only_a_larger_gpu() -> None:
-    with pytest.raises(JobSpecError, match=r"takes; take a larger or second GPU, e\.g\. g2-standard-48"):
+    with pytest.raises(JobSpecError, match=r"takes; use a larger or second GPU, e\.g\. g2-standard-48"):
         vertex(model="google/gemma3@gemma-3-27b-it", machine_type="g2-standard-12", max_num_seqs=1)
 
 
@@ -141,13 +141,13 @@ def test_a_context_longer_than_the_models_is_refused() -> None:
         ({"locations": []}, "`locations`: .*at least 1"),
         ({"locations": ["us-central1-a"]}, "`locations.0`"),
         ({"model": "gemma"}, "must be a model of Model Garden, 'google/gemma3@gemma-3-4b-it', or"),
-        ({"accept_eula": False}, r"agree to its terms \(ai.google.dev/gemma/terms\): set `accept_eula`"),
+        ({"accept_eula": False}, r"accept its terms \(ai.google.dev/gemma/terms\): set `accept_eula`"),
         (
             {"model": "google/gemma-3-4b-it"},
-            "needs `hf_token_secret`: the Hugging Face hub gives google/gemma-3-4b-it",
+            "needs `hf_token_secret`: the Hugging Face hub serves google/gemma-3-4b-it",
         ),
         ({"hf_token_secret": "hf_abc"}, r"`hf_token_secret`: .*got '…'"),
-        ({"accelerator_type": "NVIDIA_L4"}, "no `machine_type` to put it in"),
+        ({"accelerator_type": "NVIDIA_L4"}, "which needs `machine_type`"),
         ({"machine_type": "n1-standard-8"}, "needs `accelerator_type` and `accelerator_count` for"),
         (
             {"machine_type": "g2-standard-12", "accelerator_type": "NVIDIA_TESLA_A100"},
@@ -156,7 +156,7 @@ def test_a_context_longer_than_the_models_is_refused() -> None:
         ({"machine_type": "g2-standard-12", "accelerator_count": 2}, "and asks for 2 × NVIDIA_L4"),
         ({"container_args": ["--enforce-eager"]}, "which need `container_image`"),
         ({"container_image": "vllm/vllm-openai"}, "is one of Model Garden"),
-        ({"min_replicas": 2}, r"`min_replicas`, 2\) than at most \(`max_replicas`, 1\)"),
+        ({"min_replicas": 2}, r"`min_replicas`, 2\) above the maximum \(`max_replicas`, 1\)"),
         ({"expires_after_seconds": 60}, "`expires_after_seconds`"),
         ({"max_num_seqs": 0}, "`max_num_seqs`"),
         ({"network": "default"}, "`network`"),
@@ -171,8 +171,8 @@ def test_an_endpoint_of_vertex_ai_that_cannot_be_is_refused(fields: dict[str, An
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"container_args": ["--max-model-len=4096"]}, "which `max_model_length_tokens` says already"),
-        ({"container_args": ["--max_num_seqs", "4"]}, "which `max_num_seqs` says already"),
+        ({"container_args": ["--max-model-len=4096"]}, "which `max_model_length_tokens` sets already"),
+        ({"container_args": ["--max_num_seqs", "4"]}, "which `max_num_seqs` sets already"),
         ({"container_env": {"HF_TOKEN": "hf_abc"}}, "name the secret that holds it in `hf_token_secret`; got '…'"),
         ({"model": "someone/else"}, "needs `machine_type`: how much memory someone/else takes is not known"),
     ],
@@ -189,12 +189,12 @@ def test_a_container_that_cannot_be_is_refused(fields: dict[str, Any], words: st
         ({"locations": []}, "`locations`: .*at least 1"),
         ({"model": "google/gemma3@gemma-3-4b-it"}, "or a directory on Cloud Storage"),
         ({"hf_token_secret": None}, "needs `hf_token_secret`"),
-        ({"args": ["--model=other"]}, "which `model` says already"),
+        ({"args": ["--model=other"]}, "which `model` sets already"),
         ({"gpu_count": 2}, r"asks for 2 GPUs \(`gpu_count`\), and Cloud Run gives an instance one"),
-        ({"cpu": 2}, r"has 2 cores \(`cpu`\), and Cloud Run wants at least 4 with nvidia-l4"),
-        ({"memory": "8Gi"}, r"has 8Gi \(`memory`\), and Cloud Run wants at least 16Gi"),
+        ({"cpu": 2}, r"has 2 cores \(`cpu`\), and Cloud Run requires at least 4 with nvidia-l4"),
+        ({"memory": "8Gi"}, r"has 8Gi \(`memory`\), and Cloud Run requires at least 16Gi"),
         ({"memory": "8192Mi"}, "has 8192Mi"),
-        ({"model": "google/gemma-3-27b-it", "cpu": 8}, "wants at least 20 with nvidia-rtx-pro-6000"),
+        ({"model": "google/gemma-3-27b-it", "cpu": 8}, "requires at least 20 with nvidia-rtx-pro-6000"),
         ({"memory": "32 GB"}, "`memory`"),
         ({"min_instances": 2}, r"`min_instances`, 2\) than at most \(`max_instances`, 1\)"),
         ({"subnetwork": "s"}, "has `subnetwork`, which needs `network`"),
@@ -216,14 +216,14 @@ def test_a_model_from_the_hub_needs_room_in_the_memory_of_the_instance_and_one_o
     cloud_run(model="gs://bucket/gemma-3-27b-it", **fields)
 
 
-def test_a_machine_that_is_not_known_is_taken_as_it_is_told() -> None:
+def test_an_unknown_machine_is_used_as_given() -> None:
     endpoint = vertex(machine_type="n1-standard-8", accelerator_type="NVIDIA_TESLA_T4", accelerator_count=1)
     assert str(endpoint.machine) == "n1-standard-8 (1 × NVIDIA_TESLA_T4)"
     assert endpoint.sequences == 13
 
 
 @pytest.mark.parametrize("data", [{}, {"type": "ollama"}])
-def test_an_endpoint_says_which_kind_it_is(data: dict[str, str]) -> None:
+def test_an_endpoint_needs_a_type(data: dict[str, str]) -> None:
     with pytest.raises(JobSpecError, match=r"^`type`: "):
         parse_endpoint(data)
 

@@ -25,7 +25,7 @@ DATAFLOW = {"type": "dataflow", "location": "europe-west1"}
         ("max_runtime_seconds", 59, "greater than or equal to 60"),
         ("poll_interval_seconds", 9, "greater than or equal to 10"),
         ("flexrs", "cheap", "'cost_optimized' or 'speed_optimized'"),
-        ("labels", {"llmbeam-job": "x"}, "those that start with 'llmbeam-' are ours"),
+        ("labels", {"llmbeam-job": "x"}, "those that start with 'llmbeam-' are reserved"),
         ("labels", {"Team": "x"}, "has a label 'Team': 'x'; both must be at most 63"),
         ("labels", {"1st": "x"}, "the key must start with a letter"),
         ("labels", {"team": "Us"}, "has a label 'team': 'Us'"),
@@ -33,8 +33,8 @@ DATAFLOW = {"type": "dataflow", "location": "europe-west1"}
         ("labels", {"t" * 64: "x"}, "at most 63"),
         ("environment_secrets", {"A-B": "projects/p/secrets/s/versions/1"}, "'A-B', which cannot be the name"),
         ("environment_secrets", {"KEY": "projects/p/secrets/s"}, "must name a secret for 'KEY'"),
-        ("options", {"region": "x"}, "has 'region', which `location` says already"),
-        ("options", {"max_num_workers": 3}, "has 'max_num_workers', which `max_workers` says already"),
+        ("options", {"region": "x"}, "has 'region', which `location` sets already"),
+        ("options", {"max_num_workers": 3}, "has 'max_num_workers', which `max_workers` sets already"),
         ("zone", "a", "there is no such field"),
     ],
 )
@@ -46,7 +46,7 @@ def test_what_dataflow_would_refuse_is_refused_here(job, field, value, words):
 
 def test_a_job_that_begins_with_more_workers_than_it_may_have_is_refused(job):
     with pytest.raises(
-        JobSpecError, match=r"`runner`: begins with more workers \(`num_workers`, 3\) than .*, 2\)"
+        JobSpecError, match=r"`runner`: starts with more workers \(`num_workers`, 3\) than .*, 2\)"
     ):
         JobSpec.parse(job(**ON_STORAGE, runner=DATAFLOW | {"num_workers": 3, "max_workers": 2}))
 
@@ -92,7 +92,7 @@ def test_a_runner_as_people_write_it_is_taken(job):
 )
 def test_a_place_that_workers_cannot_reach_is_refused(job, changes, field):
     with pytest.raises(
-        JobSpecError, match=rf"whose workers see no file of this machine, and {field} is one: .*gs://"
+        JobSpecError, match=rf"whose workers cannot read files of this machine, and {field} is one: .*gs://"
     ):
         JobSpec.parse(job(**ON_STORAGE | changes, runner=DATAFLOW))
     JobSpec.parse(job(**ON_STORAGE | changes))  # where it is no fault

@@ -81,7 +81,7 @@ def test_milvus_takes_the_vectors_of_an_embedding_job(job) -> None:
 
 def test_milvus_takes_nothing_but_vectors(job) -> None:
     (problem,) = JobSpec.problems({**milvus_job(job), "task": "generate"})
-    assert "takes vectors: it needs `task` to be 'embed'" in str(problem)
+    assert "stores vectors: it needs `task` to be 'embed'" in str(problem)
 
 
 @pytest.mark.parametrize("column", ["vector", "llmbeam_id", "a b", "1a", "größe", ""])

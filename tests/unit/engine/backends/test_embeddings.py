@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.backends.base import StaticBackend
 from airflow_provider_llmbeam.engine.backends.echo import EchoEmbeddings
-from airflow_provider_llmbeam.engine.backends.embeddings import read_json, shared_out, vector_reply
+from airflow_provider_llmbeam.engine.backends.embeddings import read_json, share_tokens, vector_reply
 from airflow_provider_llmbeam.engine.backends.gemini_embeddings import GeminiEmbeddings
 from airflow_provider_llmbeam.engine.backends.openai_embeddings import OpenAIEmbeddings
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -42,7 +42,7 @@ def test_each_model_has_its_way_to_embed_many_texts_at_once(
 
 @given(st.integers(0, 10**9), texts)
 def test_shares_add_up_to_the_total_and_follow_the_lengths(total: int, prompts: list[Prompt]) -> None:
-    shares = shared_out(total, prompts)
+    shares = share_tokens(total, prompts)
     estimates = [estimate_tokens(prompt.text) for prompt in prompts]
     assert sum(shares) == total
     for share, estimate in zip(shares, estimates, strict=True):
@@ -51,7 +51,7 @@ def test_shares_add_up_to_the_total_and_follow_the_lengths(total: int, prompts: 
 
 @given(texts)
 def test_without_a_total_the_shares_are_estimates(prompts: list[Prompt]) -> None:
-    assert shared_out(None, prompts) == [estimate_tokens(prompt.text) for prompt in prompts]
+    assert share_tokens(None, prompts) == [estimate_tokens(prompt.text) for prompt in prompts]
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"null", b"[]", b'"a"', b"\xff", b"[" * 100_000])
@@ -66,7 +66,7 @@ def test_what_is_no_list_is_no_vector(vector: object) -> None:
     assert vector_reply(vector, input_tokens=1, model="m").vector is None
 
 
-def test_a_text_that_was_cut_says_so() -> None:
+def test_a_truncated_text_has_its_finish_reason() -> None:
     assert vector_reply([1.0], input_tokens=1, model="m").finish_reason == "stop"
     assert vector_reply([1.0], input_tokens=1, model="m", is_truncated=True).finish_reason == "truncated"
 

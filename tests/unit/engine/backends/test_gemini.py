@@ -157,7 +157,7 @@ def test_each_finish_reason_either_ends_or_withholds_the_answer(reason: str) -> 
         assert (error.input_tokens, error.output_tokens) == (5, 13)
 
 
-def test_a_blocked_prompt_says_why() -> None:
+def test_a_blocked_prompt_has_the_block_reason() -> None:
     error = refusal(response(promptFeedback={"blockReason": "SAFETY", "blockReasonMessage": "No."}))
     assert (error.kind, error.message, error.input_tokens) == ("blocked", "prompt blocked: SAFETY No.", 5)
 
@@ -287,7 +287,7 @@ def test_an_empty_schema_still_asks_for_json() -> None:
     assert _config(Generation(), {}).response_mime_type == "application/json"
 
 
-def test_media_comes_before_the_text_and_its_ending_says_what_it_is() -> None:
+def test_media_precedes_the_text_and_its_extension_determines_the_type() -> None:
     content = _contents(Prompt("What?", media=(("gs://b/a.png", None), ("gs://b/b", "audio/wav"))))
     assert content.parts is not None
     assert [part.file_data.mime_type for part in content.parts[:2] if part.file_data] == ["image/png", "audio/wav"]
@@ -372,12 +372,12 @@ def test_a_structured_answer_satisfies_its_schema(model: GeminiModel) -> None:
     jsonschema.validate(json.loads(reply.text), SCHEMA)
 
 
-def test_an_answer_longer_than_allowed_says_so(developer: GeminiModel) -> None:
+def test_an_answer_above_the_maximum_length_has_finish_reason_max_tokens(developer: GeminiModel) -> None:
     (reply,) = ask(developer, Prompt("How tall?"), generation=Generation(max_output_tokens=2))
     assert (reply.finish_reason, reply.output_tokens) == ("max_tokens", 2)
 
 
-def test_a_429_says_when_to_come_back_and_is_not_sent_again_here(sandbox: Sandbox, model: GeminiModel) -> None:
+def test_a_429_has_the_retry_delay_and_is_not_retried_by_the_backend(sandbox: Sandbox, model: GeminiModel) -> None:
     sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=1.25))
     (error,) = ask(model, Prompt("a"))
     assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 1.25)
@@ -390,7 +390,7 @@ def test_a_429_may_keep_its_advice_to_itself(sandbox: Sandbox, developer: Gemini
     assert (error.kind, error.retry_after_seconds) == ("throttled", None)
 
 
-def test_an_exhausted_day_is_told_from_a_busy_minute(developer: GeminiModel) -> None:
+def test_a_daily_quota_differs_from_a_quota_per_minute(developer: GeminiModel) -> None:
     with Sandbox(quota=Quota(requests_per_day=1)) as scarce:
         there = developer.model_copy(update={"base_url": scarce.gemini_url})
         first, second = ask(there, Prompt("a"), Prompt("b"))
@@ -440,14 +440,14 @@ def test_a_request_can_be_left_alone(sandbox: Sandbox, model: GeminiModel) -> No
     assert len(sandbox.requests) == 1
 
 
-def test_a_blocked_prompt_is_told_with_what_it_cost(sandbox: Sandbox, model: GeminiModel) -> None:
+def test_a_blocked_prompt_has_its_tokens(sandbox: Sandbox, model: GeminiModel) -> None:
     (error,) = ask(model, Prompt("something [[block]]"))
     assert (error.kind, error.http_status) == ("blocked", 200)
     assert "SAFETY" in error.message
     assert error.input_tokens > 0
 
 
-def test_an_invalid_key_is_told_from_a_bad_request(
+def test_an_invalid_key_differs_from_a_bad_request(
     developer: GeminiModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "invalid")
@@ -462,7 +462,7 @@ def test_a_model_that_does_not_exist_is_not_found(model: GeminiModel) -> None:
     assert "nonesuch" in error.message
 
 
-def test_nobody_at_home_is_a_broken_connection(developer: GeminiModel) -> None:
+def test_a_server_that_does_not_listen_is_a_connection_error(developer: GeminiModel) -> None:
     (error,) = ask(developer.model_copy(update={"base_url": "http://127.0.0.1:9"}), Prompt("a"))
     assert (error.kind, error.http_status) == ("connection", None)
 

@@ -73,7 +73,7 @@ def test_a_request_as_large_as_the_api_takes_is_answered(
 
 
 @pytest.mark.parametrize(("name", "place", "method", "most"), WAYS[:4])
-def test_one_text_more_is_refused_in_the_servers_words(
+def test_one_text_too_many_fails_with_the_message_of_the_server(
     sandbox: Sandbox, name: str, place: dict[str, str], method: Method, most: int
 ) -> None:
     model = GeminiModel(name=name, base_url=sandbox.gemini_url, **place)
@@ -123,7 +123,7 @@ def test_only_parameters_that_are_set_are_sent() -> None:
         assert "Dimensionality" not in str(body)
 
 
-def test_vertex_ai_tells_the_tokens_of_each_text_and_whether_it_was_cut(sandbox: Sandbox) -> None:
+def test_vertex_ai_reports_tokens_and_truncation_of_each_text(sandbox: Sandbox) -> None:
     model = GeminiModel(name="text-embedding-005", base_url=sandbox.gemini_url, **VERTEX)
     (replies,) = ask(model, ["a" * 40, "b" * 4 * 2048, "c" * 4 * 2049])
     assert [(reply.input_tokens, reply.finish_reason) for reply in replies] == [
@@ -133,14 +133,14 @@ def test_vertex_ai_tells_the_tokens_of_each_text_and_whether_it_was_cut(sandbox:
     ]
 
 
-def test_a_newer_model_on_vertex_ai_tells_them_too(sandbox: Sandbox) -> None:
+def test_a_newer_model_on_vertex_ai_reports_them_too(sandbox: Sandbox) -> None:
     model = GeminiModel(name="gemini-embedding-2", base_url=sandbox.gemini_url, **VERTEX)
     (short,), (long,) = ask(model, ["a" * 40], ["c" * 4 * 2049])
     assert (short.input_tokens, short.finish_reason) == (10, "stop")
     assert (long.input_tokens, long.finish_reason) == (2048, "truncated")
 
 
-def test_the_developer_api_tells_none_so_they_are_estimated(sandbox: Sandbox) -> None:
+def test_the_developer_api_reports_no_tokens_so_they_are_estimated(sandbox: Sandbox) -> None:
     model = GeminiModel(name="gemini-embedding-001", base_url=sandbox.gemini_url)
     (replies,) = ask(model, ["a" * 40, "b" * 4])
     assert [reply.input_tokens for reply in replies] == [10, 1]
@@ -171,13 +171,15 @@ def test_each_trouble_has_its_kind_and_is_never_sent_again_here(
     assert len(sandbox.requests) == 2
 
 
-def test_nobody_at_home_is_a_broken_connection() -> None:
+def test_a_server_that_does_not_listen_is_a_connection_error() -> None:
     (error,) = ask(GeminiModel(name="gemini-embedding-001", base_url="http://127.0.0.1:9"), ["a"])
     assert (error.kind, error.http_status) == ("connection", None)
 
 
 @pytest.mark.parametrize("place", [{}, VERTEX])
-def test_a_model_that_does_not_embed_is_said_in_the_servers_words(sandbox: Sandbox, place: dict[str, str]) -> None:
+def test_a_model_without_embeddings_fails_with_the_message_of_the_server(
+    sandbox: Sandbox, place: dict[str, str]
+) -> None:
     (error,) = ask(GeminiModel(name="gemini-2.5-flash", base_url=sandbox.gemini_url, **place), ["a"])
     assert error.kind == "not_found"
 
@@ -220,7 +222,7 @@ def test_a_200_without_one_vector_per_text_is_garbage(way: int, body: dict[str, 
         (4, {"embedding": {"values": None}}),
     ],
 )
-def test_a_vector_that_is_none_is_left_to_whoever_judges_it(way: int, body: dict[str, Any]) -> None:
+def test_an_invalid_vector_is_left_to_the_parser(way: int, body: dict[str, Any]) -> None:
     name, place, *_ = WAYS[way]
     method = _method(GeminiModel(name=name, **place), EMBEDDING)
     (reply,) = _replies(json.dumps(body).encode(), [Prompt("a" * 40)], method, name)

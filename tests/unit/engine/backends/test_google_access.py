@@ -254,14 +254,16 @@ def test_a_machine_of_google_cloud_asks_its_metadata_server(
     assert "/instance/service-accounts/default/identity?audience=https" in metadata_server[-1]
 
 
-def test_a_metadata_server_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metadata_server_without_an_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compute_engine.Credentials()  # type: ignore[no-untyped-call]
     monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", "127.0.0.1:9")
     with pytest.raises(JobSpecError, match="the metadata server of this machine does not answer"):
         _id_token_credentials(found, AUDIENCE)
 
 
-def test_a_user_is_told_to_impersonate_a_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_for_user_credentials_suggests_impersonation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     key = tmp_path / "adc.json"
     user = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
     key.write_text(json.dumps(user))
@@ -274,7 +276,7 @@ def test_a_user_is_told_to_impersonate_a_service_account(monkeypatch: pytest.Mon
     assert "--impersonate-service-account=EMAIL" in words
 
 
-def test_nobody_at_all_cannot_ask_cloud_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_for_cloud_run_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(**_: Any) -> Any:
         raise google.auth.exceptions.DefaultCredentialsError("Nobody.")
 

@@ -71,7 +71,7 @@ def test_an_answer_is_read() -> None:
 @pytest.mark.parametrize(
     ("reason", "expected"), [("length", "max_tokens"), (None, "stop"), ("tool_calls", "tool_calls")]
 )
-def test_a_finish_reason_is_put_into_our_words(reason: str | None, expected: str) -> None:
+def test_a_finish_reason_is_normalised(reason: str | None, expected: str) -> None:
     assert _reply(json.dumps(body(finish_reason=reason)), "gemma").finish_reason == expected
 
 
@@ -134,7 +134,7 @@ def test_a_200_that_is_no_answer_is_garbage(text: str) -> None:
         ("", ""),
     ],
 )
-def test_an_error_keeps_the_servers_words(text: str, message: str) -> None:
+def test_an_error_keeps_the_message_of_the_server(text: str, message: str) -> None:
     assert message in error_of(400, None, text).message
 
 
@@ -199,7 +199,7 @@ def test_a_prompt_is_answered(sandbox: Sandbox) -> None:
     assert (reply.input_tokens, reply.output_tokens) == (record.input_tokens, record.output_tokens)
 
 
-def test_an_answer_longer_than_allowed_says_so(sandbox: Sandbox) -> None:
+def test_an_answer_above_the_maximum_length_has_finish_reason_max_tokens(sandbox: Sandbox) -> None:
     (reply,) = ask(sandbox.openai_url, Prompt("How tall?"), generation=Generation(max_output_tokens=2))
     assert (reply.finish_reason, reply.output_tokens) == ("max_tokens", 2)
 
@@ -209,7 +209,7 @@ def test_a_structured_answer_satisfies_its_schema(sandbox: Sandbox) -> None:
     jsonschema.validate(json.loads(reply.text), SCHEMA)
 
 
-def test_a_429_says_when_to_come_back(sandbox: Sandbox) -> None:
+def test_a_429_has_the_retry_delay(sandbox: Sandbox) -> None:
     sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=1.5))
     (error,) = ask(sandbox.openai_url, Prompt("a"))
     assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 2.0)
@@ -240,7 +240,7 @@ def test_each_trouble_has_its_kind_and_is_never_sent_again_here(sandbox: Sandbox
     assert len(sandbox.requests) == 2
 
 
-def test_nobody_at_home_is_a_broken_connection() -> None:
+def test_a_server_that_does_not_listen_is_a_connection_error() -> None:
     (error,) = ask("http://127.0.0.1:9/v1", Prompt("a"))
     assert (error.kind, error.http_status) == ("connection", None)
 

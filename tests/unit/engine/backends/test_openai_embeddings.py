@@ -104,12 +104,12 @@ def test_many_texts_are_embedded_by_one_request(sandbox: Sandbox) -> None:
     assert sum(reply.input_tokens for reply in replies) == record.input_tokens
 
 
-def test_dimensions_are_the_models_own_unless_told(sandbox: Sandbox) -> None:
+def test_dimensions_are_those_of_the_model_by_default(sandbox: Sandbox) -> None:
     ((reply,),) = ask(sandbox.openai_url, ["a"])
     assert len(reply.vector) == 768
 
 
-def test_a_429_says_when_to_come_back(sandbox: Sandbox) -> None:
+def test_a_429_has_the_retry_delay(sandbox: Sandbox) -> None:
     sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=1.5))
     (error,) = ask(sandbox.openai_url, ["a", "b"])
     assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 2.0)
@@ -137,7 +137,7 @@ def test_each_trouble_has_its_kind_and_is_never_sent_again_here(sandbox: Sandbox
     assert len(sandbox.requests) == 2
 
 
-def test_nobody_at_home_is_a_broken_connection() -> None:
+def test_a_server_that_does_not_listen_is_a_connection_error() -> None:
     (error,) = ask("http://127.0.0.1:9/v1", ["a"])
     assert (error.kind, error.http_status) == ("connection", None)
 

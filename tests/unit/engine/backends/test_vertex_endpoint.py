@@ -134,7 +134,7 @@ def test_a_chat_is_sent_below_the_endpoints_name_without_a_model() -> None:
 
 
 @pytest.mark.parametrize("end", ["data: [DONE]\n\n", ""], ids=["told", "not told"])
-def test_a_chat_is_streamed_and_its_end_need_not_be_told(end: str) -> None:
+def test_a_streamed_chat_needs_no_done_line(end: str) -> None:
     pieces = [
         {"choices": [{"delta": {"content": "Hi"}}]},
         {"choices": [{"delta": {"content": "."}, "finish_reason": "length"}]},
@@ -182,7 +182,7 @@ def test_several_prompts_share_a_predict_request_and_each_gets_its_own_answer() 
     ],
     ids=["one too few", "one too many", "none", "null", "an object"],
 )
-def test_predictions_of_another_number_are_nobodys_answers(wrong: Callable[[list[str]], Any]) -> None:
+def test_a_wrong_number_of_predictions_is_an_error(wrong: Callable[[list[str]], Any]) -> None:
     def answer(_: str, body: dict[str, Any]) -> Any:
         return {"predictions": wrong([instance["prompt"] for instance in body["instances"]])}
 
@@ -315,14 +315,14 @@ def test_each_trouble_has_its_kind_in_every_format(
         (400, "The endpoint has no deployed model."),
     ],
 )
-def test_an_endpoint_that_has_nothing_deployed_is_told_by_its_name(status: int, words: str) -> None:
+def test_the_error_names_an_endpoint_without_a_deployed_model(status: int, words: str) -> None:
     error = error_of(model(), status, None, json.dumps({"error": {"message": words}}))
     assert (error.kind, error.http_status) == ("not_found", status)
-    assert error.message.startswith(f"{words.rstrip('.')}. {ENDPOINT} is not there, or has no model deployed")
+    assert error.message.startswith(f"{words.rstrip('.')}. {ENDPOINT} does not exist, or has no deployed model")
     assert "gcloud ai endpoints list" in error.message
 
 
-def test_an_endpoint_with_an_address_of_its_own_is_told_from_one_that_is_not_there() -> None:
+def test_an_endpoint_with_dedicated_dns_differs_from_a_missing_one() -> None:
     words = (
         "Dedicated Endpoint cannot be accessed through the shared Vertex AI domain aiplatform.googleapis.com. "
         "Please access the endpoint using its dedicated domain name '1.us-central1-2.prediction.vertexai.goog'"
@@ -332,7 +332,7 @@ def test_an_endpoint_with_an_address_of_its_own_is_told_from_one_that_is_not_the
     assert error.message.endswith("goog'. Set `base_url` to https:// and that name.")
 
 
-def test_nobody_at_home_is_a_broken_connection() -> None:
+def test_a_server_that_does_not_listen_is_a_connection_error() -> None:
     async def main() -> None:
         backend = open_vertex_endpoint(model("http://127.0.0.1:9"), Generation(), None)
         try:

@@ -111,10 +111,10 @@ def test_a_model_that_warms_up_is_worth_another_try(request_format: str) -> None
 
 
 @pytest.mark.parametrize("request_format", ["chat", "instances", "raw"])
-def test_an_endpoint_with_nothing_deployed_says_so(request_format: str) -> None:
+def test_an_endpoint_without_a_deployed_model_is_an_error(request_format: str) -> None:
     (error,) = ask(bring_up(is_deployed=False), request_format, "a")
     assert error.kind == "not_found"
-    assert "is not there, or has no model deployed" in error.message
+    assert "does not exist, or has no deployed model" in error.message
 
 
 def test_an_endpoint_with_an_address_of_its_own_is_not_asked_at_the_shared_one(clock: ManualClock) -> None:

@@ -37,7 +37,7 @@ def test_what_is_free_is_never_too_much() -> None:
     assert not budget.is_spent
 
 
-def test_the_error_says_what_was_spent_and_how_to_go_on() -> None:
+def test_the_error_has_the_cost_and_how_to_continue() -> None:
     budget = Budget(0.5, PRICE)
     budget.add(12_345, 60_000)
     error = budget.error()

@@ -13,7 +13,7 @@ def test_a_retry_passes_the_fresh_ones_that_wait(run):
         gate, order = Gate(Governor(requests_per_minute=60), asyncio.get_running_loop().time), []
 
         async def go(name: str, is_retry: bool) -> None:
-            await gate.pass_through(1, is_retry=is_retry)
+            await gate.wait_for_admission(1, is_retry=is_retry)
             order.append(name)
 
         fresh = [asyncio.create_task(go(f"fresh {number}", False)) for number in range(5)]
@@ -28,14 +28,16 @@ def test_a_retry_passes_the_fresh_ones_that_wait(run):
     assert [name for name in order if name != "retry"] == [f"fresh {number}" for number in range(5)]
 
 
-def test_who_is_dismissed_waits_no_longer(run):
+def test_release_all_releases_every_waiter(run):
     async def scenario() -> float:
         clock = asyncio.get_running_loop().time
         gate = Gate(Governor(requests_per_minute=1), clock)
-        waiting = [asyncio.create_task(gate.pass_through(1, is_retry=number % 2 > 0)) for number in range(20)]
+        waiting = [
+            asyncio.create_task(gate.wait_for_admission(1, is_retry=number % 2 > 0)) for number in range(20)
+        ]
         await asyncio.sleep(0.5)
         waiting[-1].cancel()
-        gate.dismiss()
+        gate.release_all()
         began = clock()
         await asyncio.wait(waiting)
         return clock() - began
@@ -70,7 +72,7 @@ def test_places_are_never_more_than_the_limit_of_the_moment(run):
     run(scenario())
 
 
-def test_a_cancelled_waiter_takes_nobodys_place(run):
+def test_a_cancelled_waiter_uses_no_admission(run):
     async def scenario() -> int:
         slots, done = Slots(lambda: 1), 0
 
@@ -95,7 +97,7 @@ def test_spreading_over_the_latency_is_no_throttling(run):
         gate = Gate(Governor(requests_per_minute=60_000), loop.time)
         gate.answered(latency_seconds=2.1, places=2)
         started = loop.time()
-        await asyncio.gather(*(gate.pass_through(1, is_retry=False) for _ in range(11)))
+        await asyncio.gather(*(gate.wait_for_admission(1, is_retry=False) for _ in range(11)))
         return loop.time() - started, gate.waited_seconds
 
     seconds, throttled_seconds = run(scenario())

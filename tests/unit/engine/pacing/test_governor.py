@@ -107,7 +107,7 @@ def test_a_prompt_larger_than_the_credit_leaves_when_all_of_the_credit_is_there(
     assert governor.admit(0.9, 1) == pytest.approx(4.001)
 
 
-def test_everybody_waits_for_as_long_as_the_server_says():
+def test_all_requests_are_held_for_the_retry_delay_of_the_server():
     governor = Governor(requests_per_minute=600)
     governor.admit(0.0, 1)
     assert governor.rejected(1.0, 7.5) == 7.5
@@ -203,7 +203,7 @@ def test_a_new_overload_is_noticed_at_once_when_requests_were_let_through_since_
     assert governor.state.share < 0.9 * before
 
 
-def test_of_requests_and_tokens_the_tighter_limit_tells_what_was_let_through():
+def test_the_tighter_limit_of_requests_and_tokens_measures_the_admitted_share():
     governor = Governor(requests_per_minute=600_000, tokens_per_minute=60_000)
     first = let_through(governor, 0.0, sends=500, tokens=10)
     second = let_through(governor, first, sends=60, tokens=10, gap=0.015)

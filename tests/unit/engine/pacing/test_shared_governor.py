@@ -45,7 +45,7 @@ def test_tokens_that_one_gives_back_are_free_for_the_other(path):
     assert second.admit(100.0, 500) == 0
 
 
-def test_a_state_that_nobody_used_for_long_or_from_another_boot_is_forgotten(path):
+def test_a_state_that_is_outdated_or_from_before_a_reboot_is_discarded(path):
     first = shared(path)
     first.admit(100_000.0, 1)
     first.rejected(100_000.0, 500.0)

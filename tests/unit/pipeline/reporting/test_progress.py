@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.spec import Price
 from tests.waiting import until
 
 
-def test_a_line_says_where_the_job_stands() -> None:
+def test_a_progress_line_has_the_current_counts() -> None:
     now = Counts(2000, 400, 50, 540, 10, requests=700, rejections=7, input_tokens=1_234_000, output_tokens=567)
     assert progress_line(now, 12.5) == (
         "rows 1,000/2,000 (50%) · 12.5 rows/s · 1,234,567 tokens · 7 × 429 (1.0%) · 10 failed · ETA 1 min 20 s"
@@ -40,7 +40,7 @@ def test_there_is_no_eta_when_all_is_done_or_nothing_moves(now: Counts, rate: fl
         (36_660, "10 h 11 min"),
     ],
 )
-def test_an_eta_is_told_in_two_units(left: int, eta: str) -> None:
+def test_an_eta_has_two_units(left: int, eta: str) -> None:
     assert progress_line(Counts(rows=left), 1.0).endswith(f" · ETA {eta}")
 
 

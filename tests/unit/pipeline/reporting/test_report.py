@@ -8,7 +8,8 @@ import pytest
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_report
-from airflow_provider_llmbeam.pipeline.transforms.account import Tally, TallyRows
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
 
 
@@ -85,11 +86,11 @@ def test_the_latency_is_that_of_the_answers(full: Report) -> None:
     assert full.latency_seconds.p99 == pytest.approx(0.5, rel=0.1)
 
 
-def test_a_failures_words_are_kept_short(full: Report) -> None:
+def test_the_message_of_a_failure_is_truncated(full: Report) -> None:
     assert full.dead_letter_words == {"bad_request": "no", "blocked": "x" * 500}
 
 
-def test_the_times_are_told(full: Report) -> None:
+def test_the_report_has_its_times(full: Report) -> None:
     assert (full.started_at, full.finished_at, full.duration_seconds) == (1000.0, 1012.3456, 12.346)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
-from airflow_provider_llmbeam.pipeline.transforms.keys import encode_key
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
-from airflow_provider_llmbeam.pipeline.transforms.account import (
-    CountRows,
-    Tally,
-    TallyRows,
-    add_up,
-    percentile_seconds,
-)
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up, percentile_seconds
+from airflow_provider_llmbeam.pipeline.transforms.account import CountRows, TallyRows
 
 BOUNDARIES = (128, 512)
 counts = st.integers(0, 1000)
@@ -71,8 +66,8 @@ def sums(tally: Tally) -> tuple[Any, ...]:
     """All but the words: any failure's own will do."""
     return (
         tally.answered,
-        tally.dead,
-        tally.words.keys(),
+        tally.failed,
+        tally.messages.keys(),
         tally.sums,
         tally.latencies,
         tally.buckets,
@@ -96,18 +91,18 @@ def test_it_makes_no_difference_where_and_in_which_order_rows_are_counted(
 
 @given(elements, elements)
 @settings(deadline=None, max_examples=50)
-def test_each_kind_of_failure_has_words_of_its_own(a: list[Any], b: list[Any]) -> None:
+def test_each_kind_of_failure_has_its_own_message(a: list[Any], b: list[Any]) -> None:
     tally = merged(tally_of(a), tally_of(b))
-    assert tally.words.keys() == tally.dead.keys()
+    assert tally.messages.keys() == tally.failed.keys()
     said = {(row.failure.kind, row.failure.message) for row in [*a, *b] if isinstance(row, FailedRow)}
-    assert tally.words.items() <= said
+    assert tally.messages.items() <= said
 
 
 @given(elements)
 @settings(deadline=None, max_examples=50)
 def test_every_row_counts_once(rows: list[Any]) -> None:
     tally = tally_of(rows)
-    assert tally.answered.total() + tally.dead.total() == len(rows)
+    assert tally.answered.total() + tally.failed.total() == len(rows)
     assert tally.latencies.total() == tally.answered["fresh"]
 
 
@@ -144,7 +139,7 @@ def test_an_answer_that_cost_nothing_in_this_run_counts_as_a_row_alone(completio
 def test_a_failure_that_was_billed_counts_with_its_cost_once() -> None:
     failure = Failure(kind="blocked", message="no", attempts=1, rejections=1, input_tokens=9, output_tokens=8)
     tally = tally_of([FailedRow({}, failure), FailedRow({}, failure, is_duplicate=True)])
-    assert tally.dead == Counter(blocked=2)
+    assert tally.failed == Counter(blocked=2)
     assert tally.sums == Counter(requests=2, rejections=1, input_tokens=9, output_tokens=8)
     assert tally.first_sent_at == math.inf
 

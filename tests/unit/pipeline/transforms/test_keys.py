@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import DEAD
+from airflow_provider_llmbeam.pipeline.elements import FAILED
+from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.transforms.keys import (
     _BLOCK_BYTES,
     PickOne,
     _PackKeys,
-    encode_key,
     refuse_duplicates,
-    seen_again,
+    repeated_lines,
 )
 
 values = st.integers() | st.text(max_size=5) | st.booleans()
@@ -37,7 +37,7 @@ def packed(rows: list[dict[str, Any]]) -> dict[int, list[bytes]]:
 @given(st.lists(values, max_size=30))
 def test_exactly_the_keys_that_occur_twice_are_found(keys: list[Any]) -> None:
     rows = [{"id": key} for key in keys]
-    found = [line for blocks in packed(rows).values() for line in seen_again(blocks)]
+    found = [line for blocks in packed(rows).values() for line in repeated_lines(blocks)]
     lines = Counter(encode_key(row, ("id",)).rstrip(b"\n") for row in rows)
     assert sorted(found) == sorted(line for line, count in lines.items() if count > 1)
 
@@ -46,11 +46,11 @@ def test_a_large_block_is_handed_on_before_the_bundle_ends() -> None:
     rows = [{"id": "x" * 1000}] * (2 + _BLOCK_BYTES // 1000) * 2
     (blocks,) = packed(rows).values()
     assert len(blocks) > 1
-    assert len(seen_again(blocks)) == 1
+    assert len(repeated_lines(blocks)) == 1
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, "1"), (True, 1), (1.5, "1.5"), ("a", "A"), ("é", "e\u0301")])
-def test_keys_that_only_look_alike_are_two(one: Any, other: Any) -> None:
+def test_similar_keys_are_different(one: Any, other: Any) -> None:
     assert encode_key({"id": one}, ("id",)) != encode_key({"id": other}, ("id",))
 
 
@@ -74,7 +74,7 @@ def test_one_row_of_a_key_passes_and_it_is_always_the_same() -> None:
     for order in (rows, rows[::-1]):
         first, *others = PickOne().process((b'{"id": 1}\n', iter(order)))
         assert first == {"id": 1, "text": "a"}
-        assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == DEAD for output in others)
+        assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == FAILED for output in others)
         assert [output.value.row["text"] for output in others] == ["b", "c"]
         assert {output.value.failure.kind for output in others} == {"duplicate_key"}
         assert others[0].value.failure.message == 'another row has the key {"id": 1}'

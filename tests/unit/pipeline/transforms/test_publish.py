@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 
 from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyFailedRowsError
-from airflow_provider_llmbeam.pipeline.transforms.account import Tally
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.publish import check_ratio, check_sums
 
 
 def test_sums_that_fit_pass() -> None:
-    check_sums(Tally(read=3, answered=Counter(fresh=1, duplicate=1), dead=Counter(blocked=1)))
+    check_sums(Tally(read=3, answered=Counter(fresh=1, duplicate=1), failed=Counter(blocked=1)))
     check_sums(Tally())
 
 
@@ -19,15 +19,15 @@ def test_a_row_too_few_or_too_many_stops_the_publication(rows_read: int) -> None
     with pytest.raises(
         RowsLostError, match=rf"^{rows_read} rows read, but 2 answered \+ 1 in the dead letter = 3\."
     ):
-        check_sums(Tally(read=rows_read, answered=Counter(fresh=2), dead=Counter(blocked=1)))
+        check_sums(Tally(read=rows_read, answered=Counter(fresh=2), failed=Counter(blocked=1)))
 
 
-def test_as_many_dead_rows_as_allowed_pass() -> None:
-    check_ratio(Tally(read=10, answered=Counter(fresh=9), dead=Counter(blocked=1)), 0.1, "out/dead.jsonl")
+def test_as_many_failed_rows_as_allowed_pass() -> None:
+    check_ratio(Tally(read=10, answered=Counter(fresh=9), failed=Counter(blocked=1)), 0.1, "out/dead.jsonl")
     check_ratio(Tally(), 0.0, "out/dead.jsonl")
 
 
-def test_too_many_dead_rows_keep_the_previous_output_and_say_why() -> None:
+def test_too_many_failed_rows_keep_the_previous_output_and_quote_the_reasons() -> None:
     dead = Counter(blocked=2, timeout=1)
     tally = Tally(read=10, answered=Counter(fresh=7), dead=dead, words={"blocked": "No.", "timeout": "slow"})
     with pytest.raises(TooManyFailedRowsError) as caught:
@@ -38,8 +38,8 @@ def test_too_many_dead_rows_keep_the_previous_output_and_say_why() -> None:
     )
 
 
-def test_a_job_that_answered_nothing_says_why_and_where_the_rows_are() -> None:
-    tally = Tally(read=12, dead=Counter(unauthorized=12), words={"unauthorized": "API key not valid."})
+def test_a_job_without_answers_fails_with_the_reason_and_the_dead_letter() -> None:
+    tally = Tally(read=12, failed=Counter(unauthorized=12), words={"unauthorized": "API key not valid."})
     with pytest.raises(NothingAnsweredError) as caught:
         check_ratio(tally, 1.0, "out/dead.jsonl")
     assert str(caught.value) == (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import DEAD, FailedRow
+from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.sources.files import check_source, parse_csv, parse_json_line
 from airflow_provider_llmbeam.pipeline.transforms.read import _CheckKey
@@ -69,7 +69,7 @@ def test_json_that_is_no_object_is_no_row(line: bytes, kind: str) -> None:
     [b"{", b"id,text", b"{'id': 1}", b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00", b"\xff\xfe\xfd", b"1" * 5000],
     ids=range(7),
 )
-def test_a_line_that_is_not_json_keeps_its_text_and_says_so(line: bytes) -> None:
+def test_a_line_that_is_not_json_fails_with_its_text(line: bytes) -> None:
     found = read_line(line)
     assert isinstance(found, FailedRow)
     assert (found.failure.kind, found.failure.attempts) == ("unreadable_row", 0)
@@ -148,7 +148,7 @@ def test_a_malformed_line_does_not_take_the_rows_after_it_along(line: str) -> No
     assert odd.failure.message.startswith("not CSV near line ")
 
 
-def test_a_quote_that_never_closes_is_told() -> None:
+def test_an_unclosed_quote_is_a_failed_row() -> None:
     *_, last = read_csv('id,text\n1,a\n2,"b\n3,c\n')
     assert last.failure.kind == "unreadable_row"
     assert last.failure.message.startswith("not CSV near line ")
@@ -184,10 +184,10 @@ def test_a_row_with_its_key_goes_on() -> None:
 
 
 @pytest.mark.parametrize("row", [{"text": "a"}, {"id": None, "text": "a"}])
-def test_a_row_without_a_key_dies_and_says_what_it_has(row: dict[str, Any]) -> None:
+def test_a_row_without_a_key_fails_and_lists_its_columns(row: dict[str, Any]) -> None:
     found = check_key("id", row=row)
     assert isinstance(found, beam.pvalue.TaggedOutput)
-    assert found.tag == DEAD
+    assert found.tag == FAILED
     assert found.value.row is row
     assert found.value.failure.kind == "missing_key"
     assert found.value.failure.message == f"no value in key column 'id'; the row has {sorted(row)}"

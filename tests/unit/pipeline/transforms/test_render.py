@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import DEAD
+from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer, Render
 from airflow_provider_llmbeam.spec import Media, PromptTemplate
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 
 
 def render(template: str, row: dict[str, Any] | None = None, **variables: Any) -> str:
@@ -51,17 +51,17 @@ def test_white_space_around_a_template_stays() -> None:
 
 
 @pytest.mark.parametrize("template", ["{{ row.txet }}", "{{ row['txet'] }}", "{% if row.txet %}a{% endif %}"])
-def test_a_missing_column_is_told_with_those_there_are(template: str) -> None:
+def test_the_error_of_a_missing_column_lists_the_existing_ones(template: str) -> None:
     with pytest.raises(jinja2.UndefinedError, match=r"^no column 'txet'; there are \['id', 'text'\]$"):
         render(template, {"text": "a", "id": 1})
 
 
-def test_a_name_that_does_not_exist_is_told() -> None:
+def test_the_error_names_an_undefined_name() -> None:
     with pytest.raises(jinja2.UndefinedError, match="'text' is undefined"):
         render("{{ text }}", {"text": "a"})
 
 
-def test_a_missing_variable_is_told() -> None:
+def test_the_error_names_a_missing_variable() -> None:
     with pytest.raises(jinja2.UndefinedError, match="'day'"):
         render("{{ variables.day }}")
 
@@ -104,7 +104,7 @@ def test_json_is_not_escaped_for_html() -> None:
     assert render("{{ row.a | tojson }}", row) == '{"text": "<b> & \'ä\'", "none": null}'
 
 
-def test_json_of_the_whole_row_takes_any_type() -> None:
+def test_tojson_of_a_row_accepts_any_type() -> None:
     assert render("{{ row | tojson }}", {"day": datetime.date(2026, 11, 20)}) == '{"day": "2026-11-20"}'
 
 
@@ -146,7 +146,7 @@ def test_the_step_lets_a_row_die_that_cannot_be_rendered(job) -> None:
     (died,) = step.process({"count": 0})
     step.finish_bundle()
     assert isinstance(died, beam.pvalue.TaggedOutput)
-    assert died.tag == DEAD
+    assert died.tag == FAILED
     assert died.value.row == {"count": 0}
     assert died.value.failure.kind == "template_error"
     assert died.value.failure.message == "ZeroDivisionError: division by zero"

@@ -7,7 +7,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, RenderedRow, Request
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
-from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, AskOnce, Reuse
+from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, MakeRequest, Reuse
 
 ROWS: list[RenderedRow] = [({"id": number}, "Hi", None, ()) for number in range(3)]
 
@@ -37,12 +37,12 @@ def test_an_answer_that_was_written_down_twice_is_used_once(completion) -> None:
     assert len(reuse(ROWS[:1], [("nightly", completion())] * 2)) == 1
 
 
-def test_an_answer_that_nobody_asks_for_any_more_is_left_alone(completion) -> None:
+def test_an_answer_without_a_row_is_ignored(completion) -> None:
     assert reuse([], [("nightly", completion())]) == reuse([], []) == []
 
 
 def test_without_a_journal_equal_prompts_are_one_request() -> None:
-    assert list(AskOnce().process(("f", iter(ROWS)))) == [
+    assert list(MakeRequest().process(("f", iter(ROWS)))) == [
         Request("f", ({"id": 0}, {"id": 1}, {"id": 2}), Prompt("Hi"))
     ]
 

@@ -40,7 +40,7 @@ def test_any_text_makes_a_label_and_texts_that_differ_stay_different(one, other)
     assert (label_value(one) == label_value(other)) is (one == other)
 
 
-def test_labels_say_whose_it_is_and_until_when():
+def test_labels_have_the_owner_and_the_expiry():
     labels = endpoint_labels("k-1", expires_at=1_000.9, dag_id="D", run_id="manual__2026", attempt="1")
     assert labels["llmbeam-key"] == "k-1"
     assert labels["llmbeam-expires"] == "1000"

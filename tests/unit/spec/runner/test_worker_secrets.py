@@ -51,20 +51,23 @@ def test_postgres_needs_its_connection_string_on_the_workers(spec):
     ],
     ids=["key", "the other name", "vertex", "image", "dsn", "openai"],
 )
-def test_a_job_whose_workers_find_their_keys_is_taken(spec, runner, parts):
+def test_a_job_whose_workers_have_their_keys_is_valid(spec, runner, parts):
     assert spec(runner, **parts).environment_secrets == runner.get("environment_secrets", {})
 
 
 def test_on_this_machine_the_environment_is_this_ones(job):
     spec = JobSpec.parse(job(model=GEMINI, sink=POSTGRES, state_uri="state"))
-    assert (spec.environment_secrets, sink_needs_worker_secrets(spec)) == ({}, False)
+    assert (spec.environment_secrets, sink_needs_worker_secrets(spec.runner, spec.sink)) == ({}, False)
 
 
-def test_only_on_dataflow_the_keys_are_looked_for_elsewhere(spec):
+def test_only_workers_on_dataflow_need_secrets(spec):
     secrets = {"environment_secrets": {"GOOGLE_API_KEY": SECRET, "LLMBEAM_POSTGRES_DSN": SECRET}}
-    assert sink_needs_worker_secrets(spec(secrets, sink=POSTGRES))
-    assert sink_needs_worker_secrets(spec(sink=MILVUS, task="embed"))
-    assert not sink_needs_worker_secrets(spec())
+    found = spec(secrets, sink=POSTGRES)
+    assert sink_needs_worker_secrets(found.runner, found.sink)
+    found = spec(sink=MILVUS, task="embed")
+    assert sink_needs_worker_secrets(found.runner, found.sink)
+    found = spec()
+    assert not sink_needs_worker_secrets(found.runner, found.sink)
 
 
 def test_what_is_written_where_a_secret_is_named_is_never_quoted(spec):

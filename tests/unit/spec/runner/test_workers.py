@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.runner.workers import (
-    WITHOUT_A_QUOTA,
+    MAX_WORKERS_WITHOUT_QUOTA,
     first_workers,
     limits_of_a_worker,
     max_workers,
@@ -54,15 +54,15 @@ def test_the_numbers_of_the_page_are_those_of_the_code(max_in_flight):
 def test_the_defaults_that_the_page_names_are_so():
     assert Limits().max_in_flight == 64
     assert runner_of().expected_latency_seconds == 5
-    assert max_workers(runner_of(), Limits()) == WITHOUT_A_QUOTA == 10
-    assert max_workers(runner_of(), Limits(tokens_per_minute=1e6)) == WITHOUT_A_QUOTA
+    assert max_workers(runner_of(), Limits()) == MAX_WORKERS_WITHOUT_QUOTA == 10
+    assert max_workers(runner_of(), Limits(tokens_per_minute=1e6)) == MAX_WORKERS_WITHOUT_QUOTA
 
 
-def test_the_part_of_a_worker_is_as_the_page_says(job):
+def test_the_quota_of_a_worker_is_that_of_the_docs(job):
     rate, seconds, part, count = (
         float(number.replace(",", ""))
         for number in re.search(
-            r"For ([\d,]+) requests per minute at (\d+) s that is a part of\s+(\d+) for each of (\d+) workers",
+            r"For ([\d,]+) requests per minute at (\d+) s that is a share of\s+(\d+) for\s+each of (\d+) workers",
             PAGE,
         ).groups()
     )
@@ -74,7 +74,7 @@ def test_the_part_of_a_worker_is_as_the_page_says(job):
             runner={"type": "dataflow", "location": "europe-west1", "expected_latency_seconds": seconds},
         )
     )
-    assert limits_of_a_worker(spec).expected_workers == count
+    assert limits_of_a_worker(spec.runner, spec.limits).expected_workers == count
     assert rate / count == part
     # The page's example of an idle CPU: that part, at 0.3 ms a request.
     assert f"{part / 60:g} requests per second at 0.3 ms" in " ".join(PAGE.split())
@@ -114,7 +114,7 @@ def test_a_job_never_begins_with_more_workers_than_it_may_have(limits):
 
 def test_on_this_machine_the_limits_stay(job):
     spec = JobSpec.parse(job())
-    assert limits_of_a_worker(spec) is spec.limits
+    assert limits_of_a_worker(spec.runner, spec.limits) is spec.limits
 
 
 def test_workers_that_are_expected_by_hand_stay(job):
@@ -126,7 +126,7 @@ def test_workers_that_are_expected_by_hand_stay(job):
             runner={"type": "dataflow", "location": "europe-west1"},
         )
     )
-    assert limits_of_a_worker(spec).expected_workers == 7
+    assert limits_of_a_worker(spec.runner, spec.limits).expected_workers == 7
 
 
 def test_a_job_with_a_quota_begins_with_all_its_workers() -> None:

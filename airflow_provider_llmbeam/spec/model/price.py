@@ -1,4 +1,4 @@
-"""What tokens cost."""
+"""Prices of tokens."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pydantic import Field
 from airflow_provider_llmbeam.spec.base import SpecModel
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.spec.model import Model
+    from airflow_provider_llmbeam.spec.model.model import Model
 
 _UsdPerMillion = Annotated[float, Field(ge=0)]
 
 
 class Price(SpecModel):
-    """US dollars for tokens, whatever the length of a prompt.
+    """Price of tokens in US dollars, independent of the length of a prompt.
 
     Attributes:
-        input_usd_per_million_tokens: Of prompts.
-        output_usd_per_million_tokens: Of answers, thoughts included; a vector has none.
+        input_usd_per_million_tokens: Price of input tokens.
+        output_usd_per_million_tokens: Price of output tokens, thoughts included; a vector has none.
     """
 
     input_usd_per_million_tokens: _UsdPerMillion
     output_usd_per_million_tokens: _UsdPerMillion
 
     def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
-        """What so many tokens cost, in US dollars."""
+        """Returns the cost of these tokens, in US dollars."""
         return (
             input_tokens * self.input_usd_per_million_tokens + output_tokens * self.output_usd_per_million_tokens
         ) / 1e6
@@ -40,7 +40,7 @@ def _usd(per_million_in: float, per_million_out: float) -> Price:
     )
 
 
-# List prices of standard paid requests with text, as public pages of 2026-10 tell those of
+# List prices of standard paid requests with text, as quoted by public pages of 2026-10 from
 # https://ai.google.dev/gemini-api/docs/pricing; not compared with that page itself. What is agreed with Google,
 # batch mode, cached input, grounding and audio are not in them. Of the Pro models it is the price of prompts of up
 # to 200,000 tokens; longer ones cost twice as much for input and 1.5 times for output. Of Gemini 3.8 Flash it is
@@ -65,14 +65,14 @@ _FREE = _usd(0.0, 0.0)
 
 
 def price_of(model: Model, override: Price | None = None) -> Price | None:
-    """The price of a model's tokens.
+    """Returns the price of the tokens of a model.
 
     Args:
         model: The model.
-        override: What its user says, which counts for more than any list.
+        override: Price given by the user, which takes precedence over the list price.
 
     Returns:
-        `None` where it is not known: a tuned model's, or that of a server of one's own.
+        `None` if it is not known, as for a tuned model or a self-hosted server.
     """
     if override is not None:
         return override
@@ -82,5 +82,5 @@ def price_of(model: Model, override: Price | None = None) -> Price | None:
             return _LIST_PRICES.get(name) or _LIST_PRICES.get(_VERSION.sub("", name))
         case "echo":
             return _FREE
-        case "openai" | "vertex_endpoint":  # a server of one's own costs by the hour, whatever it is asked
+        case "openai" | "vertex_endpoint":  # a self-hosted server is billed by the hour
             return None

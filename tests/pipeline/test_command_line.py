@@ -1,4 +1,4 @@
-"""`python -m airflow_provider_llmbeam.pipeline`: what it says, and what it hands back."""
+"""The command line `python -m airflow_provider_llmbeam.pipeline`: its output, exit codes and result file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 
 
-def door(*arguments, **kwargs):
+def run_command(*arguments, **kwargs):
     command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
 
@@ -36,23 +36,23 @@ def test_a_job_runs_where_airflow_cannot_be_imported(spec_path):
     assert json.loads(ended.stdout)["rows"] == {"read": 5, "answered": 5, "dead_letter": 0}
 
 
-def test_a_log_gets_progress_lines_and_nothing_of_beams(spec_path):
-    ended = door("--spec", spec_path)
+def test_the_log_has_progress_lines_and_none_of_beam(spec_path):
+    ended = run_command("--spec", spec_path)
     lines = ended.stderr.splitlines()
     assert [line.split(" ", 1)[1] for line in lines if "rows" in line][-1].startswith("rows 5/5 (100%)")
     assert len(lines) <= 4, ended.stderr
 
 
-def test_the_outcome_is_handed_back_in_a_file(spec_path, tmp_path):
+def test_the_outcome_is_written_to_the_result_file(spec_path, tmp_path):
     result = tmp_path / "result.json"
-    assert door("--spec", spec_path, "--result", result).returncode == 0
+    assert run_command("--spec", spec_path, "--result", result).returncode == 0
     assert json.loads(result.read_text())["report"]["rows"]["answered"] == 5
 
 
-def test_a_bad_spec_ends_with_2_and_one_sentence(echo_job, tmp_path):
+def test_an_invalid_spec_exits_with_2_and_one_sentence(echo_job, tmp_path):
     path, result = tmp_path / "job.json", tmp_path / "result.json"
     path.write_text(json.dumps(echo_job.spec | {"limits": {"max_in_flight": 0}}))
-    ended = door("--spec", path, "--result", result)
+    ended = run_command("--spec", path, "--result", result)
     assert ended.returncode == 2
     sentence = "`limits.max_in_flight`: input should be greater than or equal to 1; got 0."
     assert sentence in ended.stderr
@@ -77,7 +77,7 @@ def test_missing_google_credentials_fail_before_a_row_is_read(job, monkeypatch):
         job.run([{"id": 1, "text": "t"}], model={**job.spec["model"], "project": "p"})
 
 
-def test_a_source_that_breaks_half_way_fails_and_keeps_the_former_output(echo_job):
+def test_a_broken_source_fails_the_job_and_keeps_the_previous_output(echo_job):
     before = echo_job.run([{"id": 1, "text": "t"}]).answers
     broken = echo_job.directory / "broken.parquet"
     broken.write_bytes(b"PAR1 this is no parquet file PAR1")
@@ -87,21 +87,6 @@ def test_a_source_that_breaks_half_way_fails_and_keeps_the_former_output(echo_jo
     assert [json.loads(line) for line in answers.read_text().splitlines()] == before
 
 
-def test_options_that_are_not_ours_go_to_beam(spec_path):
-    ended = door("--spec", spec_path, "--direct_num_workers=2", "--direct_running_mode=multi_threading")
+def test_other_options_are_passed_to_beam(spec_path):
+    ended = run_command("--spec", spec_path, "--direct_num_workers=2", "--direct_running_mode=multi_threading")
     assert ended.returncode == 0, ended.stderr
-
-
-def test_a_job_does_without_pandas_and_leaves_it_to_others(job, tmp_path):
-    job.write([{"id": 1, "text": "one"}])
-    spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(job.spec | {"model": {"type": "echo"}}))
-    code = (
-        "import sys\n"
-        "from airflow_provider_llmbeam.pipeline.__main__ import main\n"
-        f"assert main(['--spec', {str(spec)!r}]) == 0\n"
-        "assert 'pandas' not in sys.modules\n"
-        "import pandas\n"
-        "assert pandas.DataFrame({'a': [1]}).shape == (1, 1)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Which model answers, and how it is asked."""
+"""Models, and the parameters of their answers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def _http_address(base_url: str | None) -> str | None:
 
 
 class GeminiModel(SpecModel):
-    """Gemini through google-genai.
+    """A Gemini model.
 
-    With `project` it is Vertex AI and needs Google credentials; without, it is the Developer API and needs the
-    environment variable `GOOGLE_API_KEY`.
+    With `project` it is served by Vertex AI and needs Google credentials; without, by the Developer API, which
+    needs the environment variable `GOOGLE_API_KEY`.
 
     Attributes:
-        name: E.g. `gemini-2.5-flash`; a tuned model is `projects/…/locations/…/endpoints/…`.
+        name: Name of the model, e.g. `gemini-2.5-flash`; a tuned model is `projects/…/locations/…/endpoints/…`.
         project: Google Cloud project that is billed.
-        location: Region, or `global`, which has the most room under dynamic shared quota.
-        base_url: Another address of the same API, e.g. a private one.
+        location: Region, or `global`, which has the most capacity under dynamic shared quota.
+        base_url: Another address of the same API, e.g. a private endpoint.
     """
 
     type: Literal["gemini"] = "gemini"
@@ -39,7 +39,7 @@ class GeminiModel(SpecModel):
 
     @property
     def address(self) -> str:
-        """Where the model is, without the method.
+        """Address of the model, without the method.
 
         Names and hosts as in google-genai 2.34 (`_transformers.t_model`, `_api_client.BaseApiClient`).
         """
@@ -64,15 +64,15 @@ class GeminiModel(SpecModel):
 
 
 class OpenAIModel(SpecModel):
-    """Any server that speaks the OpenAI API: vLLM, Ollama, llama.cpp, or a hosted one.
+    """A model of a server with the OpenAI API: vLLM, Ollama, llama.cpp, or a hosted one.
 
     Attributes:
-        name: The model as the server calls it.
-        base_url: Address up to and with `/v1`.
-        api_key_env: Environment variable that holds the key. Unset, none is sent: a server of one's own
-            rarely asks for one.
-        id_token_audience: Address of the Cloud Run service that the server is: each request carries an ID token
-            for it, of a service account that may invoke the service, and no key.
+        name: Name of the model on the server.
+        base_url: Address of the API, including `/v1`.
+        api_key_env: Environment variable that holds the API key. If it is unset, no key is sent: a self-hosted
+            server rarely requires one.
+        id_token_audience: Address of the service on Cloud Run, if the server is one. Each request then carries an
+            ID token of a service account that may invoke the service, and no key.
     """
 
     type: Literal["openai"]
@@ -88,14 +88,14 @@ class VertexEndpointModel(SpecModel):
     """A model that is deployed to an endpoint of Vertex AI.
 
     Attributes:
-        name: What the model is, e.g. `google/gemma-3-4b-it`. It names the answers and is not sent: an
+        name: Name of the model, e.g. `google/gemma-3-4b-it`. It is recorded with the answers and not sent, as an
             endpoint has one model.
-        endpoint: `projects/…/locations/…/endpoints/…`.
-        base_url: `https://` and the endpoint's dedicated DNS, where it has one. `None`: the address that all
-            endpoints of its location share.
-        request_format: `chat` sends OpenAI's chat completions, which vLLM and TGI of Model Garden speak, and which
-            alone carry images, output schemas and streams; `instances` several prompts per `:predict`; `raw` one
-            prompt per `:rawPredict`, as vLLM's own `/generate` takes it.
+        endpoint: Resource name, `projects/…/locations/…/endpoints/…`.
+        base_url: `https://` and the dedicated DNS name of the endpoint, if it has one. `None`: the address that
+            all endpoints of the location share.
+        request_format: `chat` sends chat completions of the OpenAI API, which vLLM and TGI of Model Garden
+            support, and which are the only format with images, output schemas and streams. `instances` sends
+            several prompts per `:predict`; `raw` one prompt per `:rawPredict`, as `/generate` of vLLM takes it.
     """
 
     type: Literal["vertex_endpoint"]
@@ -108,18 +108,18 @@ class VertexEndpointModel(SpecModel):
 
     @property
     def address(self) -> str:
-        """Where the endpoint is, without the method."""
+        """Address of the endpoint, without the method."""
         location = self.endpoint.split("/")[3]
         return f"{self.base_url or f'https://{location}-aiplatform.googleapis.com'}/v1/{self.endpoint}"
 
 
 class EchoModel(SpecModel):
-    """Answers with the prompt itself: deterministic, free, no network.
+    """A model that returns the prompt: deterministic, free, without network.
 
     Attributes:
-        latency_seconds: How long each answer takes.
-        padded_tokens_per_second: Given, it behaves like a static-batch server: it takes several prompts per
-            request, pads them to the longest, and computes one request after the other at this speed.
+        latency_seconds: Duration of each request, in seconds.
+        padded_tokens_per_second: If set, the model behaves like a static-batch server: it takes several prompts
+            per request, pads them to the longest, and computes one request after the other at this speed.
     """
 
     type: Literal["echo"]
@@ -136,7 +136,7 @@ def parse_model(data: Any) -> Model:
     """Builds a model from plain data.
 
     Raises:
-        JobSpecError: Names each field that is wrong, what it got and what it wants.
+        JobSpecError: Names each invalid field, its value and the expected value.
     """
     if problems := model_problems(data):
         raise JobSpecError(f"{' '.join(map(str, problems))} Nothing was sent or billed.")
@@ -144,7 +144,7 @@ def parse_model(data: Any) -> Model:
 
 
 def model_problems(data: Any) -> tuple[SpecProblem, ...]:
-    """Lists what keeps data from being a model, without raising."""
+    """Returns the problems of the data of a model, without raising."""
     try:
         _MODEL.validate_python(data)
     except ValidationError as error:
@@ -153,19 +153,19 @@ def model_problems(data: Any) -> tuple[SpecProblem, ...]:
 
 
 class Generation(SpecModel):
-    """Parameters of the answer. `None` leaves a choice to the server.
+    """Parameters of text generation. `None` leaves the choice to the server.
 
     Attributes:
-        max_output_tokens: The answer is cut here; on thinking models thoughts count too.
-        temperature: 0 is the most repeatable.
-        top_p: Nucleus sampling.
-        seed: For repeatable sampling, where the server has it.
+        max_output_tokens: Maximum length of the answer, in tokens; on thinking models thoughts are included.
+        temperature: Sampling temperature; 0 is the most repeatable.
+        top_p: Probability mass of nucleus sampling.
+        seed: Seed of the sampling, for servers that support it.
         stop_sequences: Texts that end the answer.
-        stream: Receive the answer as it is written: the time to its first token is recorded, and an answer
-            that stalls is given up before `limits.request_timeout_seconds`. The text is the same.
-        stream_idle_timeout_seconds: Longest silence within a streamed answer.
-        thinking_budget_tokens: Gemini: tokens for thoughts. 0 turns thinking off on Flash models, -1 lets the
-            model decide. Other servers ignore it.
+        stream: Whether the answer is streamed: the time to its first token is recorded, and a stalled answer fails
+            before `limits.request_timeout_seconds`. The text is the same.
+        stream_idle_timeout_seconds: Maximum time between two chunks of a streamed answer, in seconds.
+        thinking_budget_tokens: Maximum number of tokens for thoughts, for Gemini. 0 turns thinking off on Flash
+            models, -1 lets the model decide. Other servers ignore it.
     """
 
     max_output_tokens: Annotated[int, Field(ge=1)] = 1024
@@ -179,12 +179,12 @@ class Generation(SpecModel):
 
 
 class Embedding(SpecModel):
-    """Parameters of the vectors of an embedding job. `None` leaves a choice to the server.
+    """Parameters of the vectors of an embedding job. `None` leaves the choice to the server.
 
     Attributes:
-        dimensions: Length of each vector, for models that can shorten theirs. A vector of any other length is no
-            answer.
-        task_type: Gemini: what the vectors are for, e.g. `RETRIEVAL_DOCUMENT` or `RETRIEVAL_QUERY`.
+        dimensions: Length of each vector, for models that support several lengths. A vector of another length is
+            a failure.
+        task_type: Purpose of the vectors, for Gemini, e.g. `RETRIEVAL_DOCUMENT` or `RETRIEVAL_QUERY`.
     """
 
     dimensions: Annotated[int, Field(ge=1)] | None = None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Generation, OpenAIModel, VertexEndpointModel
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 
 MODEL = GeminiModel(name="gemini-2.5-flash")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.spec import (
     Price,
     VertexEndpointModel,
 )
-from airflow_provider_llmbeam.spec.price import price_of
+from airflow_provider_llmbeam.spec.model.price import price_of
 
 OWN = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 4.0}
 SERVER = OpenAIModel(type="openai", name="gemma")
@@ -117,7 +117,7 @@ def test_an_echo_is_free_and_a_server_of_ones_own_unknown() -> None:
 
 
 @pytest.mark.parametrize("model", [GeminiModel(), EchoModel(type="echo"), SERVER])
-def test_what_the_user_says_counts(model: GeminiModel | EchoModel | OpenAIModel) -> None:
+def test_the_value_of_the_user_takes_precedence(model: GeminiModel | EchoModel | OpenAIModel) -> None:
     assert price_of(model, Price(**OWN)) == Price(**OWN)
 
 

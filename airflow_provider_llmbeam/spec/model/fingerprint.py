@@ -1,4 +1,4 @@
-"""Everything that decides an answer, as one short text."""
+"""Fingerprints: digests of everything that decides an answer."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model.model import Embedding, Generation, Model, VertexEndpointModel
 
-_HOW_IT_ARRIVES = {"stream", "stream_idle_timeout_seconds"}
+_TRANSPORT_FIELDS = {"stream", "stream_idle_timeout_seconds"}
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Fingerprinter:
-    """Names answers: two prompts with one fingerprint have one answer.
+    """Computes fingerprints: two prompts with the same fingerprint have the same answer.
 
-    The server's address and the limits are left out on purpose: the same model behind a new endpoint, or asked
-    more slowly, gives an answer that need not be paid for again.
+    The address of the server and the limits are excluded: the same model at another address, or at another rate,
+    gives the same answer, which need not be paid for again.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Fingerprinter:
         if isinstance(model, VertexEndpointModel) and model.request_format != "chat":
             decisive.append("plain")  # the server puts no chat template around the prompt
         if embedding is None:
-            decisive += [generation.model_dump(mode="json", exclude=_HOW_IT_ARRIVES), output_schema]
+            decisive += [generation.model_dump(mode="json", exclude=_TRANSPORT_FIELDS), output_schema]
         else:
             decisive += ["embed", embedding.model_dump(mode="json")]
         self._common = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())

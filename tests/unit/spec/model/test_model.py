@@ -121,11 +121,12 @@ def test_a_format_that_cannot_carry_something_is_refused(job, request_format, pa
     JobSpec.parse(job(model=model, **parts))
     (problem,) = JobSpec.problems(job(model=model | {"request_format": request_format}, **parts))
     assert (
-        f"has {field}, which `model.request_format` '{request_format}' cannot carry: take 'chat'" in problem.want
+        f"has {field}, which `model.request_format` '{request_format}' does not support: use 'chat'"
+        in problem.want
     )
 
 
 def test_an_endpoint_that_writes_texts_makes_no_vectors(job) -> None:
     model = {"type": "vertex_endpoint", "name": "g", "endpoint": ENDPOINT}
     (problem,) = JobSpec.problems(job(model=model, task="embed"))
-    assert "a model of type 'vertex_endpoint' is asked for texts alone" in problem.want
+    assert "a model of type 'vertex_endpoint' generates texts only" in problem.want

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.spec import EchoModel, Embedding, Generation, JobSpec
-from airflow_provider_llmbeam.spec.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 
 
 def problem(data: dict[str, Any]) -> str:
@@ -15,7 +15,7 @@ def problem(data: dict[str, Any]) -> str:
     return str(found)
 
 
-def test_a_job_generates_unless_told(job) -> None:
+def test_a_job_generates_text_by_default(job) -> None:
     spec = JobSpec.parse(job())
     assert (spec.task, spec.embedding) == ("generate", None)
 
@@ -56,13 +56,13 @@ def test_parameters_of_texts_that_say_the_usual_are_no_trouble(job) -> None:
 
 def test_openai_has_no_task_type(job) -> None:
     data = job(task="embed", model={"type": "openai", "name": "m"}, embedding={"task_type": "CLUSTERING"})
-    assert "has `embedding.task_type`, which the OpenAI API does not know" in problem(data)
+    assert "has `embedding.task_type`, which the OpenAI API does not support" in problem(data)
 
 
 @pytest.mark.parametrize("model", [{}, {"name": "gemini-2.5-pro"}])
 def test_a_gemini_model_that_writes_texts_embeds_none(job, model: dict[str, Any]) -> None:
     found = problem(job(task="embed", model={"type": "gemini", **model}))
-    assert "writes texts: name an embedding model, e.g. 'gemini-embedding-001'" in found
+    assert "generates texts: use an embedding model, e.g. 'gemini-embedding-001'" in found
 
 
 @pytest.mark.parametrize(

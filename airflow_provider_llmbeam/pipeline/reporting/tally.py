@@ -1,0 +1,68 @@
+"""Sums over the rows of a job, from which the report is built."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+#: Ratio of the upper bounds of two adjacent latency classes: a percentile is at most 10 % too high.
+_LATENCY_RATIO = 1.1
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over rows. Requests and tokens are those of this run, counted once for rows that share a request.
+
+    Attributes:
+        read: Number of rows read.
+        answered: Number of answered rows by origin.
+        failed: Number of failed rows by kind of failure.
+        messages: The message of one failure per kind.
+        sums: Numbers of requests, 429s and tokens.
+        latencies: Number of answers by latency class.
+        first_tokens: Number of streamed answers by latency class of their first token.
+        buckets: Numbers of rows, input and output tokens by length bucket.
+        first_sent_at: Unix time of the first request, or infinity.
+        last_answered_at: Unix time of the last answer, or minus infinity.
+    """
+
+    read: int = 0
+    answered: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    messages: dict[str, str] = field(default_factory=dict)
+    sums: Counter[str] = field(default_factory=Counter)
+    latencies: Counter[int] = field(default_factory=Counter)
+    first_tokens: Counter[int] = field(default_factory=Counter)
+    buckets: Counter[tuple[int, str]] = field(default_factory=Counter)
+    first_sent_at: float = math.inf
+    last_answered_at: float = -math.inf
+
+
+def percentile_seconds(classes: Counter[int], share: float) -> float | None:
+    """Returns the latency that this share of the answers did not exceed, in seconds; `None` without answers."""
+    remaining = share * classes.total()
+    for latency_class in sorted(classes):
+        remaining -= classes[latency_class]
+        if remaining <= 0:
+            return round(float(_LATENCY_RATIO**latency_class), 4)
+    return None
+
+
+def latency_class(seconds: float) -> int:
+    """Returns the latency class of a duration."""
+    return math.ceil(math.log(max(seconds, 1e-6), _LATENCY_RATIO))
+
+
+def add_up(tallies: Iterable[Tally]) -> Tally:
+    """Adds up the tallies of all bundles."""
+    total = Tally()
+    for tally in tallies:
+        for name in ("answered", "failed", "sums", "latencies", "first_tokens", "buckets"):
+            getattr(total, name).update(getattr(tally, name))
+        total.read += tally.read
+        total.messages = {**tally.messages, **total.messages}
+        total.first_sent_at = min(total.first_sent_at, tally.first_sent_at)
+        total.last_answered_at = max(total.last_answered_at, tally.last_answered_at)
+    return total

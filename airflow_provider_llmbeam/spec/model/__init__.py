@@ -1,0 +1,28 @@
+"""Which model answers, with which parameters, at which price, and the fingerprint that names its answers."""
+
+from airflow_provider_llmbeam.spec.model.model import (
+    EchoModel,
+    Embedding,
+    GeminiModel,
+    Generation,
+    Model,
+    OpenAIModel,
+    VertexEndpointModel,
+    model_problems,
+    parse_model,
+)
+from airflow_provider_llmbeam.spec.model.price import Price, price_of
+
+__all__ = [
+    "EchoModel",
+    "Embedding",
+    "GeminiModel",
+    "Generation",
+    "Model",
+    "OpenAIModel",
+    "Price",
+    "VertexEndpointModel",
+    "model_problems",
+    "parse_model",
+    "price_of",
+]
