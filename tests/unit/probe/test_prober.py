@@ -344,7 +344,7 @@ def test_a_tuned_model_is_asked_at_its_endpoint():
 def test_an_endpoint_of_vertex_ai_has_no_vectors():
     endpoint = "projects/p/locations/us-central1/endpoints/7"
     model = parse_model({"type": "vertex_endpoint", "name": "g", "endpoint": endpoint})
-    with pytest.raises(JobSpecError, match="texts alone"):
+    with pytest.raises(JobSpecError, match="generates only text"):
         Prober(model, authenticate=dict, embeds=True)
 
 

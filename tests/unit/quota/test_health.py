@@ -36,7 +36,7 @@ def shared(**known):
 def test_nothing_known_is_unknown_and_never_healthy():
     found = shared()
     assert (found.verdict, found.rates, found.age_seconds) == ("unknown", {}, None)
-    assert "says nothing" in found.sentence
+    assert "no evidence" in found.sentence
 
 
 def test_a_few_answered_requests_outweigh_what_a_shared_pool_did_minutes_ago():

@@ -84,7 +84,7 @@ LIMITED = {"quota": Quota(requests_per_minute=600)}
 REJECTED = Fault(kind="rate-limit")
 
 SITUATIONS = [
-    Situation("pool: no metrics, nothing tried", POOLED, "unknown", ("shows no request", "says nothing")),
+    Situation("pool: no metrics, nothing tried", POOLED, "unknown", ("shows no request", "no evidence")),
     Situation("pool: no metrics, all that was tried answered", POOLED, "healthy", ("8 were answered",), probes=8),
     Situation("pool: nobody rejected", POOLED, "healthy", ("Of 600 requests", "0.0% were rejected"), traffic()),
     Situation(
@@ -115,14 +115,14 @@ SITUATIONS = [
         "pool: metrics with a gap where now is",
         POOLED,
         "unknown",
-        ("says nothing",),
+        ("no evidence",),
         both(traffic(), hidden("model_invocation")),
     ),
     Situation(
-        "pool: too few to judge by",
+        "pool: too few to judge",
         POOLED,
         "unknown",
-        ("too few to judge by",),
+        ("too few to judge",),
         traffic(minutes=8, requests_per_minute=1),
     ),
     Situation(
@@ -247,7 +247,7 @@ SITUATIONS = [
         "published limit: rejections with room left",
         FIXED,
         "degraded",
-        ("were rejected for it all the same: a burst",),
+        ("were rejected for it nevertheless: a burst",),
         traffic("gemini-embedding-001", "us-central1", requests_per_minute=240, rejected_per_minute=1),
         rate=0.95 * 360,
         sandbox=LIMITED,
@@ -256,7 +256,7 @@ SITUATIONS = [
         "published limit: use is not shown, nothing tried",
         FIXED,
         "unknown",
-        ("how many are used is not known",),
+        ("its usage is not known",),
         lambda sandbox: sandbox.monitoring.publish_quota("gemini-embedding-001"),
         rate=600,
         sandbox=LIMITED,
@@ -302,7 +302,7 @@ SITUATIONS = [
         "accelerators: limit too small",
         GPU,
         "exhausted",
-        ("allows 1, and 2 are asked for", "waiting changes nothing"),
+        ("allows 1, and 2 are asked for", "waiting will not resolve this"),
         sandbox={"gpu_quota": {"us-central1": {"NVIDIA_L4": 1}}},
     ),
     Situation(
@@ -316,7 +316,7 @@ SITUATIONS = [
         "Developer API: the day is over",
         DEVELOPER,
         "exhausted",
-        ("quota of the day is used up",),
+        ("daily quota is used up",),
         probes=8,
         sandbox={"quota": Quota(requests_per_day=1)},
     ),

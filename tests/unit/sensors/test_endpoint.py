@@ -154,19 +154,19 @@ def refused():
     ).to_event()
 
 
-def test_a_time_that_is_over_fails_with_the_last_refusal_or_skips(sensor):
-    with pytest.raises(AirflowSensorTimeout, match=r"HTTP 503: Loading\. The sensor brought nothing up"):
+def test_a_timeout_fails_with_the_last_refusal_or_skips(sensor):
+    with pytest.raises(AirflowSensorTimeout, match=r"HTTP 503: Loading\. The sensor provisioned nothing"):
         sensor().execute_complete({"ti": Task()}, timed_out())
     for quiet in ("soft_fail", "never_fail"):
-        with pytest.raises(AirflowSkipException, match=rf"`{quiet}` has it: .*HTTP 503: Loading"):
+        with pytest.raises(AirflowSkipException, match=rf"`{quiet}=True`: .*HTTP 503: Loading"):
             sensor(**{quiet: True}).resume_execution("execute_complete", {"event": timed_out()}, {"ti": Task()})
 
 
 def test_a_refusal_that_waiting_will_not_resolve_is_not_skipped(sensor):
     for soft_fail in (False, True):
-        with pytest.raises(AirflowFailException, match=r"Wrong key\. The sensor brought nothing up"):
+        with pytest.raises(AirflowFailException, match=r"Wrong key\. The sensor provisioned nothing"):
             sensor(soft_fail=soft_fail).resume_execution("execute_complete", {"event": refused()}, {"ti": Task()})
-    with pytest.raises(AirflowSkipException, match="`never_fail` has it: Wrong key"):
+    with pytest.raises(AirflowSkipException, match="`never_fail=True`: Wrong key"):
         sensor(never_fail=True).resume_execution("execute_complete", {"event": refused()}, {"ti": Task()})
 
 
@@ -202,11 +202,11 @@ def test_a_trigger_that_reports_nothing_is_a_time_that_is_over(sensor, reason):
         made.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": Task()})
 
 
-def test_a_trigger_that_broke_is_an_error_and_no_skip(sensor):
+def test_a_failed_trigger_is_an_error_and_not_skipped(sensor):
     with pytest.raises(TaskDeferralError) as broken:
         sensor(soft_fail=True).resume_execution("__fail__", {"error": "Trigger failure"}, {"ti": Task()})
     assert not isinstance(broken.value, TaskDeferralTimeout)
-    with pytest.raises(AirflowSkipException, match="`never_fail`"):
+    with pytest.raises(AirflowSkipException, match="`never_fail=True`"):
         sensor(never_fail=True).resume_execution("__fail__", {"error": "Trigger failure"}, {"ti": Task()})
 
 
@@ -218,14 +218,14 @@ def test_poke_mode_waits_in_the_worker(sandbox, sensor):
 
 
 @pytest.mark.parametrize("soft_fail", [False, True])
-def test_poke_mode_says_what_it_waited_for_when_the_time_is_over(sandbox, sensor, soft_fail):
-    sandbox.faults.queue(GENERATE, BUSY, BUSY)
+def test_poke_mode_reports_the_last_reply_at_the_timeout(sandbox, sensor, soft_fail):
+    sandbox.faults.queue(GENERATE, BUSY)
     wanted = AirflowSkipException if soft_fail else AirflowSensorTimeout
-    with pytest.raises(wanted, match=r"timed out.*HTTP 503: The model is overloaded.*brought nothing up"):
-        executed(sensor(deferrable=False, timeout=0.02, soft_fail=soft_fail))
+    with pytest.raises(wanted, match=r"timed out.*HTTP 503: The model is overloaded.*provisioned nothing"):
+        executed(sensor(deferrable=False, timeout=0, soft_fail=soft_fail))
 
 
-def test_reschedule_mode_counts_from_the_first_try(sandbox, sensor):
+def test_reschedule_mode_counts_from_the_first_poke(sandbox, sensor):
     sandbox.faults.queue(GENERATE, BUSY)
     made = sensor(**MODES["reschedule"], poke_interval=60)
     with pytest.raises(AirflowRescheduleException):
@@ -236,7 +236,7 @@ def test_reschedule_mode_counts_from_the_first_try(sandbox, sensor):
     assert 60 <= value["waited_seconds"] < 65
 
 
-def test_a_slow_answer_is_none_yet_and_its_time_is_told():
+def test_a_slow_answer_is_not_ready_yet_and_its_latency_is_reported():
     with Sandbox(latency=Latency(mean_seconds=0.3)) as slow:
         made = EndpointReadySensor(
             task_id="ready",

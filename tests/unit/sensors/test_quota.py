@@ -161,7 +161,7 @@ def test_a_location_without_the_model_leaves_the_others(google, sandbox):
 
 @pytest.mark.parametrize("soft_fail", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_refusal_that_waiting_does_not_mend_fails_at_once(sandbox, monkeypatch, mode, soft_fail):
+def test_a_refusal_that_waiting_will_not_resolve_fails_at_once(sandbox, monkeypatch, mode, soft_fail):
     monkeypatch.setenv("GOOGLE_API_KEY", "invalid")
     model = {"type": "gemini", "base_url": sandbox.gemini_url}
     with pytest.raises(AirflowFailException, match=r"HTTP 400: API key not valid.* Nothing of the job was sent"):
@@ -173,7 +173,7 @@ def test_trying_costs_no_more_than_it_may(google, sandbox, monkeypatch):
     found = executed(sensor(max_probe_usd=0.000018))
     assert sandbox.stats()["methods"][GENERATE]["calls"] == 3
     assert found["probe_usd"] <= 0.000018
-    with pytest.raises(AirflowSensorTimeout, match="No request was sent to try: `max_probe_usd` is used up"):
+    with pytest.raises(AirflowSensorTimeout, match="No probe request was sent: `max_probe_usd` is used up"):
         executed(sensor(max_probe_usd=1e-9, timeout=0, deferrable=False))
     with pytest.raises(AirflowSensorTimeout, match="is unknown: Cloud Monitoring shows no request"):
         executed(sensor(max_probe_usd=0, timeout=0, deferrable=False))
@@ -252,8 +252,8 @@ def test_a_whole_job_says_its_demand_by_itself(google, sandbox, tmp_path):
     found = executed(made, Named())
     assert (found["expected_seconds"], found["fit_ratio"]) == (600.0, 1.0)
     assert made.demand["output_tokens_per_row"] == 10
-    assert sandbox.stats()["methods"][GENERATE]["calls"] == 8  # those sent to try
-    with pytest.raises(JobSpecError, match="would read the whole source of `demand` at each look"):
+    assert sandbox.stats()["methods"][GENERATE]["calls"] == 8  # the probe requests
+    with pytest.raises(JobSpecError, match="would read the whole source of `demand` at each poll"):
         sensor(demand=job, **MODES["reschedule"])
     with pytest.raises(JobSpecError, match=r"`prompt\.template`"):
         sensor(demand=job | {"prompt": {"template": "{{ row.id"}})
