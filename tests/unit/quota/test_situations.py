@@ -84,8 +84,8 @@ LIMITED = {"quota": Quota(requests_per_minute=600)}
 REJECTED = Fault(kind="rate-limit")
 
 SITUATIONS = [
-    Situation("pool: no metrics, nothing tried", POOLED, "unknown", ("shows no request", "no evidence")),
-    Situation("pool: no metrics, all that was tried answered", POOLED, "healthy", ("8 were answered",), probes=8),
+    Situation("pool: no metrics, no probe", POOLED, "unknown", ("shows no request", "no evidence")),
+    Situation("pool: no metrics, all probe requests answered", POOLED, "healthy", ("8 were answered",), probes=8),
     Situation("pool: nobody rejected", POOLED, "healthy", ("Of 600 requests", "0.0% were rejected"), traffic()),
     Situation(
         "pool: one in twenty rejected",
@@ -126,7 +126,7 @@ SITUATIONS = [
         traffic(minutes=8, requests_per_minute=1),
     ),
     Situation(
-        "pool: healthy metrics, all that was tried rejected",
+        "pool: healthy metrics, all probe requests rejected",
         POOLED,
         "exhausted",
         ("0.0% were rejected", "try, 0 were answered, 3 rejected"),
@@ -134,7 +134,7 @@ SITUATIONS = [
         probes=8,
     ),
     Situation(
-        "pool: exhausted metrics, all that was tried answered",
+        "pool: exhausted metrics, all probe requests answered",
         POOLED,
         "degraded",
         ("90.0% were rejected", "8 were answered"),
@@ -142,7 +142,7 @@ SITUATIONS = [
         probes=8,
     ),
     Situation(
-        "pool: half of what was tried rejected",
+        "pool: half of the probe requests rejected",
         POOLED,
         "degraded",
         ("4 were answered, 4 rejected",),
@@ -150,7 +150,7 @@ SITUATIONS = [
         probes=8,
     ),
     Situation(
-        "pool: all that was tried failed",
+        "pool: all probe requests failed",
         POOLED,
         "unknown",
         ("all failed", "HTTP 503"),
@@ -170,7 +170,7 @@ SITUATIONS = [
         ),
     ),
     Situation(
-        "pool: what was tried is answered slowly",
+        "pool: probe requests are answered slowly",
         POOLED,
         "degraded",
         ("2 were answered in 1.", "s each, which is slow"),
@@ -181,14 +181,14 @@ SITUATIONS = [
         sandbox={"latency": Latency(mean_seconds=1.2)},
     ),
     Situation(
-        "pool: metrics may not be read, nothing tried",
+        "pool: metrics may not be read, no probe",
         POOLED,
         "unknown",
         ("roles/monitoring.viewer",),
         always("monitoring.timeSeries.list", DENIED),
     ),
     Situation(
-        "pool: metrics may not be read, all that was tried answered",
+        "pool: metrics may not be read, all probe requests answered",
         POOLED,
         "healthy",
         ("roles/monitoring.viewer", "8 were answered"),
@@ -253,7 +253,7 @@ SITUATIONS = [
         sandbox=LIMITED,
     ),
     Situation(
-        "published limit: use is not shown, nothing tried",
+        "published limit: use is not shown, no probe",
         FIXED,
         "unknown",
         ("its usage is not known",),
@@ -273,7 +273,7 @@ SITUATIONS = [
         rate=0.95 * 360,
         sandbox=LIMITED,
     ),
-    Situation("own endpoint: nothing shown", ENDPOINT, "unknown", ("shows nothing of the endpoint",)),
+    Situation("own endpoint: nothing shown", ENDPOINT, "unknown", ("shows no data of the endpoint",)),
     Situation(
         "own endpoint: failing",
         ENDPOINT,
@@ -287,7 +287,7 @@ SITUATIONS = [
         "accelerators: two free of four, two asked for",
         GPU,
         "healthy",
-        ("'custom_model_serving_nvidia_l4_gpus' allows 4", "2 asked for", "another matter"),
+        ("'custom_model_serving_nvidia_l4_gpus' allows 4", "2 asked for", "does not guarantee"),
         sandbox={"gpu_quota": {"us-central1": {"NVIDIA_L4": 4}}},
     ),
     Situation(
