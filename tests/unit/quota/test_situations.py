@@ -129,7 +129,7 @@ SITUATIONS = [
         "pool: healthy metrics, all probe requests rejected",
         POOLED,
         "exhausted",
-        ("0.0% were rejected", "try, 0 were answered, 3 rejected"),
+        ("0.0% were rejected", "requests, 0 were answered, 3 rejected"),
         both(traffic(), faults("gemini.generateContent", *[REJECTED] * 3)),
         probes=8,
     ),
