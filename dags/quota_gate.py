@@ -1,10 +1,10 @@
-"""A nightly job that starts only when it can finish, at the rate that is free; else it waits for the next window.
+"""A nightly job that starts only if it can finish at the free rate; otherwise it waits for the next window.
 
     airflow dags trigger quota_gate
 
-`estimate` says what the job will ask, `night_gate` waits up to an hour for the room to ask it within the night.
-Without room it is skipped, and the day's window is waited for instead. Whichever gate opens says how fast the job
-may go, and in which location.
+`estimate` returns the demand of the job, and `night_gate` waits up to an hour for enough quota to finish within
+the night. Without it the gate is skipped, and the job waits for the window of the day. The gate that succeeds
+returns the rate and the location for the job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
 PROJECT = os.environ.get("GOOGLE_CLOUD_PROJECT", "my-project")
-# What the team agreed on, of a quota that others use, too.
+# The team's share of a quota that others use, too.
 LIMITS = {"requests_per_minute": 600, "budget_usd": 20}
 MODEL = {"type": "gemini", "name": "gemini-2.5-flash", "project": PROJECT}
 JOB = {
@@ -29,7 +29,7 @@ JOB = {
     "prompt": {"template": "What is the mood of this review, in one word?\n\n{{ row.text }}"},
     "sink": {"uri": f"{DATA}/moods/gated"},
 }
-# The night's window opens when the run does, and the day's so much later.
+# The window of the night starts with the run, and that of the day 12 hours later.
 NIGHT, DAY = timedelta(hours=5), timedelta(hours=8)
 DAY_OPENS = "{{ dag_run.run_after + macros.timedelta(hours=12) }}"
 OPEN_GATE = "(ti.xcom_pull(task_ids='night_gate') or ti.xcom_pull(task_ids='day_gate'))"
@@ -40,7 +40,7 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     max_active_runs=1,
-    render_template_as_native_obj=True,  # the limits below are a dict, not its text
+    render_template_as_native_obj=True,  # so that the limits below are a dict and not a string
     doc_md=__doc__,
 ) as dag:
     estimate = EstimateInferenceOperator(

@@ -1,4 +1,4 @@
-"""What every hook on Google Cloud starts from."""
+"""Base classes of the hooks for Google Cloud."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.google_cloud.errors import is_transient, usable_co
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
 
-#: Of one request, and of all tries of one.
+#: Timeout of one request, and of all its retries, in seconds.
 REQUEST_SECONDS = 30.0
 RETRY_SECONDS = 60.0
 
@@ -23,10 +23,10 @@ RETRY_SECONDS = 60.0
 class GoogleHook(GoogleBaseHook):
     """Credentials and project of a connection.
 
-    Without a connection `google_cloud_default` the credentials are those of the machine.
+    If the connection `google_cloud_default` does not exist, the credentials are those of the machine.
 
     Args:
-        project: Left out, that of the connection or the credentials.
+        project: Project that is billed; by default that of the connection or the credentials.
         gcp_conn_id: Airflow connection of type `google_cloud_platform`.
         impersonation_chain: Service account to act as, or several, each acting as the next.
 
@@ -45,7 +45,7 @@ class GoogleHook(GoogleBaseHook):
 
     @classmethod
     def get_connection(cls, conn_id: str) -> Any:
-        """Reads the connection, or makes an empty one where there is none of the default name."""
+        """Returns the connection; an empty one if the default connection does not exist."""
         try:
             return super().get_connection(conn_id)
         except AirflowNotFoundException as error:
@@ -61,8 +61,8 @@ class GoogleHook(GoogleBaseHook):
         """The project that is billed.
 
         Raises:
-            CloudError: There are no credentials to ask.
-            JobSpecError: Nobody names a project.
+            CloudError: There are no credentials.
+            JobSpecError: Neither the arguments nor the connection nor the credentials name a project.
         """
         if self._project is None:
             with usable_connection(self.gcp_conn_id):
@@ -76,13 +76,13 @@ class GoogleHook(GoogleBaseHook):
 
 
 class RegionalHook(GoogleHook):
-    """One service in one region, asked over HTTP.
+    """One service in one region, over HTTP.
 
-    gRPC is a second way through a proxy, and has threads that outlive a fork.
+    gRPC would need proxy settings of its own, and has threads that outlive a fork.
 
     Args:
         location: Region, e.g. `europe-west1`.
-        project: Left out, that of the connection or the credentials.
+        project: Project that is billed; by default that of the connection or the credentials.
         gcp_conn_id: Airflow connection of type `google_cloud_platform`.
         impersonation_chain: Service account to act as, or several, each acting as the next.
 
@@ -102,7 +102,7 @@ class RegionalHook(GoogleHook):
         self._clients: dict[type, Any] = {}
 
     def _rest_client(self, kind: type, endpoint: str | None = None) -> Any:
-        """The client of a class, made once; `endpoint` is its host, where that depends on the region."""
+        """Returns the client of a class, made once; `endpoint` is its host if that depends on the region."""
         if kind not in self._clients:
             with usable_connection(self.gcp_conn_id):
                 credentials = self.get_credentials()
@@ -115,7 +115,7 @@ class RegionalHook(GoogleHook):
 
 
 def retry(seconds: float | None = None) -> Retry:
-    """Tries a request again while that may help, `seconds` long; left out, `RETRY_SECONDS`."""
+    """Returns a policy that retries transient errors for `seconds`, by default `RETRY_SECONDS`."""
     from google.api_core.retry import Retry
 
     return Retry(predicate=is_transient, initial=1.0, maximum=10.0, timeout=seconds or RETRY_SECONDS)

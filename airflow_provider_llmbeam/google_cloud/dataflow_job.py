@@ -1,4 +1,4 @@
-"""A Dataflow job as Airflow sees it: plain values, no client."""
+"""Dataflow jobs as plain values, without a client."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
-#: What a state means for somebody who waits. `replaced`: another job goes on with the work.
+#: Phase of a job. `replaced`: another job continues its work.
 Phase = Literal["going", "done", "failed", "cancelled", "replaced"]
 
 #: Every state that `JobState` of google-cloud-dataflow-client 0.13 knows.
 PHASES: Mapping[str, Phase] = MappingProxyType(
     {
         "JOB_STATE_UNKNOWN": "going",
-        "JOB_STATE_STOPPED": "going",  # the service's word for a job that has not begun
+        "JOB_STATE_STOPPED": "going",  # the service's name for a job that has not started
         "JOB_STATE_RUNNING": "going",
         "JOB_STATE_DONE": "done",
         "JOB_STATE_FAILED": "failed",
@@ -34,18 +34,18 @@ PHASES: Mapping[str, Phase] = MappingProxyType(
 
 
 def phase(state: str) -> Phase:
-    """What a state means; one that is not known yet is waited for."""
+    """Returns the phase of a state; an unknown state counts as `going`."""
     return PHASES.get(state, "going")
 
 
 @dataclass(frozen=True, slots=True)
 class JobAddress:
-    """Where a job is asked for.
+    """Project, region and ID of a job.
 
     Attributes:
         project: Google Cloud project.
         location: Region.
-        job_id: Given by Dataflow.
+        job_id: ID that Dataflow gave the job.
     """
 
     project: str
@@ -54,21 +54,21 @@ class JobAddress:
 
     @property
     def cancel_command(self) -> str:
-        """What a person types to end the job."""
+        """Shell command that cancels the job."""
         return f"gcloud dataflow jobs cancel {self.job_id} --region={self.location} --project={self.project}"
 
 
 @dataclass(frozen=True, slots=True)
 class DataflowJob:
-    """A job at one moment.
+    """Snapshot of a job.
 
     Attributes:
-        job_id: Given by Dataflow.
-        name: Given by us, see `spec.identity`.
-        state: On the wire, e.g. `JOB_STATE_RUNNING`; may be one that this version does not know.
-        created_at: In UTC.
-        labels: As far as Dataflow tells: a list of jobs may leave them out.
-        replaced_by: Id of the job that goes on with the work of an updated one.
+        job_id: ID that Dataflow gave the job.
+        name: Name that this package gave the job, see `spec.identity`.
+        state: State in the API, e.g. `JOB_STATE_RUNNING`; may be one that this version does not know.
+        created_at: Time of creation, in UTC; `None` if not known.
+        labels: Labels of the job; a list of jobs may omit them.
+        replaced_by: ID of the job that continues the work of an updated job; `None` otherwise.
     """
 
     job_id: str
@@ -80,10 +80,10 @@ class DataflowJob:
 
     @property
     def phase(self) -> Phase:
-        """What the state means."""
+        """Phase of the state."""
         return phase(self.state)
 
     @property
     def is_over(self) -> bool:
-        """Whether this job itself does nothing any more."""
+        """Whether this job has ended."""
         return self.phase != "going"

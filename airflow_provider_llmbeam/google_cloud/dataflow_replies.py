@@ -1,4 +1,4 @@
-"""Replies of Dataflow as our values."""
+"""Converts replies of Dataflow to values of this package."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _COUNTS = frozenset(field.name for field in fields(Counts))
 
 
 def job_of(reply: Job) -> DataflowJob:
-    """Reads a job; a state that the client does not know keeps its number."""
+    """Returns a job; a state that the client does not know keeps its number."""
     from google.cloud import dataflow_v1beta3
 
-    states: Any = dataflow_v1beta3.JobState  # an enum, which its annotations do not say
-    # Through the message below it: proto-plus warns of a number that it does not know.
+    states: Any = dataflow_v1beta3.JobState  # an enum, although its annotations do not show it
+    # Read from the underlying message, since proto-plus warns about unknown numbers.
     number = type(reply).pb(reply).current_state
     names = {member.value: member.name for member in states}
-    created_at: Any = reply.create_time  # proto-plus makes a datetime of it
+    created_at: Any = reply.create_time  # proto-plus converts it to a datetime
     return DataflowJob(
         job_id=reply.id,
         name=reply.name,
@@ -37,14 +37,14 @@ def job_of(reply: Job) -> DataflowJob:
 
 
 def counts_of(metrics: Iterable[MetricUpdate], *, running: bool) -> Counts:
-    """Adds up our counters over the steps of the pipeline.
+    """Returns the sums of this package's counters over the steps of the pipeline.
 
     Dataflow reports a counter of a step twice: as committed, and with what bundles in progress have counted
     (`tentative`), which goes back when a bundle fails. One of the two counts, never both.
 
     Args:
-        metrics: Of the job.
-        running: Whether bundles in progress count.
+        metrics: Metrics of the job.
+        running: Whether to count bundles in progress.
     """
     tentative: dict[tuple[str, str], int] = {}
     committed: dict[tuple[str, str], int] = {}
@@ -62,10 +62,10 @@ def counts_of(metrics: Iterable[MetricUpdate], *, running: bool) -> Counts:
 
 
 def texts_of(messages: Iterable[JobMessage], limit: int) -> list[str]:
-    """The texts, each once, in order; the last `limit` of them."""
+    """Returns the last `limit` distinct texts, in order."""
     return list(dict.fromkeys(message.message_text for message in messages))[-limit:]
 
 
 def _whole(scalar: object) -> int:
-    # A 64-bit integer is text in JSON.
+    # A 64-bit integer is a string in JSON.
     return int(float(scalar)) if isinstance(scalar, str | int | float) else 0

@@ -25,30 +25,30 @@ from airflow_provider_llmbeam.exceptions import (
 
 _AGAIN = (api.ServerError, api.TooManyRequests, api.RetryError, requests.RequestException, auth.TransportError)
 
-#: What google-api-core puts before the words of the service.
-_ASKED = re.compile(r"^(GET|POST|PUT|PATCH|DELETE) \S+: ")
+#: Prefix that google-api-core adds to the message of the service.
+_REQUEST_PREFIX = re.compile(r"^(GET|POST|PUT|PATCH|DELETE) \S+: ")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed a little later."""
+    """Whether a retry of the same request may succeed."""
     if isinstance(error, auth.GoogleAuthError):
         return isinstance(error, auth.TransportError) or bool(getattr(error, "retryable", False))
     if isinstance(error, api.MethodNotImplemented):
         return False
-    # A body that is not JSON with status 200 is a proxy's, not the service's.
+    # A body with status 200 that is not JSON comes from a proxy, not from the service.
     return isinstance(error, (*_AGAIN, ParseError)) or getattr(error, "code", None) in (408, 429)
 
 
 @dataclass(frozen=True, slots=True)
 class CloudRequest:
-    """What was asked for, in the words of an error message.
+    """Description of a request, for error messages.
 
     Attributes:
-        action: Goes on from "Google Cloud did not", e.g. "list the jobs of 'europe-west1'".
-        project: That is billed.
-        service: Its API.
-        role: That allows the request.
-        missing: What there is none of, where the answer is 404.
+        action: Continuation of "Google Cloud did not", e.g. "list the jobs of 'europe-west1'".
+        project: Project that is billed.
+        service: API of the service.
+        role: Role that allows the request.
+        missing: Resource that does not exist if the reply is a 404.
     """
 
     action: str
@@ -60,7 +60,7 @@ class CloudRequest:
 
 @contextmanager
 def translated(request: CloudRequest) -> Iterator[None]:
-    """Turns what the body raises into a `CloudError`."""
+    """Turns errors of Google's clients into a `CloudError`."""
     try:
         yield
     except (api.GoogleAPIError, auth.GoogleAuthError, requests.RequestException, ParseError) as error:
@@ -69,7 +69,7 @@ def translated(request: CloudRequest) -> Iterator[None]:
 
 @contextmanager
 def before_submission() -> Iterator[None]:
-    """Turns what a retry repeats into a `JobSpecError`: there is no job yet."""
+    """Turns errors that a retry would repeat into a `JobSpecError`: there is no job yet."""
     try:
         yield
     except CloudError as error:
@@ -80,12 +80,12 @@ def before_submission() -> Iterator[None]:
 
 @contextmanager
 def usable_connection(gcp_conn_id: str) -> Iterator[None]:
-    """Turns what reading the credentials of a connection raises into a `CloudError`."""
+    """Turns errors of reading a connection's credentials into a `CloudError`."""
     try:
         yield
     except auth.GoogleAuthError as error:
         if is_transient(error):
-            raise CloudUnavailableError(f"Google Cloud gave no credentials: {_words(error)}") from error
+            raise CloudUnavailableError(f"Google Cloud gave no credentials: {_message(error)}") from error
         raise AccessDeniedError(_no_credentials(error, gcp_conn_id)) from error
     except (AirflowException, OSError, ValueError) as error:
         # The hook of apache-airflow-providers-google raises all three for a key that cannot be read.
@@ -93,10 +93,10 @@ def usable_connection(gcp_conn_id: str) -> Iterator[None]:
 
 
 def cloud_error(error: Exception, request: CloudRequest) -> CloudError:
-    """Says in one of our errors what a client of Google Cloud raised."""
+    """Returns the `CloudError` for an error of a Google Cloud client."""
     if isinstance(error, api.RetryError) and isinstance(error.cause, Exception):
         return cloud_error(error.cause, request)
-    refused = f"Google Cloud did not {request.action}{_status(error)}: {_words(error)}"
+    refused = f"Google Cloud did not {request.action}{_status(error)}: {_message(error)}"
     if is_transient(error):
         return CloudUnavailableError(refused)
     if isinstance(error, auth.GoogleAuthError):
@@ -107,13 +107,13 @@ def cloud_error(error: Exception, request: CloudRequest) -> CloudError:
     if isinstance(error, api.Unauthorized):
         return AccessDeniedError(f"{refused} The credentials were refused: they are expired or of another cloud.")
     if isinstance(error, api.Forbidden):
-        return AccessDeniedError(f"{refused} {_what_allows_it(error, request)}")
+        return AccessDeniedError(f"{refused} {_remedy(error, request)}")
     if isinstance(error, api.NotFound):
         return CloudNotFoundError(f"{refused} There is no {request.missing}, or the account may not see it.")
     return RequestRefusedError(refused)
 
 
-def _what_allows_it(error: api.Forbidden, request: CloudRequest) -> str:
+def _remedy(error: api.Forbidden, request: CloudRequest) -> str:
     if error.reason == "SERVICE_DISABLED" or "has not been used in project" in str(error):
         return (
             f"The API is not enabled. Enable it: `gcloud services enable {request.service} "
@@ -131,23 +131,23 @@ def _status(error: Exception) -> str:
 
 def _no_credentials(error: Exception, gcp_conn_id: str) -> str:
     return (
-        f"Connection {gcp_conn_id!r} (`gcp_conn_id`) gives no credentials for Google Cloud: {_words(error)} "
+        f"Connection {gcp_conn_id!r} (`gcp_conn_id`) gives no credentials for Google Cloud: {_message(error)} "
         "Expected a key or an account in the connection, or Application Default Credentials on this machine "
         "(`gcloud auth application-default login`)."
     )
 
 
-def _words(error: Exception) -> str:
-    """The service's own words, in one line that ends as a sentence."""
-    # Those of google-auth carry more than words: the reply, whether to try again.
+def _message(error: Exception) -> str:
+    """Returns the message of the service, in one line that ends as a sentence."""
+    # Errors of google-auth have further arguments: the reply, and whether to retry.
     first = error.args[0] if isinstance(error, auth.GoogleAuthError) and error.args else error
     message = getattr(error, "message", None) or str(first) or type(error).__name__
-    words = " ".join(_said(_ASKED.sub("", str(message))).split())[:600]
-    return words if words.endswith((".", "!", "?")) else f"{words}."
+    line = " ".join(_inner_message(_REQUEST_PREFIX.sub("", str(message))).split())[:600]
+    return line if line.endswith((".", "!", "?")) else f"{line}."
 
 
-def _said(message: str) -> str:
-    """The words of a body that the client of Cloud Storage quotes whole, as it does for uploads."""
+def _inner_message(message: str) -> str:
+    """Returns the message within a JSON body, which the client of Cloud Storage quotes whole for uploads."""
     try:
         body, _ = json.JSONDecoder().raw_decode(message)
         return str(body["error"]["message"])

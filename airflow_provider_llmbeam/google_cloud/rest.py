@@ -1,4 +1,4 @@
-"""Google Cloud's JSON APIs that have no client over HTTP among our dependencies."""
+"""JSON APIs of Google Cloud for which no HTTP client is among the dependencies."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translate
 from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
 from airflow_provider_llmbeam.google_cloud.tokens import token_request
 
-#: Of all tries of one request: a sensor looks again soon.
+#: Timeout of one request with all its retries, in seconds: a sensor polls again soon.
 TRY_SECONDS = 15.0
 
 
 class GoogleRest:
-    """Asks for JSON with the credentials of a connection.
+    """Reads JSON with the credentials of a connection.
 
-    google-cloud-monitoring speaks gRPC alone, which `RegionalHook` avoids; google-api-python-client goes through
-    httplib2, which overlooks a proxy unless PySocks is there.
+    google-cloud-monitoring supports only gRPC, which `RegionalHook` avoids; google-api-python-client uses
+    httplib2, which ignores a proxy unless PySocks is installed.
 
     Args:
-        hook: Whose credentials ask.
+        hook: Hook with the credentials.
     """
 
     def __init__(self, hook: GoogleHook) -> None:
@@ -29,19 +29,19 @@ class GoogleRest:
         self._session: Any = None
 
     def get(self, url: str, params: Mapping[str, Any], request: CloudRequest) -> dict[str, Any]:
-        """Sends one GET, and again while that may help.
+        """Sends a GET request, and retries transient errors.
 
         Args:
-            url: Without a query.
-            params: Of the query; lists repeat a name.
-            request: For error messages.
+            url: URL without a query.
+            params: Parameters of the query; a list repeats its name.
+            request: Description for error messages.
 
         Raises:
-            CloudError: See `google_errors`.
+            CloudError: See `google_cloud.errors`.
         """
         from google.api_core.exceptions import from_http_response
 
-        def ask() -> dict[str, Any]:
+        def send() -> dict[str, Any]:
             reply = self._authorized().get(url, params=params, timeout=REQUEST_SECONDS)
             if reply.status_code != 200:
                 raise from_http_response(reply)  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ class GoogleRest:
             return found
 
         with translated(request):
-            result: dict[str, Any] = retry(TRY_SECONDS)(ask)()
+            result: dict[str, Any] = retry(TRY_SECONDS)(send)()
             return result
 
     def _authorized(self) -> Any:

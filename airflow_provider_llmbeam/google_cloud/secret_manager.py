@@ -1,4 +1,4 @@
-"""A secret of Secret Manager, read by the task."""
+"""Reads secrets of Secret Manager."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def read_secret(hook: GoogleHook, version: str) -> str:
     """Reads a version of a secret.
 
     Args:
-        hook: Whose credentials ask.
-        version: `projects/…/secrets/…/versions/…`.
+        hook: Hook with the credentials.
+        version: Resource name, `projects/…/secrets/…/versions/…`.
 
     Raises:
-        JobSpecError: There is none, or the account may not read it; nothing is billed.
-        CloudError: See `google_errors`.
+        JobSpecError: The secret does not exist, or the account may not read it; nothing is billed.
+        CloudError: See `google_cloud.errors`.
     """
     from google.cloud.secretmanager_v1 import SecretManagerServiceClient
 

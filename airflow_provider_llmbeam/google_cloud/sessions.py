@@ -1,4 +1,4 @@
-"""TLS connections that all who look in one process share."""
+"""TLS connections that all pollers of one process share."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SessionT = TypeVar("SessionT", bound=Session)
 
 #: Hosts whose connections are kept: Monitoring, Cloud Quotas, tokens, and a model's in each of its locations.
 _HOSTS = 32
-#: Connections kept to one host, as many as look at once (`triggers.look`). More are made, and closed after use.
+#: Connections kept to one host: one per concurrent poll (`triggers.base`). Further ones are closed after use.
 _CONNECTIONS = 64
-#: A connection is asked for a sign of life when it was idle so long: NAT gateways forget those without one, the
-#: quickest after 240 s (learn.microsoft.com/azure/nat-gateway/nat-gateway-resource), and then a request hangs.
+#: Idle time after which a keep-alive packet is sent: NAT gateways drop idle connections, the quickest after
+#: 240 s (learn.microsoft.com/azure/nat-gateway/nat-gateway-resource), and then a request hangs.
 _IDLE_SECONDS = 45
 
 
 def with_shared_connections(session: SessionT) -> SessionT:
-    """Has a session use the connections of this process over TLS; cookies and headers stay its own.
+    """Lets a session use the TLS connections of this process; it keeps its own cookies and headers.
 
-    A connection of its own costs each who waits 14 ms of CPU and 1 MB, for the certificate authorities that it
+    A connection of its own costs each poller 14 ms of CPU and 1 MB, for the certificate authorities that it
     reads (certifi 2026.10, OpenSSL 3.0), and an open file.
 
     Returns:
@@ -36,13 +36,13 @@ def with_shared_connections(session: SessionT) -> SessionT:
 
 
 class _SharedAdapter(HTTPAdapter):
-    """Keeps its connections when a session is closed: others use them, too. It is safe to use from any thread."""
+    """Keeps its connections when a session is closed, since other sessions use them. Thread-safe."""
 
     def close(self) -> None:
         """Does nothing."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # google-auth 2.62 copies what fetches tokens, for a thread that looks up where an account may be used.
+        # google-auth 2.62 copies its token request for a thread that looks up the trust boundary of an account.
         return self
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
@@ -54,13 +54,13 @@ class _SharedAdapter(HTTPAdapter):
 
 @cache
 def _adapter(pid: int) -> _SharedAdapter:
-    """That of this process: a fork must not write into its parent's connections."""
+    """Returns the adapter of this process: a fork must not write to the connections of its parent."""
     return _SharedAdapter(pool_connections=_HOSTS, pool_maxsize=_CONNECTIONS)
 
 
 def _socket_options() -> list[tuple[int, int, int]]:
     options = [*HTTPConnection.default_socket_options, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-    # macOS has another name for the first, and not always the second.
+    # macOS names the first option differently, and does not always have the second.
     for name in ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL"):
         if (option := getattr(socket, name, None)) is not None:
             options.append((socket.IPPROTO_TCP, option, _IDLE_SECONDS))

@@ -1,4 +1,4 @@
-"""Tokens for plain HTTP requests, of the credentials of a connection."""
+"""Access tokens and ID tokens for plain HTTP requests."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connectio
 
 
 def token_request() -> Any:
-    """What credentials fetch a token with."""
+    """Returns the transport with which credentials fetch a token."""
     from google.auth.transport.requests import Request
 
     return Request(with_shared_connections(Session()))
 
 
 def access_token(credentials: Any) -> str:
-    """A token for Google's own services, fresh."""
+    """Returns a valid access token for Google's own services."""
     if not credentials.valid:
         credentials.refresh(token_request())
     return str(credentials.token)
 
 
 def id_token(credentials: Any, audience: str) -> str:
-    """A token for one service on Cloud Run.
+    """Returns an ID token for one service on Cloud Run.
 
     Args:
-        credentials: Of a service account, whichever way.
-        audience: Address of the service.
+        credentials: Credentials of a service account, direct or impersonated.
+        audience: URL of the service.
 
     Raises:
-        AccessDeniedError: The credentials are a person's, for which there are no such tokens.
+        AccessDeniedError: The credentials are those of a user, who cannot have such tokens.
     """
     source = _id_token_credentials(credentials, audience)
     if source is None:
         raise AccessDeniedError(
-            f"Cloud Run asks for an ID token of a service account, and the credentials are of type "
+            f"Cloud Run requires an ID token of a service account, and the credentials are of type "
             f"{type(credentials).__name__}. Give the Airflow connection a service account, or name one in "
             "`impersonation_chain`."
         )

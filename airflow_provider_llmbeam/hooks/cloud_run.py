@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from airflow_provider_llmbeam.endpoints.cloud_run_requests import memory_gib, served_name, service
 from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
-from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.price import cloud_run_usd_per_hour
 from airflow_provider_llmbeam.endpoints.refusal import refused
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
@@ -15,9 +15,10 @@ from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFound
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
 from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
 from airflow_provider_llmbeam.google_cloud.tokens import id_token
-from airflow_provider_llmbeam.probe.completion import ask, question
+from airflow_provider_llmbeam.probe.answer import Answer, ask
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import service_id
+from airflow_provider_llmbeam.spec.model import parse_model
 
 #: Services of a location that are searched.
 MAX_LISTED = 5_000
@@ -104,11 +105,10 @@ class CloudRunHook(RegionalHook):
         Raises:
             CloudError: There are no credentials, or nobody may be let in.
         """
-        spec, model = cast(CloudRunEndpoint, plan.spec), self.model_spec(plan, seen)
+        spec = cast(CloudRunEndpoint, plan.spec)
         if spec.invoker_service_account is not None:
             self._let_in(seen.parts[0].name, f"serviceAccount:{spec.invoker_service_account}")
-        token = self._id_token(model["id_token_audience"])
-        return ask(f"{model['base_url']}/chat/completions", token, question(model["name"]))
+        return ask(parse_model(self.model_spec(plan, seen)), self)
 
     def model_spec(self, plan: EndpointPlan, seen: EndpointSnapshot) -> dict[str, Any]:
         """A model spec for a job that asks this service, see `spec.OpenAIModel`."""

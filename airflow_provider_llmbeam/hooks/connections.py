@@ -1,4 +1,4 @@
-"""The Airflow connections of a task that asks a model."""
+"""Airflow connections of a task that sends requests to a model."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TypedDict
 
 
 class Connections(TypedDict):
-    """Names of connections, as arguments.
+    """Connection arguments of operators, sensors and triggers.
 
     Attributes:
-        llmbeam_conn_id: With key, base URL, project and location.
-        gcp_conn_id: Whose credentials ask where it is Google Cloud.
+        llmbeam_conn_id: Connection with key, base URL, project and location.
+        gcp_conn_id: Connection with the credentials for Google Cloud.
         impersonation_chain: Service account to act as, or several, each acting as the next.
     """
 

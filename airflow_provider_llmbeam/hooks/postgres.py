@@ -1,4 +1,4 @@
-"""A `postgres` connection of Airflow, as the environment of a job."""
+"""Passes a `postgres` connection of Airflow to a job, in its environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.spec.sink import PostgresSink, Sink
 
 #: Extras for Airflow's own hook; every other one is a parameter of libpq, e.g. `sslmode`.
 #: Source: `PostgresHook.ignored_extra_options` of apache-airflow-providers-postgres.
-_NOT_OF_LIBPQ = {
+_AIRFLOW_EXTRAS = {
     "aws_conn_id",
     "cluster-identifier",
     "cursor",
@@ -27,13 +27,13 @@ _NOT_OF_LIBPQ = {
 
 
 def sink_environment(sink: Sink) -> dict[str, str]:
-    """Resolves `conn_id` of a PostgreSQL sink into the variable that the job reads: no secret is in the spec.
+    """Returns the environment variable with the DSN of a PostgreSQL sink's `conn_id`: the spec holds no secret.
 
     Returns:
-        Nothing to add, where the sink is another one or names no connection.
+        No variable if the sink is of another type or names no connection.
 
     Raises:
-        JobSpecError: There is no such connection, or it is none to PostgreSQL.
+        JobSpecError: The connection does not exist, or is of another type.
     """
     if not isinstance(sink, PostgresSink) or sink.conn_id is None:
         return {}
@@ -51,8 +51,8 @@ def sink_environment(sink: Sink) -> dict[str, str]:
         )
     if connection.extra_dejson.get("iam"):
         raise JobSpecError(
-            f"`sink.conn_id`: connection {sink.conn_id!r} asks for a token of AWS IAM (`iam`), which lives for 15 "
-            "minutes, and a job may not. Expected a password. Nothing was sent or billed."
+            f"`sink.conn_id`: connection {sink.conn_id!r} uses a token of AWS IAM (`iam`), which is valid for 15 "
+            "minutes; a job may run longer. Expected a password. Nothing was sent or billed."
         )
     return {sink.dsn_env: _dsn(connection)}
 
@@ -65,7 +65,7 @@ def _dsn(connection: Any) -> str:
     extras = {
         name: int(value) if isinstance(value, bool) else value
         for name, value in connection.extra_dejson.items()
-        if name not in _NOT_OF_LIBPQ
+        if name not in _AIRFLOW_EXTRAS
     }
     query = urlencode(extras, quote_via=quote)
     return f"postgresql://{address}/{quote(connection.schema or '', safe='')}{f'?{query}' if query else ''}"

@@ -1,4 +1,4 @@
-"""Small files on Cloud Storage: a spec, a report."""
+"""Hook for small files on Cloud Storage, such as specs and reports."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translate
 class StorageHook(GoogleHook):
     """Reads and writes objects by their address, `gs://BUCKET/OBJECT`.
 
-    Every method raises a `CloudError`, see `google_errors`.
+    Every method raises a `CloudError`, see `google_cloud.errors`.
     """
 
     def check(self, uri: str) -> None:
-        """Sees whether a directory can be listed, which costs one small request."""
+        """Checks that a directory can be listed, with one small request."""
         with self._bucket(uri, "list") as bucket:
-            # The bucket itself may be read by fewer accounts: roles/storage.objectAdmin lacks storage.buckets.get.
+            # Not the bucket itself: roles/storage.objectAdmin lacks storage.buckets.get.
             objects = bucket.list_blobs(prefix=_path(uri), max_results=1, timeout=REQUEST_SECONDS, retry=retry())
             next(iter(objects), None)
 
     def read(self, uri: str) -> str:
-        """Reads an object of text."""
+        """Reads a text object."""
         with self._bucket(uri, "read") as bucket:
             text: str = bucket.blob(_path(uri)).download_as_text(timeout=REQUEST_SECONDS, retry=retry())
             return text
 
     def write(self, uri: str, text: str) -> None:
-        """Writes an object, whole or not at all."""
+        """Writes an object atomically."""
         with self._bucket(uri, "write") as bucket:
             bucket.blob(_path(uri)).upload_from_string(text, timeout=REQUEST_SECONDS, retry=retry())
 

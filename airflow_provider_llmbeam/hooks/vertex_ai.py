@@ -8,18 +8,18 @@ from typing import Any, cast
 
 from airflow_provider_llmbeam.endpoints import vertex_ai_requests as requests_of
 from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
-from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.price import vertex_usd_per_hour
 from airflow_provider_llmbeam.endpoints.refusal import refused
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
-from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated
 from airflow_provider_llmbeam.google_cloud.secret_manager import read_secret
-from airflow_provider_llmbeam.google_cloud.tokens import access_token
-from airflow_provider_llmbeam.probe.completion import ask, question
+from airflow_provider_llmbeam.probe.answer import Answer, ask
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, known_labels
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.model import parse_model
 
 #: Endpoints, models or operations of a location that are searched.
 MAX_LISTED = 5_000
@@ -117,10 +117,7 @@ class VertexAIHook(RegionalHook):
         Raises:
             CloudError: There are no credentials.
         """
-        model = self.model_spec(plan, seen)
-        with usable_connection(self.gcp_conn_id):
-            token = access_token(self.get_credentials())
-        return ask(f"{model['base_url']}/v1/{model['endpoint']}/chat/completions", token, question(model["name"]))
+        return ask(parse_model(self.model_spec(plan, seen)), self)
 
     def model_spec(self, plan: EndpointPlan, seen: EndpointSnapshot) -> dict[str, Any]:
         """A model spec for a job that asks this endpoint, see `spec.VertexEndpointModel`."""

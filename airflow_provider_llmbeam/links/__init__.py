@@ -1,1 +1,1 @@
-"""Buttons on the page of a task."""
+"""Extra links: buttons on the page of a task."""

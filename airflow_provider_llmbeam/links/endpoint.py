@@ -1,4 +1,4 @@
-"""Where to look at an endpoint."""
+"""Link to an endpoint."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from airflow_provider_llmbeam.spec.endpoint.identity import run_service_of
 
 
 class EndpointLink(XComLink):
-    """The endpoint or the service in the Google Cloud console."""
+    """Link to the endpoint or the service in the Google Cloud console."""
 
     name = "Open endpoint"
     xcom_key = "llmbeam_endpoint_link"
 
 
 def endpoint_url(model: Mapping[str, Any]) -> str | None:
-    """The page of an endpoint of Vertex AI; for a service on Cloud Run its own list.
+    """Returns the page of a Vertex AI endpoint, or the list of services filtered for one on Cloud Run.
 
     Args:
         model: A model spec that `ProvisionEndpointOperator` returned.

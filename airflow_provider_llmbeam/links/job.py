@@ -1,4 +1,4 @@
-"""Where to look at a job and at what it wrote."""
+"""Links to a job and to its output."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ CONSOLE = "https://console.cloud.google.com"
 
 
 class XComLink(BaseOperatorLink):
-    """An address that the operator left in the XCom `xcom_key`; the API server reads it without our code."""
+    """Link to the URL in the XCom `xcom_key`; the API server reads it without this package."""
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Reads the address; empty where the task left none."""
+        """Returns the URL; empty if the task wrote none."""
         from airflow.sdk.execution_time.xcom import XCom
 
         return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
 
 
 class DataflowLink(XComLink):
-    """The job in the Google Cloud console."""
+    """Link to the job in the Google Cloud console."""
 
     name = "Open in Dataflow"
     xcom_key = "llmbeam_dataflow_link"
 
 
 class OutputLink(XComLink):
-    """The answers."""
+    """Link to the answers."""
 
     name = "Output"
     xcom_key = "llmbeam_output_link"
 
 
 def dataflow_url(project: str, location: str, job_id: str) -> str:
-    """The page of a job in the Google Cloud console."""
+    """Returns the page of a job in the Google Cloud console."""
     path = f"dataflow/jobs/{quote(location, safe='')}/{quote(job_id, safe='')}"
     return f"{CONSOLE}/{path}?{urlencode({'project': project})}"
 
 
 def output_url(spec: JobSpec) -> str | None:
-    """The page of the answers, or `None` where a browser can show none."""
+    """Returns the page of the answers; `None` if a browser cannot show them."""
     if spec.sink.type == "bigquery":
-        # Of the three parts the project alone may hold dots, e.g. `example.com:project`.
+        # Of the three parts, only the project may contain dots, e.g. `example.com:project`.
         project, dataset, table = spec.sink.table.rsplit(".", 2)
         parts = {"project": project, "ws": f"!1m5!1m4!4m3!1s{project}!2s{dataset}!3s{table}"}
         return f"{CONSOLE}/bigquery?{urlencode(parts)}"

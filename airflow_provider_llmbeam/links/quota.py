@@ -1,4 +1,4 @@
-"""Where to look at a quota."""
+"""Link to the quotas of a service."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from airflow_provider_llmbeam.links.job import CONSOLE, XComLink
 
 
 class QuotaLink(XComLink):
-    """The quotas of a service in the Google Cloud console."""
+    """Link to the quotas of a service in the Google Cloud console."""
 
     name = "Quotas"
     xcom_key = "llmbeam_quota_link"
 
 
 def quota_url(question: Mapping[str, Any]) -> str | None:
-    """The page of the quotas that a sensor waits for; `None` where no project of Google Cloud is named.
+    """Returns the page of the quotas that a sensor polls; `None` if no Google Cloud project is named.
 
     Args:
         question: A `spec.QuotaQuestion` as plain data.

@@ -11,21 +11,21 @@ from airflow_provider_llmbeam.google_cloud.errors import CloudRequest
 from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
 
 HOST = "https://cloudquotas.googleapis.com"
-#: A value that stands for no limit.
+#: Value of a quota without a limit.
 UNLIMITED = -1.0
 _PAGE_SIZE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaLimit:
-    """One limit, where it holds.
+    """One limit and its scope.
 
     Attributes:
-        metric: What is limited.
-        value: The limit; `UNLIMITED` for none.
-        dimensions: Where it holds, e.g. `{"region": "us-central1", "base_model": "gemma-3"}`; empty: everywhere.
-        locations: That it applies to.
-        interval: It counts per `minute` or `day`; empty for what is held, such as accelerators.
+        metric: Metric that is limited.
+        value: Limit; `UNLIMITED` for none.
+        dimensions: Scope, e.g. `{"region": "us-central1", "base_model": "gemma-3"}`; empty for everything.
+        locations: Locations to which the limit applies.
+        interval: `minute` or `day` for a rate; empty for an allocation, such as accelerators.
     """
 
     metric: str
@@ -35,14 +35,14 @@ class QuotaLimit:
     interval: str = ""
 
     def holds(self, location: str, base_model: str | None = None) -> bool:
-        """Whether it is a limit of a location, and of a model if one is given."""
+        """Whether the limit applies to a location, and to a model if one is given."""
         region = self.dimensions.get("region") or self.dimensions.get("location")
         is_there = region == location if region else not self.locations or location in self.locations
         return is_there and (base_model is None or self.dimensions.get("base_model") == base_model)
 
     @property
     def narrowness(self) -> int:
-        """A limit with more dimensions overrides one with fewer."""
+        """Number of dimensions; a limit with more dimensions overrides one with fewer."""
         return len(self.dimensions)
 
 
@@ -50,12 +50,12 @@ def read_limits(hook: GoogleHook, service: str, rest: GoogleRest | None = None) 
     """Reads all limits of a service.
 
     Args:
-        hook: Whose credentials and project.
-        service: E.g. `aiplatform.googleapis.com`.
-        rest: Left out, of its own.
+        hook: Hook with the credentials and the project.
+        service: API, e.g. `aiplatform.googleapis.com`.
+        rest: Client; made from `hook` if omitted.
 
     Raises:
-        CloudError: See `google_errors`.
+        CloudError: See `google_cloud.errors`.
     """
     asking, project = rest or GoogleRest(hook), hook.project
     url = f"{HOST}/v1/projects/{project}/locations/global/services/{service}/quotaInfos"
@@ -80,7 +80,7 @@ def read_limits(hook: GoogleHook, service: str, rest: GoogleRest | None = None) 
 def _limit(info: Mapping[str, Any], data: Mapping[str, Any]) -> QuotaLimit:
     return QuotaLimit(
         metric=info["metric"],
-        # JSON of Google's APIs leaves a number out that is 0.
+        # JSON of Google's APIs omits a number that is 0.
         value=float(data.get("details", {}).get("value", 0)),
         dimensions=data.get("dimensions", {}),
         locations=tuple(data.get("applicableLocations", ())),

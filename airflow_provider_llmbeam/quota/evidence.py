@@ -1,4 +1,4 @@
-"""What can be known of a quota: values, each of which may be missing."""
+"""Evidence of free quota: values, each of which may be missing."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from airflow_provider_llmbeam.probe.prober import Probe
 #: `tokens` are input and output together.
 Unit = Literal["requests", "tokens", "input_tokens", "output_tokens"]
 
-#: What stands behind a model, and so what is evidence.
+#: What serves a model, which decides what counts as evidence.
 Situation = Literal["shared_pool", "published_quota", "unpublished_quota", "own_endpoint", "accelerators"]
 
-#: Name of an `Allowance` that the job's user states.
+#: Name of an `Allowance` that the user states in `limits`.
 STATED = "limits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What a project asked of a model lately, whoever it was.
+    """Requests of a project to a model in the window, by any user.
 
     Attributes:
-        invocations: Requests, those that were rejected included.
-        rejected: Of these, came back as 429 or for want of capacity.
-        failed: Of these, came back as another 5xx.
-        peak_requests_per_minute: Let through in the busiest minute.
-        peak_tokens_per_minute: Input and output in the busiest minute; `None` where that was not read.
-        first_token_seconds: 95th percentile of the time to the first token; `None` where there is none.
-        usual_first_token_seconds: The same, over the day before.
-        until: End of the newest minute that is known, seconds of the Unix epoch.
+        invocations: Number of requests, including rejected ones.
+        rejected: Number of them that were rejected with a 429, or for lack of capacity.
+        failed: Number of them with another 5xx.
+        peak_requests_per_minute: Requests admitted in the busiest minute.
+        peak_tokens_per_minute: Input and output tokens in the busiest minute; `None` if not read.
+        first_token_seconds: 95th percentile of the time to the first token; `None` if not known.
+        usual_first_token_seconds: The same over the day before.
+        until: End of the newest minute with data, in seconds of the Unix epoch.
     """
 
     invocations: int
@@ -44,15 +44,15 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """One limit per minute, and what is used of it.
+    """One limit per minute, and its usage.
 
     Attributes:
-        name: Its metric, or `STATED`.
-        unit: What it counts.
-        limit: Per minute.
-        used: In the busiest minute lately; `None` where that is not known.
-        exceeded: Requests that were rejected for it lately.
-        until: End of the newest minute of `used`, seconds of the Unix epoch.
+        name: Metric of the quota, or `STATED`.
+        unit: Unit that the limit counts.
+        limit: Limit per minute.
+        used: Usage in the busiest minute of the window; `None` if not known.
+        exceeded: Number of requests in the window that were rejected for this limit.
+        until: End of the newest minute of `used`, in seconds of the Unix epoch.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Dedicated:
     """Provisioned Throughput.
 
     Attributes:
-        limit_tokens_per_second: Bought.
-        used_tokens_per_second: In the busiest minute lately; `None` where that is not known.
-        spilled_tokens: Answered from the shared pool instead lately, at its price.
-        until: End of the newest minute, seconds of the Unix epoch.
+        limit_tokens_per_second: Purchased throughput.
+        used_tokens_per_second: Usage in the busiest minute of the window; `None` if not known.
+        spilled_tokens: Tokens in the window that spilled over to the shared pool, at its price.
+        until: End of the newest minute with data, in seconds of the Unix epoch.
     """
 
     limit_tokens_per_second: float
@@ -82,16 +82,16 @@ class Dedicated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """An endpoint of one's own.
+    """An endpoint of the project.
 
     Attributes:
-        replicas: That are up; `None` where that is not known.
-        target_replicas: That there should be.
-        responses: Lately.
-        rejected: Of these, 429, as far as the metric tells: mostly it says 4xx.
-        failed: Of these, 5xx.
-        duty_cycle: Share of the time that its accelerators work, 0 to 1.
-        until: End of the newest minute, seconds of the Unix epoch.
+        replicas: Number of running replicas; `None` if not known.
+        target_replicas: Number of replicas that the autoscaler wants; `None` if not known.
+        responses: Number of responses in the window.
+        rejected: Number of them with a 429, as far as the metric shows: it mostly shows 4xx.
+        failed: Number of them with a 5xx.
+        duty_cycle: Share of time in which the accelerators work, 0 to 1; `None` if not known.
+        until: End of the newest minute with data, in seconds of the Unix epoch.
     """
 
     replicas: float | None = None
@@ -108,11 +108,11 @@ class Accelerators:
     """The quota for accelerators of one kind in one location.
 
     Attributes:
-        name: Its metric.
-        limit: `None` where nothing tells.
-        used: `None` where nothing tells.
-        wanted: By the endpoint that is to come.
-        until: When `used` was measured, seconds of the Unix epoch; up to a day ago.
+        name: Metric of the quota.
+        limit: Number of accelerators; `None` if not known.
+        used: Number of accelerators in use; `None` if not known.
+        wanted: Number of accelerators that the planned endpoint needs.
+        until: Time at which `used` was measured, in seconds of the Unix epoch; up to a day ago.
     """
 
     name: str
@@ -124,19 +124,19 @@ class Accelerators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that is known of one model, or one endpoint, in one location.
+    """All evidence of one model, or of one planned endpoint, in one location.
 
     Attributes:
-        situation: What stands behind it.
-        what: In words, e.g. "gemini-2.5-flash in 'global'".
-        location: Google Cloud's; empty where there is none.
-        traffic: `None`: none was seen.
-        allowances: Limits per minute that are published or stated.
-        dedicated: `None`: none was bought, or nothing tells.
-        serving: `None`: nothing tells.
-        accelerators: `None`: none are asked for.
-        probe: `None`: none was sent.
-        unreadable: Why something could not be read, in sentences.
+        situation: What serves the model.
+        what: Description for messages, e.g. "gemini-2.5-flash in 'global'".
+        location: Google Cloud location; empty if there is none.
+        traffic: Recent requests; `None` if there are none, or they could not be read.
+        allowances: Published or stated limits per minute.
+        dedicated: Provisioned Throughput; `None` if none was purchased, or it could not be read.
+        serving: State of the endpoint; `None` if it could not be read.
+        accelerators: Accelerator quota; `None` for a model.
+        probe: Replies to probe requests; `None` if none was sent.
+        unreadable: Sentences that say why evidence could not be read.
     """
 
     situation: Situation
@@ -151,5 +151,5 @@ class Evidence:
     unreadable: tuple[str, ...] = ()
 
     def is_unread(self, part: object | None) -> bool:
-        """Whether a part is missing because it could not be read, and not because there is nothing."""
+        """Whether a part is missing because it could not be read, and not because it does not exist."""
         return part is None and bool(self.unreadable)

@@ -1,4 +1,4 @@
-"""What follows from each kind of evidence by itself. Pure: every decision takes `now`."""
+"""Findings: what each kind of evidence shows by itself. Pure; `now` is an argument."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from airflow_provider_llmbeam.quota.evidence import (
 )
 
 Verdict = Literal["healthy", "degraded", "exhausted", "unknown"]
-#: The worst last. `unknown` is not among them: it says nothing, and what is known counts.
+#: Verdicts, the worst last. `unknown` is not among them: it is no evidence, and known verdicts count.
 RANKS: tuple[Verdict, ...] = ("healthy", "degraded", "exhausted")
 
-#: Evidence older than this says nothing. Metrics show 2.5 to 6 minutes late
+#: Evidence older than this does not count. Metrics are 2.5 to 6 minutes late
 #: (docs.cloud.google.com/monitoring/api/metrics_gcp), so half of that is left for a gap.
 STALE_SECONDS = 900.0
-#: Below so many invocations a share of them is chance: of 20, one rejected is 5 %.
+#: With fewer invocations their share of rejections is chance: of 20, one rejection is 5 %.
 MIN_SAMPLE = 20
-#: Shares of requests that were rejected or failed: from the first on there is too little, from the second nothing.
+#: Shares of rejected or failed requests from which on a model is `degraded` or `exhausted`.
 DEGRADED_RATIO, EXHAUSTED_RATIO = 0.01, 0.5
-#: Shares of a limit that are in use.
+#: Used shares of a limit from which on it is `degraded` or `exhausted`.
 BUSY_RATIO, FULL_RATIO = 0.8, 0.98
-#: Of what is free: the rest is for the neighbours' next busy minute.
+#: Share of the headroom that is recommended; the rest is left for the next busy minute of other users.
 MARGIN = 0.95
-#: A first token that takes so many times as long as usual, and at least this much longer.
+#: A first token is slow if it takes this many times as long as usual, and at least this much longer.
 SLOW_FACTOR, SLOW_SECONDS = 2.0, 1.0
-#: A few words that take longer than this are slow, whatever is usual.
+#: A probe reply that takes longer than this is slow, whatever is usual.
 SLOW_PROBE_SECONDS = 10.0
-#: Accelerators that work so much of the time have no room for another job.
+#: Duty cycle from which on accelerators have no capacity for another job.
 BUSY_DUTY_CYCLE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A limit per minute, and what is used of it; `None`: not known."""
+    """A limit per minute, and its usage; `None` if the usage is not known."""
 
     unit: Unit
     limit: float
@@ -52,31 +52,31 @@ class Bound:
 
     @property
     def free(self) -> float:
-        """What nobody is known to use."""
+        """Limit less known usage, per minute."""
         return max(0.0, self.limit - (self.used or 0.0))
 
     @property
     def used_ratio(self) -> float:
-        """0 to 1, or beyond."""
+        """Usage over limit; may exceed 1."""
         return (self.used or 0.0) / self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one kind of evidence says.
+    """What one kind of evidence shows.
 
     Attributes:
-        verdict: By it alone.
-        words: One sentence.
-        rates: That may be sent per minute, by unit; empty: it does not say.
-        rejected_ratio: Share of 429s; `None`: it does not say.
-        sample_size: Requests that it rests on.
-        age_seconds: Of the evidence; `None`: there is none.
-        bound: The limit that it is about, if it is about one.
+        verdict: Verdict by this evidence alone.
+        sentence: Description for people.
+        rates: Free rates per minute, by unit; empty if the evidence has none.
+        rejected_ratio: Share of 429s, 0 to 1; `None` if not known.
+        sample_size: Number of requests in the evidence.
+        age_seconds: Age of the evidence; `None` if there is none.
+        bound: Limit that the evidence describes; `None` if there is none.
     """
 
     verdict: Verdict
-    words: str
+    sentence: str
     rates: Mapping[Unit, float] = field(default_factory=dict)
     rejected_ratio: float | None = None
     sample_size: int = 0
@@ -85,32 +85,32 @@ class Finding:
 
 
 def traffic_finding(traffic: Traffic | None, situation: Situation, now: float) -> Finding:
-    """What the requests of the last minutes say; without any, nothing."""
+    """Judges the requests of the last minutes; `unknown` without requests."""
     if traffic is None or now - traffic.until > STALE_SECONDS:
         return Finding(
             verdict="unknown",
-            words="Cloud Monitoring shows no request of this project in the last minutes, which says nothing.",
+            sentence="Cloud Monitoring shows no requests of this project in the last minutes: no evidence.",
         )
     age, sample = now - traffic.until, traffic.invocations
     if sample < MIN_SAMPLE:
         return Finding(
             verdict="unknown",
-            words=f"Cloud Monitoring shows {sample} request{'s'[: sample != 1]}, too few to judge by "
-            f"({MIN_SAMPLE} are).",
+            sentence=f"Cloud Monitoring shows {sample} request{'s'[: sample != 1]}, too few to judge "
+            f"({MIN_SAMPLE} are needed).",
             sample_size=sample,
             age_seconds=age,
         )
     rejected = traffic.rejected / sample
     verdict = _by_share(max(rejected, traffic.failed / sample))
-    words = f"Of {sample:,} requests until {_ago(age)} ago {rejected:.1%} were rejected"
-    words += f" and {traffic.failed / sample:.1%} failed." if traffic.failed else "."
+    sentence = f"Of {sample:,} requests until {_ago(age)} ago {rejected:.1%} were rejected"
+    sentence += f" and {traffic.failed / sample:.1%} failed." if traffic.failed else "."
     if drift := _drift(traffic):
-        verdict, words = max(verdict, "degraded", key=RANKS.index), f"{words} {drift}"
-    # A shared pool has no number. What it let through is proof of that much, and all there is once it rejects.
+        verdict, sentence = max(verdict, "degraded", key=RANKS.index), f"{sentence} {drift}"
+    # A shared pool has no published limit. Once it rejects, the rate that it admitted is all that is known.
     has_room = verdict == "healthy" or situation != "shared_pool" or rejected < DEGRADED_RATIO
     return Finding(
         verdict=verdict,
-        words=words,
+        sentence=sentence,
         rates={} if has_room else {"requests": traffic.peak_requests_per_minute},
         rejected_ratio=rejected,
         sample_size=sample,
@@ -119,52 +119,59 @@ def traffic_finding(traffic: Traffic | None, situation: Situation, now: float) -
 
 
 def allowance_finding(allowance: Allowance, now: float) -> Finding:
-    """What one limit per minute leaves."""
+    """Judges the headroom of one limit per minute."""
     unit, limit = allowance.unit, allowance.limit
-    stated = "`limits`" if allowance.name == STATED else f"Quota {allowance.name!r}"
+    source = "`limits`" if allowance.name == STATED else f"Quota {allowance.name!r}"
     name = unit.replace("_", " ")
-    allows = f"{stated} allows {limit:,.0f} {name} per minute"
+    allows = f"{source} allows {limit:,.0f} {name} per minute"
     if limit <= 0:
-        words = f"{stated} allows no {name} at all: ask Google for more, as waiting changes nothing."
-        return _bounded("exhausted", words, Bound(unit, 0.0), 0.0, None)
+        sentence = (
+            f"{source} allows no {name} at all: request an increase from Google, as waiting will not resolve this."
+        )
+        return _bounded("exhausted", sentence, Bound(unit, 0.0), 0.0, None)
     age = None if allowance.until is None else now - allowance.until
     if allowance.used is None or (age is not None and age > STALE_SECONDS):
-        words = f"{allows}; how many are used is not known."
-        return _bounded("unknown", words, Bound(unit, limit), limit, None)
-    bound, words = Bound(unit, limit, allowance.used), f"{allows}, of which {allowance.used / limit:.0%} are used"
+        sentence = f"{allows}; its usage is not known."
+        return _bounded("unknown", sentence, Bound(unit, limit), limit, None)
+    bound, sentence = (
+        Bound(unit, limit, allowance.used),
+        f"{allows}, of which {allowance.used / limit:.0%} are used",
+    )
     verdict: Verdict = "healthy"
     if bound.used_ratio >= FULL_RATIO:
-        return _bounded("exhausted", f"{words}.", bound, 0.0, age)
+        return _bounded("exhausted", f"{sentence}.", bound, 0.0, age)
     if allowance.exceeded:
         verdict = "degraded"
-        words += f", and {allowance.exceeded:,} requests were rejected for it all the same: a burst"
+        sentence += f", and {allowance.exceeded:,} requests were rejected for it nevertheless: a burst"
     elif bound.used_ratio >= BUSY_RATIO:
         verdict = "degraded"
-    return _bounded(verdict, f"{words}.", bound, MARGIN * bound.free, age)
+    return _bounded(verdict, f"{sentence}.", bound, MARGIN * bound.free, age)
 
 
 def dedicated_finding(dedicated: Dedicated, now: float) -> Finding:
-    """What Provisioned Throughput leaves."""
+    """Judges the headroom of Provisioned Throughput."""
     limit, used = dedicated.limit_tokens_per_second, dedicated.used_tokens_per_second
-    words = f"Provisioned Throughput is {limit:,.0f} tokens per second"
+    sentence = f"Provisioned Throughput is {limit:,.0f} tokens per second"
     age = None if dedicated.until is None else now - dedicated.until
     if used is None or (age is not None and age > STALE_SECONDS):
-        words += "; how much is used is not known."
-        return _bounded("unknown", words, Bound("tokens", 60 * limit), 60 * limit, None)
-    bound, words = Bound("tokens", 60 * limit, 60 * used), f"{words}, of which {used / limit:.0%} are used"
+        sentence += "; its usage is not known."
+        return _bounded("unknown", sentence, Bound("tokens", 60 * limit), 60 * limit, None)
+    bound, sentence = Bound("tokens", 60 * limit, 60 * used), f"{sentence}, of which {used / limit:.0%} are used"
     if dedicated.spilled_tokens:
         # An average below 100 % can hide it: cloud.google.com/vertex-ai/generative-ai/docs/provisioned-throughput
-        words += f"; {dedicated.spilled_tokens:,.0f} tokens spilled over, and are billed as pay-as-you-go"
+        sentence += f"; {dedicated.spilled_tokens:,.0f} tokens spilled over, and are billed as pay-as-you-go"
     if dedicated.spilled_tokens or bound.used_ratio >= FULL_RATIO:
-        return _bounded("exhausted", f"{words}.", bound, 0.0, age)
+        return _bounded("exhausted", f"{sentence}.", bound, 0.0, age)
     verdict: Verdict = "degraded" if bound.used_ratio >= BUSY_RATIO else "healthy"
-    return _bounded(verdict, f"{words}.", bound, MARGIN * bound.free, age)
+    return _bounded(verdict, f"{sentence}.", bound, MARGIN * bound.free, age)
 
 
-def _bounded(verdict: Verdict, words: str, bound: Bound, per_minute: float, age_seconds: float | None) -> Finding:
+def _bounded(
+    verdict: Verdict, sentence: str, bound: Bound, per_minute: float, age_seconds: float | None
+) -> Finding:
     return Finding(
         verdict=verdict,
-        words=words,
+        sentence=sentence,
         rates={bound.unit: per_minute},
         age_seconds=age_seconds,
         bound=bound,
@@ -172,11 +179,11 @@ def _bounded(verdict: Verdict, words: str, bound: Bound, per_minute: float, age_
 
 
 def serving_finding(serving: Serving | None, now: float) -> Finding:
-    """How an endpoint of one's own is doing."""
+    """Judges an endpoint of the project."""
     if serving is None or now - serving.until > STALE_SECONDS:
         return Finding(
             verdict="unknown",
-            words="Cloud Monitoring shows nothing of the endpoint in the last minutes, which says nothing.",
+            sentence="Cloud Monitoring shows no data of the endpoint in the last minutes: no evidence.",
         )
     replicas, target = serving.replicas, serving.target_replicas
     verdict: Verdict = "healthy"
@@ -201,7 +208,7 @@ def serving_finding(serving: Serving | None, now: float) -> Finding:
             verdict = max(verdict, "degraded", key=RANKS.index)
     return Finding(
         verdict=verdict if said else "unknown",
-        words=f"Endpoint: {'; '.join(said) or 'nothing is known of it'}.",
+        sentence=f"Endpoint: {'; '.join(said) or 'no data'}.",
         rejected_ratio=ratio,
         sample_size=serving.responses,
         age_seconds=now - serving.until,
@@ -209,64 +216,69 @@ def serving_finding(serving: Serving | None, now: float) -> Finding:
 
 
 def accelerator_finding(accelerators: Accelerators, now: float, *, is_unread: bool) -> Finding:
-    """Whether the quota of a location has room for an endpoint.
+    """Judges whether the accelerator quota of a location suffices for an endpoint.
 
     Args:
-        accelerators: The quota.
+        accelerators: Quota, usage and need.
         now: Seconds of the Unix epoch.
-        is_unread: Whether what is missing could not be read. Where it could, a project that never had one in the
-            location has no series for it.
+        is_unread: Whether missing usage is due to a failed read; otherwise the project has never had such an
+            accelerator in the location, and there is no time series.
     """
     limit, used, wanted = accelerators.limit, accelerators.used, accelerators.wanted
     age = None if accelerators.until is None else now - accelerators.until
     if limit is None:
-        return Finding(verdict="unknown", words=f"Quota {accelerators.name!r} is not known.")
+        return Finding(verdict="unknown", sentence=f"Quota {accelerators.name!r} is not known.")
     if math.isinf(limit):
-        return Finding(verdict="healthy", words=f"Quota {accelerators.name!r} has no limit.")
+        return Finding(verdict="healthy", sentence=f"Quota {accelerators.name!r} has no limit.")
     allows = f"Quota {accelerators.name!r} allows {limit:.0f}"
     if wanted > limit:
-        words = f"{allows}, and {wanted} are asked for: ask Google for more, as waiting changes nothing."
-        return Finding(verdict="exhausted", words=words, age_seconds=age)
+        sentence = (
+            f"{allows}, and {wanted} are asked for: request an increase from Google, as waiting will not resolve "
+            "this."
+        )
+        return Finding(verdict="exhausted", sentence=sentence, age_seconds=age)
     if used is None and is_unread:
-        return Finding(verdict="unknown", words=f"{allows}; how many are used is not known.", age_seconds=age)
+        return Finding(verdict="unknown", sentence=f"{allows}; its usage is not known.", age_seconds=age)
     if used is None:
-        words = f"{allows}, none of them is shown as used; {wanted} asked for."
-        return Finding(verdict="degraded", words=words, age_seconds=age)
-    words = f"{allows}, of which {used:.0f} {'is' if used == 1 else 'are'} used; {wanted} asked for."
+        sentence = f"{allows}, none of them is shown as used; {wanted} asked for."
+        return Finding(verdict="degraded", sentence=sentence, age_seconds=age)
+    sentence = f"{allows}, of which {used:.0f} {'is' if used == 1 else 'are'} used; {wanted} asked for."
     if limit - used < wanted:
-        return Finding(verdict="exhausted", words=words, age_seconds=age)
+        return Finding(verdict="exhausted", sentence=sentence, age_seconds=age)
     return Finding(
-        verdict="healthy", words=f"{words} Whether there is one free is another matter.", age_seconds=age
+        verdict="healthy", sentence=f"{sentence} A quota does not guarantee free capacity.", age_seconds=age
     )
 
 
 def probe_finding(probe: Probe | None, usual_first_token_seconds: float | None, now: float) -> Finding:
-    """What a few requests of our own say."""
+    """Judges the replies to our own probe requests."""
     if probe is None or not probe.sent:
-        return Finding(verdict="unknown", words="No request was sent to try: `max_probe_usd` is used up.")
+        return Finding(verdict="unknown", sentence="No probe request was sent: `max_probe_usd` is used up.")
     sent, age = probe.sent, now - probe.at
-    last = next((reply.words for reply in reversed(probe.replies) if reply.words), "")
+    message = next((reply.message for reply in reversed(probe.replies) if reply.message), "")
     if any(reply.is_daily for reply in probe.replies):
-        words = f"The quota of the day is used up: {last}"
-        return Finding(verdict="exhausted", words=words, rejected_ratio=1.0, sample_size=sent, age_seconds=age)
+        sentence = f"The daily quota is used up: {message}"
+        return Finding(
+            verdict="exhausted", sentence=sentence, rejected_ratio=1.0, sample_size=sent, age_seconds=age
+        )
     if probe.failed == sent:
-        words = f"{_tried(sent)} {'it' if sent == 1 else 'all'} failed: {last}"
-        return Finding(verdict="unknown", words=words, sample_size=sent, age_seconds=age)
+        sentence = f"{_sent(sent)} {'it' if sent == 1 else 'all'} failed: {message}"
+        return Finding(verdict="unknown", sentence=sentence, sample_size=sent, age_seconds=age)
     ratio = probe.rejected / sent
-    words = f"{_tried(sent)} {probe.answered} {'was' if probe.answered == 1 else 'were'} answered"
-    words += f", {probe.rejected} rejected" if probe.rejected else ""
-    words += f", {probe.failed} failed" if probe.failed else ""
+    sentence = f"{_sent(sent)} {probe.answered} {'was' if probe.answered == 1 else 'were'} answered"
+    sentence += f", {probe.rejected} rejected" if probe.rejected else ""
+    sentence += f", {probe.failed} failed" if probe.failed else ""
     verdict: Verdict = "exhausted" if not probe.answered else "degraded" if probe.answered < sent else "healthy"
     if is_slow := _is_slow(probe, usual_first_token_seconds):
         verdict = max(verdict, "degraded", key=RANKS.index)
     seconds = probe.median_seconds
     if seconds is None:
-        words += f": {last}"
+        sentence += f": {message}"
     else:
-        words += f" in {seconds:.1f} s{' each, which is slow' if is_slow else ''}."
+        sentence += f" in {seconds:.1f} s{' each, which is slow' if is_slow else ''}."
     return Finding(
         verdict=verdict,
-        words=words,
+        sentence=sentence,
         rates={"requests": _proven_rate(probe)} if probe.rejected else {},
         rejected_ratio=ratio,
         sample_size=sent,
@@ -275,7 +287,7 @@ def probe_finding(probe: Probe | None, usual_first_token_seconds: float | None, 
 
 
 def _proven_rate(probe: Probe) -> float:
-    """What was answered, over the time that it took: that much gets through, and nobody knows of more."""
+    """Returns the answered requests per minute of the probe: the highest rate that is known to be admitted."""
     seconds = sum(reply.seconds for reply in probe.replies)
     return 60 * probe.answered / max(1.0, seconds)
 
@@ -288,7 +300,7 @@ def _is_slow(probe: Probe, usual_seconds: float | None) -> bool:
 
 
 def _drift(traffic: Traffic) -> str:
-    """Says that first tokens take longer than usual, if they do."""
+    """Returns a sentence if first tokens take longer than usual; empty otherwise."""
     now, usual = traffic.first_token_seconds, traffic.usual_first_token_seconds
     if now is None or usual is None or now < SLOW_FACTOR * usual or now - usual < SLOW_SECONDS:
         return ""
@@ -299,8 +311,8 @@ def _by_share(ratio: float) -> Verdict:
     return "exhausted" if ratio >= EXHAUSTED_RATIO else "degraded" if ratio >= DEGRADED_RATIO else "healthy"
 
 
-def _tried(sent: int) -> str:
-    return f"Of {sent} small requests sent to try,"
+def _sent(sent: int) -> str:
+    return f"Of {sent} probe requests,"
 
 
 def _ago(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Whether a model has room for a job: all evidence in one value."""
+"""Quota health: one verdict from all evidence. Pure; `now` is an argument."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from airflow_provider_llmbeam.quota.findings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaHealth:
-    """One model, or one endpoint that is to come, in one location.
+    """Quota health of one model, or of one planned endpoint, in one location.
 
     Attributes:
-        verdict: `healthy`: there is room. `degraded`: some, or with rejections. `exhausted`: none. `unknown`:
-            nothing was seen that would tell; never taken for healthy.
-        sentence: For people: the verdict and what it rests on.
-        location: Google Cloud's; empty where there is none.
-        rates: That may be sent per minute, by unit; without those of which nobody knows a bound.
-        limits: Per minute, by unit; empty where there is none, as under dynamic shared quota.
-        usage: Per minute in the busiest minute lately, by unit; without what is not known.
+        verdict: `healthy`: there is headroom. `degraded`: there is little, or some requests are rejected.
+            `exhausted`: there is none. `unknown`: there is no evidence; never treated as healthy.
+        sentence: Verdict and evidence, for people.
+        location: Google Cloud location; empty if there is none.
+        rates: Free rates per minute, by unit; without units that have no known bound.
+        limits: Limits per minute, by unit; empty if there are none, as under dynamic shared quota.
+        usage: Usage in the busiest minute of the window, by unit; without units whose usage is not known.
         headroom: Limit less usage, per minute, by unit.
-        rejected_ratio: Share of 429s, the largest of those seen; `None`: not known.
-        sample_size: Requests that the verdict rests on.
-        age_seconds: Of the oldest evidence that counted; `None`: there was none.
+        rejected_ratio: Largest share of 429s in the evidence, 0 to 1; `None` if not known.
+        sample_size: Number of requests in the evidence.
+        age_seconds: Age of the oldest evidence that counted; `None` if there was none.
     """
 
     verdict: Verdict
@@ -51,24 +51,24 @@ class QuotaHealth:
     age_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Returns the fields as plain JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Reads what `to_dict` wrote."""
+        """Reads what `to_dict` returned."""
         return cls(**data)
 
 
 def judge(evidence: Evidence, now: float) -> QuotaHealth:
-    """Puts all evidence together.
+    """Returns the health that follows from all evidence.
 
-    The worst that is known counts, but for two rules. A request of our own that was answered just now outweighs
-    what a shared pool did some minutes ago; a measured limit it does not outweigh, as a few requests fit in many a
-    full minute. And where nothing else is known, a limit with unknown use is enough if our own were answered.
+    The worst known verdict counts, with two exceptions. A probe request that was answered just now outweighs
+    rejections of a shared pool some minutes ago, but not a measured limit, since a few requests often fit into a
+    full minute. And without other evidence, a limit with unknown usage suffices if the probe was answered.
 
     Args:
-        evidence: Whatever is known.
+        evidence: All evidence of one location.
         now: Seconds of the Unix epoch.
     """
     traffic = evidence.traffic
@@ -115,22 +115,22 @@ def _metric_findings(evidence: Evidence, now: float) -> list[Finding]:
 
 
 def _softened(metric: Finding, probe: Finding) -> Finding:
-    """A pool that was exhausted some minutes ago, seen beside requests that were answered just now."""
+    """Returns `degraded` for a pool that was exhausted some minutes ago if the probe was answered just now."""
     is_past = metric.verdict == "exhausted" and metric.rejected_ratio is not None
     if not is_past or probe.verdict != "healthy":
         return metric
-    # Of a pool that let nothing through then, nobody knows what it has now.
+    # If the pool admitted nothing then, its present rate is not known.
     return replace(metric, verdict="degraded", rates={unit: rate for unit, rate in metric.rates.items() if rate})
 
 
 def _sentence(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) -> str:
-    was_tried = evidence.probe is not None
-    words = [each.words for each in findings if was_tried or each is not findings[-1]]
-    return " ".join([f"{evidence.what} is {verdict}:", *words, *evidence.unreadable])
+    is_probed = evidence.probe is not None
+    sentences = [each.sentence for each in findings if is_probed or each is not findings[-1]]
+    return " ".join([f"{evidence.what} is {verdict}:", *sentences, *evidence.unreadable])
 
 
 def _tightest(findings: Iterable[Finding]) -> dict[Unit, Bound]:
-    """Of each unit the limit that leaves least."""
+    """Returns the limit with the least headroom, by unit."""
     bounds = [each.bound for each in findings if each.bound is not None]
     return {bound.unit: bound for bound in sorted(bounds, key=lambda bound: -bound.free)}
 

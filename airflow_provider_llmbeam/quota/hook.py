@@ -1,4 +1,4 @@
-"""Quota health: reads all evidence there is, and judges it."""
+"""Hook for quota health: reads all evidence and judges it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from airflow_provider_llmbeam.spec.model import GeminiModel, Model, VertexEndpoi
 VERTEX = "aiplatform.googleapis.com"
 _T = TypeVar("_T")
 
-#: Limits change by hand, and there are hundreds of them: they are read every ten minutes.
+#: Interval between reads of the limits: there are hundreds of them, and they are changed by hand.
 LIMITS_SECONDS = 600.0
-#: Gemini from 2.0 on shares a pool and has no quota of its own when paid as one goes
-#: (cloud.google.com/vertex-ai/generative-ai/docs/dynamic-shared-quota); its embedding models have one.
+#: Pay-as-you-go Gemini models from 2.0 on share a pool and have no quota of their own
+#: (cloud.google.com/vertex-ai/generative-ai/docs/dynamic-shared-quota); the embedding models have one.
 _SHARED_POOL = re.compile(r"gemini-(?!1\.|.*embedding)")
-#: Before the name of a metric, by location; regional ones have none.
+#: Prefix of a metric's name, by location; regional metrics have none.
 _PREFIXES = {"global": "global_", "eu": "eu_multi_region_", "us": "us_multi_region_"}
 
 
@@ -50,15 +50,15 @@ _USED = re.compile(
 
 
 class QuotaHook(GoogleHook):
-    """Says whether a model, or an endpoint that is to come, has room.
+    """Returns the quota health of a model, or of a planned endpoint.
 
-    Nothing here sends a request to a model: who wants to try does so with `hooks.probe` and hands the result in.
+    The hook sends no request to a model: the caller passes the result of `probe.prober.Prober` if it has one.
 
     Args:
-        model: A model to ask; or
-        endpoint: An endpoint that is to be brought up.
-        limits: Of the job: rates that its user knows count where none are published.
-        project: Left out, that of the model or endpoint, the connection or the credentials.
+        model: Model; or
+        endpoint: Endpoint to be provisioned.
+        limits: Limits of the job; its rates count as the quota if none is published.
+        project: Billed project; by default that of the model or endpoint, the connection or the credentials.
         gcp_conn_id: Airflow connection of type `google_cloud_platform`.
         impersonation_chain: Service account to act as, or several, each acting as the next.
         now: Seconds of the Unix epoch.
@@ -89,21 +89,21 @@ class QuotaHook(GoogleHook):
     def health(self, location: str = "", probe: Probe | None = None) -> QuotaHealth:
         """Judges one location.
 
-        What cannot be read, for want of permission or of an answer, is missing evidence and no error; the sentence
-        says so. Only the quota for accelerators has nothing else beside it.
+        Evidence that cannot be read, for lack of permission or of a reply, is missing and not an error; the
+        sentence says so. Only for accelerators, which have no other evidence, it is an error.
 
         Args:
-            location: Google Cloud's; empty where there is none.
-            probe: Requests that were sent to try.
+            location: Google Cloud location; empty if there is none.
+            probe: Replies to probe requests.
 
         Raises:
-            CloudError: The quota for accelerators may not be read.
-            JobSpecError: Nobody knows which accelerators an endpoint takes, or whose project it is.
+            CloudError: The account may not read the quota for accelerators.
+            JobSpecError: The accelerators of the endpoint, or the project, are not known.
         """
         return judge(self.evidence(location, probe), self._now())
 
     def evidence(self, location: str = "", probe: Probe | None = None) -> Evidence:
-        """Reads what there is to know of one location; see `health`."""
+        """Reads the evidence of one location; see `health`."""
         if self._endpoint is not None:
             return self._of_accelerators(self._endpoint, location)
         if self._model is None:
@@ -125,7 +125,7 @@ class QuotaHook(GoogleHook):
         return replace(found, allowances=self._stated(None))
 
     def _of_publisher(self, model: GeminiModel, found: Evidence) -> Evidence:
-        """Of a model that Google or a partner serves."""
+        """Adds the evidence of a model that Google or a partner serves."""
         notes: list[str] = []
         name, metrics = model.name.rpartition("/")[2], self._metrics(found.location)
         with_tokens = self._limits.tokens_per_minute is not None
@@ -147,7 +147,7 @@ class QuotaHook(GoogleHook):
     def _allowances(
         self, metrics: QuotaMetrics, limits: Mapping[str, float], location: str, model: str
     ) -> tuple[Allowance, ...]:
-        """What is used of each published limit, whoever tells the limit."""
+        """Returns the published limits, of Cloud Quotas or else of Cloud Monitoring, with their usage."""
         base = base_model(model)
         known = dict(limits)
         if not known:
@@ -161,7 +161,7 @@ class QuotaHook(GoogleHook):
         )
 
     def _published_limits(self, location: str, model: str) -> dict[str, float]:
-        """Limits per minute of a model by metric, as Cloud Quotas tells them."""
+        """Returns the limits per minute of a model in Cloud Quotas, by metric."""
         base, prefix = base_model(model), _PREFIXES.get(location, "")
         found: dict[str, QuotaLimit] = {}
         for each in self._limits_of(VERTEX):
@@ -175,7 +175,7 @@ class QuotaHook(GoogleHook):
         return {name: each.value for name, each in found.items() if each.value != UNLIMITED}
 
     def _stated(self, traffic: Traffic | None) -> tuple[Allowance, ...]:
-        """The limits that the job's user knows."""
+        """Returns the limits that the user states."""
         used = (traffic.peak_requests_per_minute, traffic.peak_tokens_per_minute) if traffic else (None, None)
         rates: tuple[tuple[Unit, float | None, float | None], ...] = (
             ("requests", self._limits.requests_per_minute, used[0]),
@@ -221,7 +221,7 @@ class QuotaHook(GoogleHook):
 
 
 def situation_of(model: Model) -> Situation:
-    """What stands behind a model."""
+    """Returns what serves a model."""
     match model:
         case GeminiModel(project=str(), name=name):
             return "shared_pool" if _SHARED_POOL.match(name.rpartition("/")[2]) else "published_quota"
@@ -231,7 +231,7 @@ def situation_of(model: Model) -> Situation:
 
 
 def project_of(model: Model | None) -> str | None:
-    """The project that is billed for a model; `None`: it does not say."""
+    """Returns the project that is billed for a model; `None` if the model does not name one."""
     match model:
         case GeminiModel(project=project):
             return project
@@ -241,7 +241,7 @@ def project_of(model: Model | None) -> str | None:
 
 
 def base_model(name: str) -> str:
-    """How quotas call a model: without its version, and text-embedding-005 by the name of its ancestor.
+    """Returns the name of a model in quotas: without version, and text-embedding-005 as its predecessor.
 
     Source: 429s of Vertex AI that public issues quote, such as "Quota exceeded for
     aiplatform.googleapis.com/online_prediction_requests_per_base_model with base model: textembedding-gecko".
@@ -251,7 +251,7 @@ def base_model(name: str) -> str:
 
 
 def unit_of(metric: str) -> Unit | None:
-    """What a quota counts that a job of ours uses; `None`: something else, such as flex requests."""
+    """Returns the unit that a quota counts; `None` if a job does not use it, e.g. flex requests."""
     match = _USED.fullmatch(metric.rpartition("/")[2])
     if match is None:
         return None
@@ -270,7 +270,7 @@ def _usual_metrics(location: str) -> tuple[str, ...]:
 
 
 def _readable(notes: list[str], read: Callable[[], _T]) -> _T | None:
-    """Reads; what Google Cloud refuses to tell, or does not answer, becomes a note."""
+    """Returns what `read` returns; adds a note and returns `None` if Google Cloud refuses or does not reply."""
     try:
         return read()
     except CloudError as error:

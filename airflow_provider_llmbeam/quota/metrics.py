@@ -1,4 +1,4 @@
-"""Which metrics of Cloud Monitoring are evidence, and what they say."""
+"""Evidence from the metrics of Cloud Monitoring."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _ONLINE = f"{_VERTEX}/publisher/online_serving"
 _PREDICTION = f"{_VERTEX}/prediction/online"
 _SERVICE_RUNTIME = "serviceruntime.googleapis.com/quota"
 
-#: A minute is complete so long after its end; quotas after 150 s, endpoints after 120 to 360 s
-#: (docs.cloud.google.com/monitoring/api/metrics_gcp). A window that ended sooner would show a dip that is none.
+#: Delay after which a minute is complete; quotas after 150 s, endpoints after 120 to 360 s
+#: (docs.cloud.google.com/monitoring/api/metrics_gcp). A window that ended later would show too few requests.
 DELAY_SECONDS = 180.0
-#: What is looked at: long enough for `MIN_SAMPLE` of a slow neighbour, short enough to be about now.
+#: Length of the window: long enough for `MIN_SAMPLE` requests at a low rate, short enough to be recent.
 WINDOW_SECONDS = 600.0
-#: Usual first tokens are those of the day before this window.
+#: The usual time to the first token is that of the day before the window.
 USUAL_SECONDS = 24 * 3600.0
-#: Limits and allocations are written down a few times a day; read by the hour they are 48 points and not 2,880.
+#: Limits and allocations are sampled a few times a day; read by the hour they are 48 points instead of 2,880.
 SPARSE_SECONDS, SPARSE_PERIOD_SECONDS = 48 * 3600.0, 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From when to when metrics are read, seconds of the Unix epoch."""
+    """Start and end of a window, in seconds of the Unix epoch."""
 
     start: float
     end: float
 
     @classmethod
     def visible(cls, now: float) -> Window:
-        """The last minutes that are complete."""
+        """Returns the last complete minutes."""
         end = (now - DELAY_SECONDS) // 60 * 60
         return cls(end - WINDOW_SECONDS, end)
 
@@ -43,8 +43,8 @@ class QuotaMetrics:
     """Reads evidence of one location.
 
     Args:
-        reader: Of one project.
-        location: Google Cloud's.
+        reader: Reads the metrics of one project.
+        location: Google Cloud location.
         now: Seconds of the Unix epoch.
     """
 
@@ -55,11 +55,11 @@ class QuotaMetrics:
         self._now = now
 
     def traffic(self, model: str, *, with_tokens: bool) -> Traffic | None:
-        """What was asked of a model of a publisher.
+        """Returns the recent requests to a publisher's model; `None` if there are none.
 
         Args:
-            model: Its id, e.g. `gemini-2.5-flash`.
-            with_tokens: Whether tokens are read, too.
+            model: Model ID, e.g. `gemini-2.5-flash`.
+            with_tokens: Whether to read tokens, too.
         """
         where = {"resource.labels.model_user_id": model, **self._here}
         found = self._read(
@@ -84,13 +84,13 @@ class QuotaMetrics:
         )
 
     def allowance(self, metric: str, unit: Unit, limit: float, base_model: str) -> Allowance:
-        """How much of a published limit is used.
+        """Returns the usage of a published limit.
 
         Args:
-            metric: Of the quota, e.g. `aiplatform.googleapis.com/online_prediction_requests_per_base_model`.
-            unit: What it counts.
-            limit: Per minute.
-            base_model: As the quota names it.
+            metric: Quota metric, e.g. `aiplatform.googleapis.com/online_prediction_requests_per_base_model`.
+            unit: Unit that the quota counts.
+            limit: Limit per minute.
+            base_model: Name of the model in the quota.
         """
         where = {"metric.labels.base_model": base_model, **self._here}
         prefix = f"{_VERTEX}/quota/{metric.rpartition('/')[2]}"
@@ -106,13 +106,13 @@ class QuotaMetrics:
         )
 
     def published_limit(self, metric: str, base_model: str) -> float | None:
-        """A limit as Cloud Monitoring tells it, where Cloud Quotas does not."""
+        """Returns a limit from Cloud Monitoring, for use if Cloud Quotas has none."""
         where = {"metric.labels.base_model": base_model, **self._here}
         name = f"{_VERTEX}/quota/{metric}/limit"
         return _newest(self._read_sparse(name, where))
 
     def dedicated(self, model: str) -> Dedicated | None:
-        """Provisioned Throughput of a model; `None`: there is none."""
+        """Returns the Provisioned Throughput of a model; `None` if there is none."""
         where = {"resource.labels.model_user_id": model, **self._here}
         limit = _newest(self._read(f"{_ONLINE}/dedicated_token_limit", where, aligner="ALIGN_NEXT_OLDER"))
         if not limit:
@@ -129,7 +129,7 @@ class QuotaMetrics:
         )
 
     def serving(self, endpoint_id: str) -> Serving | None:
-        """How an endpoint is doing; `None`: nothing tells."""
+        """Returns the state of an endpoint; `None` if there is no data."""
         where = {"resource.labels.endpoint_id": endpoint_id, **self._here}
         responses = self._read(f"{_PREDICTION}/response_count", where, group_by=("metric.labels.response_code",))
         gauges = {
@@ -140,8 +140,8 @@ class QuotaMetrics:
                 ("accelerator/duty_cycle", "REDUCE_MEAN"),
             )
         }
-        seen = [*responses, *(each for found in gauges.values() for each in found)]
-        if not seen:
+        series = [*responses, *(each for found in gauges.values() for each in found)]
+        if not series:
             return None
         return Serving(
             replicas=_newest(gauges["replicas"]),
@@ -150,11 +150,11 @@ class QuotaMetrics:
             rejected=round(_sum(each for each in responses if each.labels.get("response_code") == "429")),
             failed=round(_sum(each for each in responses if each.labels.get("response_code", "").startswith("5"))),
             duty_cycle=_newest(gauges["accelerator/duty_cycle"]),
-            until=_until(seen),
+            until=_until(series),
         )
 
     def allocated(self, metric: str, service: str) -> tuple[float, float] | None:
-        """How many of an allocated resource are used, and when that was; `None`: nothing tells."""
+        """Returns the usage of an allocated resource and its time; `None` if there is no data."""
         where = {"metric.labels.quota_metric": metric, "resource.labels.service": service, **self._here}
         found = self._read_sparse(f"{_SERVICE_RUNTIME}/allocation/usage", where)
         used = _newest(found)
@@ -195,7 +195,7 @@ class QuotaMetrics:
                 group_by=group_by,
                 period_seconds=period_seconds,
             )
-        except CloudNotFoundError:  # a metric that this project never wrote
+        except CloudNotFoundError:  # a metric without data in this project
             return []
         return [each for each in found if each.points]
 
@@ -224,7 +224,7 @@ def _sum(found: Iterable[Series]) -> float:
 
 
 def _peak(found: Iterable[Series]) -> float:
-    """The most in one minute, all series together."""
+    """Returns the largest sum of all series in one minute."""
     minutes: dict[float, float] = {}
     for series in found:
         for end, value in series.points:

@@ -1,4 +1,4 @@
-"""Cloud Monitoring: the points of a metric."""
+"""Cloud Monitoring: time series of a metric."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Series:
     """One time series.
 
     Attributes:
-        labels: Of the metric and of the resource, those that it was grouped by.
-        points: End in seconds of the Unix epoch, and value; the newest first.
+        labels: Labels of the metric and of the resource by which the series are grouped.
+        points: Pairs of end, in seconds of the Unix epoch, and value; the newest first.
     """
 
     labels: Mapping[str, str]
@@ -32,8 +32,8 @@ class MonitoringReader:
     """Reads metrics of one project.
 
     Args:
-        hook: Whose credentials and project.
-        rest: Left out, of its own.
+        hook: Hook with the credentials and the project.
+        rest: Client; made from `hook` if omitted.
     """
 
     def __init__(self, hook: GoogleHook, rest: GoogleRest | None = None) -> None:
@@ -52,20 +52,20 @@ class MonitoringReader:
         group_by: Sequence[str] = (),
         period_seconds: int = _PERIOD_SECONDS,
     ) -> list[Series]:
-        """Reads a metric.
+        """Reads the time series of a metric.
 
         Args:
-            metric: Its type.
+            metric: Type of the metric.
             where: Labels and their values, e.g. `{"resource.labels.location": "global"}`.
-            start: Seconds of the Unix epoch.
-            end: Likewise; later points may come yet.
-            aligner: Of `projects.timeSeries.list`.
-            reducer: Over the series of one group.
-            group_by: Labels; those of all others are added up.
-            period_seconds: Of one point.
+            start: Start of the window, in seconds of the Unix epoch.
+            end: End of the window, in seconds of the Unix epoch.
+            aligner: `perSeriesAligner` of `projects.timeSeries.list`.
+            reducer: `crossSeriesReducer`, over the series of one group.
+            group_by: Labels by which the series are grouped.
+            period_seconds: Period of one point.
 
         Raises:
-            CloudError: See `google_errors`.
+            CloudError: See `google_cloud.errors`.
         """
         wanted = [f'{label} = "{_quoted(value)}"' for label, value in {"metric.type": metric, **where}.items()]
         params: dict[str, Any] = {
@@ -107,7 +107,7 @@ def _quoted(value: str) -> str:
 def _value(value: Mapping[str, Any]) -> float:
     if "distributionValue" in value:
         return float(value["distributionValue"].get("mean", 0.0))
-    return float(next(iter(value.values())))  # int64 come as text
+    return float(next(iter(value.values())))  # int64 values are strings
 
 
 def _timestamp(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Waiting for room: one look at all locations, and what a job should do about it."""
+"""Polls the quota of all locations until it suffices for a job."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from functools import cache
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.result import PollResult
 from airflow_provider_llmbeam.polling.task_log import TaskLog
-from airflow_provider_llmbeam.probe.model_access import ModelAccess
 from airflow_provider_llmbeam.probe.prober import Probe, Prober
 from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.quota.hook import QuotaHook
@@ -23,28 +24,28 @@ from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 
 
 class Judge(Protocol):
-    """What waiting needs of `hooks.quota.QuotaHook`."""
+    """Methods of `quota.hook.QuotaHook` that the poller uses."""
 
     def health(self, location: str = "", probe: Probe | None = None) -> QuotaHealth:
         """Judges one location."""
 
 
-#: For one reply. A look at two locations, of 8 requests each, then ends before `sensors.look.GRACE_SECONDS` do.
+#: Timeout of one request: a poll of two locations, with 8 requests each, ends within `sensors.base.GRACE_SECONDS`.
 REPLY_SECONDS = 15.0
 
-#: Sends so many requests in a location, for so much money at most.
+#: Sends a number of requests in a location, for at most an amount in US dollars.
 Try = Callable[[str, int, float], Probe]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaAnswer:
-    """What was seen of all locations, and the one to take.
+    """Quota health of all locations, and the one to choose.
 
     Attributes:
         may_start: Whether a job should start now.
-        health: Of the location to take.
-        fit: How the job and its window match there.
-        others: Of the other locations.
+        health: Health of the chosen location.
+        fit: How well the job fits into its window there.
+        others: Health of the other locations.
     """
 
     may_start: bool
@@ -54,37 +55,35 @@ class QuotaAnswer:
 
     @property
     def sentence(self) -> str:
-        """What a person should read."""
+        """Verdict, evidence and duration, for people."""
         return f"{self.health.sentence} {self._finish()}".rstrip()
 
     def _finish(self) -> str:
         seconds, ratio = self.fit.seconds, self.fit.ratio
         if seconds is None or not math.isfinite(seconds):
             return ""
-        words = f"The job would take {_hours(seconds)} at the rate that is free"
+        sentence = f"The job would take {_hours(seconds)} at the rate that is free"
         return (
-            f"{words}, and its window holds {ratio:.0%} of it." if ratio is not None and ratio < 1 else f"{words}."
+            f"{sentence}, and its window holds {ratio:.0%} of it."
+            if ratio is not None and ratio < 1
+            else f"{sentence}."
         )
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaResult:
-    """There is room.
+class QuotaResult(PollResult):
+    """The quota suffices for the job.
 
     Attributes:
-        result: What becomes the XCom.
+        result: Return value of the sensor, for XCom.
     """
 
     result: dict[str, Any]
 
-    def to_event(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return self.result
-
 
 @dataclass(frozen=True, slots=True)
 class QuotaCheck:
-    """A question, complete, and who answers it."""
+    """A complete question, the judge, and the function that sends probe requests."""
 
     question: QuotaQuestion
     judge: Judge
@@ -92,11 +91,11 @@ class QuotaCheck:
 
 
 class QuotaPoller:
-    """Looks at all locations of a question. Blocks, in the thread that it is called from.
+    """Polls the quota of all locations of a question. Blocks the calling thread.
 
     Args:
-        connect: Completes the question, at the first look: that reads Airflow's connections.
-        log: Receives a sentence for each location that is not taken.
+        connect: Completes the question at the first poll, when the Airflow connections are read.
+        log: Receives a sentence for each location that is not chosen.
         now: Seconds of the Unix epoch.
     """
 
@@ -109,23 +108,23 @@ class QuotaPoller:
         self._asked: QuotaCheck | None = None
         self._probe_usd = 0.0
 
-    def look(self) -> Wait | QuotaResult:
-        """Looks once.
+    def poll(self) -> Wait | QuotaResult:
+        """Polls once.
 
         Raises:
-            JobSpecError: Every location refuses every request, for a reason that waiting does not mend.
+            JobSpecError: Every location refuses every request, and waiting will not resolve this.
             LLMBeamError: There are no credentials, or no project.
         """
         asked, self._asked = self._asked or self._connect(), None
         answer = self._answer(asked)
         if answer.health.verdict != "unknown":
-            self._asked = asked  # else the connections are read again: a key may have been changed meanwhile
+            self._asked = asked  # otherwise the connections are read again: a key may have been changed meanwhile
         if not answer.may_start:
             return Wait(0.0, answer.sentence)
         return QuotaResult(self._result(asked.question, answer))
 
     def _answer(self, asked: QuotaCheck) -> QuotaAnswer:
-        """Reads the evidence of all locations."""
+        """Judges all locations, and chooses one."""
         question = asked.question
         found = {place: self._health(asked, place) for place in question.places}
         healths = [each for each in found.values() if isinstance(each, QuotaHealth)]
@@ -143,7 +142,7 @@ class QuotaPoller:
         )
 
     def _health(self, asked: QuotaCheck, place: str) -> QuotaHealth | str:
-        """Judges a location; or says why its model refuses every request, which waiting does not mend."""
+        """Judges a location; returns a message if its model refuses every request for good."""
         question = asked.question
         if question.model is None or not question.probe_requests or not question.max_probe_usd:
             return asked.judge.health(place)
@@ -152,7 +151,7 @@ class QuotaPoller:
         if (refusal := probe.refusal) is not None and refusal.is_final and not probe.answered:
             where = f" in {place!r}" if place else ""
             name = question.model.name
-            return f"{name}{where} refuses every request, and waiting mends nothing: {refusal.words}"
+            return f"{name}{where} refuses every request, and waiting will not resolve this: {refusal.message}"
         return asked.judge.health(place, probe)
 
     def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
@@ -183,14 +182,14 @@ def quota_poller(
     impersonation_chain: str | Sequence[str] | None,
     log: TaskLog,
 ) -> QuotaPoller:
-    """Makes what looks, by the connections of a task.
+    """Returns a poller that uses the connections of a task.
 
     Args:
         question: A `spec.QuotaQuestion` as plain data.
         llmbeam_conn_id: Connection with key, base URL, project and location.
-        gcp_conn_id: Connection whose credentials read metrics and quotas, and ask where it is Google Cloud.
+        gcp_conn_id: Connection with the credentials for metrics, quotas, and models of Google Cloud.
         impersonation_chain: Service account to act as, or several, each acting as the next.
-        log: Receives lines.
+        log: Receives a sentence for each location that is not chosen.
     """
 
     def connect() -> QuotaCheck:
@@ -210,12 +209,12 @@ def quota_poller(
         def prober(place: str) -> Prober:
             model = asked.model_at(place)
             assert model is not None
-            access = ModelAccess(
+            authenticate = ModelAuthentication(
                 model, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
             )
             return Prober(
                 model,
-                access=access,
+                authenticate=authenticate,
                 embeds=asked.asks_for_vectors,
                 price=asked.limits.price,
                 reply_seconds=REPLY_SECONDS,

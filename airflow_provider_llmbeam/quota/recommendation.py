@@ -1,4 +1,4 @@
-"""Whether a job would finish in its window, where, and at which rate. Pure."""
+"""Recommendation: whether a job would finish in its window, where, and at which rate. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ORDER: tuple[Verdict, ...] = ("healthy", "degraded", "unknown", "exhausted")
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a job and its window match.
+    """How well a job fits into its window.
 
     Attributes:
-        seconds: That the job would take; `None` where no rate, or no demand, is known.
-        ratio: Share of the job that the window holds, at most 1; `None` likewise.
+        seconds: Duration of the job; `None` if no rate or no demand is known.
+        ratio: Share of the job that fits into the window, 0 to 1; `None` if not known.
     """
 
     seconds: float | None = None
@@ -30,7 +30,7 @@ class Fit:
 
 
 def rates(question: QuotaQuestion, health: QuotaHealth) -> dict[Unit, float]:
-    """What the job may send per minute: what is free, and no more than its own limits and its share of them."""
+    """Returns the rates per minute that are free, bounded by the job's own limits and its share of them."""
     limits = question.limits
     found: dict[Unit, float] = dict(health.rates)
     own: tuple[tuple[Unit, float | None], ...] = (
@@ -44,7 +44,7 @@ def rates(question: QuotaQuestion, health: QuotaHealth) -> dict[Unit, float]:
 
 
 def fit(question: QuotaQuestion, health: QuotaHealth) -> Fit:
-    """Works out how long the job takes at the rates that it may have."""
+    """Returns how long the job takes at the free rates, and how much of it fits into the window."""
     known, demand = rates(question, health), question.demand
     if demand is None or not known:
         return Fit()
@@ -58,7 +58,7 @@ def fit(question: QuotaQuestion, health: QuotaHealth) -> Fit:
 
 
 def may_start(question: QuotaQuestion, health: QuotaHealth) -> bool:
-    """Whether the job should start: there is room, and it is not known to be too little; or it asks nothing."""
+    """Whether the job should start: quota is free and not known to be insufficient, or the job has no rows."""
     if question.demand is not None and not question.demand.rows:
         return True
     if health.verdict in ("exhausted", "unknown"):
@@ -68,7 +68,7 @@ def may_start(question: QuotaQuestion, health: QuotaHealth) -> bool:
 
 
 def best(question: QuotaQuestion, healths: Iterable[QuotaHealth]) -> QuotaHealth:
-    """Picks the location to run in: where it may start, the best verdict, the soonest end, the first named."""
+    """Returns the best location by: whether the job may start, verdict, end of the job, order in `locations`."""
 
     def order(health: QuotaHealth) -> tuple[bool, int, float, float]:
         seconds = fit(question, health).seconds
@@ -80,9 +80,9 @@ def best(question: QuotaQuestion, healths: Iterable[QuotaHealth]) -> QuotaHealth
 
 
 def recommended_limits(question: QuotaQuestion, health: QuotaHealth) -> dict[str, Any]:
-    """What `RunInferenceOperator(limits=…)` should take: the rates that the job may have, and all else as it was.
+    """Returns `limits` for `RunInferenceOperator`: the free rates, and all other fields unchanged.
 
-    `share_ratio` is left out: it is in the rates already.
+    `share_ratio` is omitted because the rates already include it.
     """
     found = question.limits.model_dump(mode="json", exclude_unset=True, exclude={"share_ratio"})
     known = rates(question, health)
@@ -104,7 +104,7 @@ def _amounts(demand: Demand) -> dict[Unit, float]:
 
 
 def _both(demand: Demand | None, unit: Unit, rate: float) -> float:
-    """A rate of input or of output tokens as one of both together, which is what a job paces by."""
+    """Converts a rate of input or output tokens to total tokens, by which a job is paced."""
     part = _amounts(demand)[unit] if demand is not None else 0.0
     return rate * demand.tokens / part if demand is not None and part else rate
 

@@ -2,62 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
+from airflow_provider_llmbeam.polling.schedule import PollSchedule
+from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
-from airflow_provider_llmbeam.spec.model import model_problems
+from airflow_provider_llmbeam.spec.model import Model, model_problems
 from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
 
 class EndpointReadySensor(PollingSensor):
-    """Waits until a model that somebody else brought up answers, and soon enough.
+    """Waits until a model that is provisioned elsewhere answers within a latency limit.
 
-    Each look asks for one token, as a job would ask: with the same address, key or account. Where the model is
-    billed by tokens, a look costs about eleven of them. A service that scales to zero is started by the first
-    look, and kept up by the others.
+    Each poll requests one output token as a job would: with the same address, key or account. If the model is
+    billed by tokens, a poll costs about eleven tokens. The first poll starts a service that scales to zero, and
+    later polls keep it running.
 
     Args:
-        model: Which model, see `spec.GeminiModel`, `spec.OpenAIModel` and `spec.VertexEndpointModel`; also the
+        model: Model, see `spec.GeminiModel`, `spec.OpenAIModel` and `spec.VertexEndpointModel`; also the
             XCom of a model spec.
-        max_latency_seconds: Longest time for the whole answer; a slower one is not ready yet.
-        embeds: Asks for a vector.
+        max_latency_seconds: Longest time for the whole answer; a slower model is not ready yet.
+        embeds: Whether to ask for a vector.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
-        gcp_conn_id: Connection whose credentials ask where it is Google Cloud.
+        gcp_conn_id: Connection with the credentials for Google Cloud.
         impersonation_chain: Service account to act as, or several, each acting as the next.
-        deferrable: Whether the task leaves its worker slot while it waits; off, `mode` counts.
+        deferrable: Whether the task releases its worker slot while it waits; if not, `mode` applies.
 
     Templated:
         `model`, `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        `model` as it was given, also under a key of its own (`sensor.output["model"]`); `latency_seconds` of the
-        answer, how often it was `asked`, and `waited_seconds` since the first time.
+        `model` unchanged, also under its own key (`sensor.output["model"]`); `latency_seconds` of the answer,
+        the number of requests (`asked`), and `waited_seconds` since the first one.
 
     Raises:
-        JobSpecError: When the Dag is parsed, for what is wrong and literal.
-        AirflowFailException: A wrong key, a model that is not there, or another refusal that waiting does not
-            mend, `soft_fail` or not.
-        AirflowSensorTimeout: It did not answer in time within `timeout`; with `soft_fail` the task is skipped.
+        JobSpecError: A literal argument is wrong; raised when the Dag is parsed.
+        AirflowFailException: A wrong key, a model that does not exist, or another refusal that waiting will not
+            resolve, with or without `soft_fail`.
+        AirflowSensorTimeout: The model did not answer within `timeout`; with `soft_fail` the task is skipped.
     """
 
     template_fields: Sequence[str] = ("model", "llmbeam_conn_id", "gcp_conn_id", "impersonation_chain")
     template_fields_renderers = dict.fromkeys(template_fields[:1], "json")
     operator_extra_links = (EndpointLink(),)
     ui_color = "#e6f4ea"
-    left_running = "The sensor brought nothing up: what serves the model goes on, and is billed, as before."
+    left_running = "The sensor provisioned nothing: the model server keeps running, and is billed, as before."
 
     def __init__(
         self,
         *,
-        model: Any,
+        model: Model | Mapping[str, Any] | XComArg,
         max_latency_seconds: float = 30.0,
         embeds: bool = False,
         **kwargs: Any,
@@ -73,25 +74,25 @@ class EndpointReadySensor(PollingSensor):
         if problems := [problem for problem in model_problems(self.model) if not is_pending(problem.got)]:
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 
-    def trigger(self, patience: PollSchedule) -> EndpointReadyTrigger:
-        """Makes what asks, here and in the triggerer."""
+    def trigger(self, schedule: PollSchedule) -> EndpointReadyTrigger:
+        """Returns the trigger, which makes the poller for the worker and the triggerer."""
         return EndpointReadyTrigger(
             model=self.model,
-            patience=patience.to_dict(),
+            schedule=schedule.to_dict(),
             max_latency_seconds=self.max_latency_seconds,
             embeds=self.embeds,
             **self.connections,
         )
 
-    def conclude(self, end: SensorResult, context: Context) -> dict[str, Any]:
-        """Says how soon the model answered."""
-        assert end.event is not None
+    def conclude(self, result: SensorResult, context: Context) -> dict[str, Any]:
+        """Returns the model and the latency of its answer."""
+        assert result.event is not None
         if (url := endpoint_url(self.model)) is not None:
             context["ti"].xcom_push(key=EndpointLink().xcom_key, value=url)
         context["ti"].xcom_push(key="model", value=self.model)
         return {
             "model": self.model,
-            "latency_seconds": end.event["latency_seconds"],
-            "asked": end.looks,
-            "waited_seconds": end.waited_seconds,
+            "latency_seconds": result.event["latency_seconds"],
+            "asked": result.polls,
+            "waited_seconds": result.waited_seconds,
         }

@@ -1,4 +1,4 @@
-"""`QuotaHealthSensor`: wait until a job has room to finish."""
+"""`QuotaHealthSensor`: wait until the free quota suffices for a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
 from airflow_provider_llmbeam.operators.run_inference import job_name
-from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
+from airflow_provider_llmbeam.polling.schedule import PollSchedule
+from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
@@ -20,61 +21,64 @@ from airflow_provider_llmbeam.tasks.process import JobProcess
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
-#: XCom keys of their own, so that `sensor.output["limits"]` is an argument of the job.
+    from airflow_provider_llmbeam.spec.demand import Demand
+    from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
+    from airflow_provider_llmbeam.spec.limits import Limits
+    from airflow_provider_llmbeam.spec.model import Model
+
+#: Fields with an XCom key of their own, so that `sensor.output["limits"]` is an argument of the job.
 _KEYS = ("limits", "model", "endpoint", "location")
 
 
 class QuotaHealthSensor(PollingSensor):
-    """Waits until a job would finish in its window if it started now, and says at which rate.
+    """Waits until a job would finish in its window if it started now, and returns the rate for it.
 
-    What counts as evidence depends on what stands behind the model. A published or stated limit: how much of it
-    others use. Gemini's shared pool, which has no limit to look up: the share of recent requests that were
-    rejected, and a few small requests sent to try. Provisioned Throughput: its use, and what spills over. An
-    endpoint of one's own: replicas, failures, duty cycle. An endpoint that is to come: the quota for its
-    accelerators. Metrics show minutes late, and no metric is no good sign: without evidence the verdict is
-    `unknown`, and the sensor goes on waiting.
+    The evidence depends on what serves the model. Published or stated limit: usage by other jobs. Gemini's shared
+    pool, which has no published limit: share of recent requests that were rejected, and a few probe requests.
+    Provisioned Throughput: usage, and tokens that spill over. Endpoint of the project: replicas, failures, duty
+    cycle. Planned endpoint: quota for its accelerators. Metrics are minutes late, and missing metrics are not a
+    good sign: without evidence the verdict is `unknown`, and the sensor keeps waiting.
 
     Args:
-        model: Which model the job asks, see `spec.GeminiModel`, `spec.OpenAIModel`, `spec.VertexEndpointModel`; or
-        endpoint: Which endpoint is to be brought up, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
-        demand: What the job asks, see `spec.Demand`; also `estimate.output["demand"]` of an
-            `EstimateInferenceOperator`. Or a whole job, see `spec.JobSpec`: its source is read first, and its
-            answers count as long as its `generation` lets them be, since no model is asked. Left out, any room
-            will do.
-        job_task_id: Of a whole job as `demand`: the task that runs it, whose answers so far then count as given.
-        window: In which the job is to finish, from its start on: a `timedelta`, or seconds.
-        limits: Of the job, see `spec.Limits`. Rates in them count as the quota where none is published, and bound
-            what is recommended, as `share_ratio` does; the rest comes back in the XCom unchanged.
-        locations: To choose from, of a Gemini model on Vertex AI or an endpoint; left out, its own.
-        min_fit_ratio: Part of the job that its window must hold. Less than 1 starts a job that does not finish:
-            its answers are kept, and its next run goes on.
-        probe_requests: Small requests sent to try, per look and location; 0 sends none. Each costs about ten
-            tokens.
-        max_probe_usd: What they may cost together, while one process waits; per look in `mode="reschedule"`, where
-            nothing is remembered. A model without a list price or `limits.price` is not bounded by it; 0 sends
-            none.
-        embeds: Whether the job asks for vectors; left out, if the model's name says `embedding`.
+        model: Model of the job, see `spec.GeminiModel`, `spec.OpenAIModel`, `spec.VertexEndpointModel`; or
+        endpoint: Endpoint to be provisioned, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
+        demand: Rows and tokens of the job, see `spec.Demand`; also `estimate.output["demand"]` of an
+            `EstimateInferenceOperator`. Or a whole job, see `spec.JobSpec`: its source is read first, and each
+            answer counts with the longest length that `generation` allows, since no model is called. If omitted,
+            any free quota suffices.
+        job_task_id: ID of the task that runs the whole job given as `demand`; its existing answers are deducted.
+        window: Time in which the job must finish, from its start: a `timedelta`, or seconds.
+        limits: Limits of the job, see `spec.Limits`. Rates count as the quota if none is published, and bound the
+            recommended rates, as `share_ratio` does; other fields are returned in the XCom unchanged.
+        locations: Locations to choose from, for a Gemini model on Vertex AI or an endpoint; by default its own.
+        min_fit_ratio: Share of the job that must fit into its window. Less than 1 starts a job that does not
+            finish: its answers are kept, and its next run continues.
+        probe_requests: Number of probe requests per poll and location; 0 sends none. Each costs about ten tokens.
+        max_probe_usd: Limit of their total cost while one process waits, in US dollars; per poll in
+            `mode="reschedule"`, which keeps no state. It does not apply to a model without a list price or
+            `limits.price`; 0 sends none.
+        embeds: Whether the job asks for vectors; by default, if the model's name contains `embedding`.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
-        gcp_conn_id: Connection whose credentials read metrics and quotas (`roles/monitoring.viewer`,
-            `roles/cloudquotas.viewer`), and ask models of Google Cloud.
+        gcp_conn_id: Connection with the credentials for metrics and quotas (`roles/monitoring.viewer`,
+            `roles/cloudquotas.viewer`), and for models of Google Cloud.
         impersonation_chain: Service account to act as, or several, each acting as the next.
-        deferrable: Whether the task leaves its worker slot while it waits; off, `mode` counts.
+        deferrable: Whether the task releases its worker slot while it waits; if not, `mode` applies.
 
     Templated:
         `model`, `endpoint`, `demand`, `window`, `limits`, `locations`, `llmbeam_conn_id`, `gcp_conn_id`,
         `impersonation_chain`.
 
     XCom:
-        The verdict, its sentence and the evidence; `requests_per_minute` and `tokens_per_minute` that are free;
-        how long the job would take. Under keys of their own `limits`, `model` (or `endpoint`) and `location`:
+        Verdict, sentence and evidence; the free `requests_per_minute` and `tokens_per_minute`; the duration of
+        the job. Under their own keys `limits`, `model` (or `endpoint`) and `location`:
         `RunInferenceOperator(limits=sensor.output["limits"], model=sensor.output["model"])`.
 
     Raises:
-        JobSpecError: When the Dag is parsed, for what is wrong and literal.
-        AirflowFailException: A mistake that waiting does not mend, such as a wrong key; `soft_fail` or not.
-        AirflowSensorTimeout: There was no room within `timeout`; with `soft_fail` the task is skipped.
+        JobSpecError: A literal argument is wrong; raised when the Dag is parsed.
+        AirflowFailException: An error that waiting will not resolve, e.g. a wrong key; `soft_fail` or not.
+        AirflowSensorTimeout: The quota did not suffice within `timeout`; with `soft_fail` the task is skipped.
     """
 
     template_fields: Sequence[str] = (
@@ -96,12 +100,12 @@ class QuotaHealthSensor(PollingSensor):
     def __init__(
         self,
         *,
-        model: Any = None,
-        endpoint: Any = None,
-        demand: Any = None,
-        window: Any = None,
-        limits: Any = None,
-        locations: Any = (),
+        model: Model | Mapping[str, Any] | XComArg | None = None,
+        endpoint: VertexEndpoint | CloudRunEndpoint | Mapping[str, Any] | XComArg | None = None,
+        demand: Demand | Mapping[str, Any] | XComArg | None = None,
+        window: timedelta | float | str | XComArg | None = None,
+        limits: Limits | Mapping[str, Any] | XComArg | None = None,
+        locations: Sequence[str] | XComArg = (),
         min_fit_ratio: float = 1.0,
         probe_requests: int = 8,
         max_probe_usd: float = 0.05,
@@ -123,7 +127,7 @@ class QuotaHealthSensor(PollingSensor):
         self.job_task_id = job_task_id
         self._process: JobProcess | None = None
         self._prompt: Any = None
-        if is_job(self.demand):  # whose prompt is rendered for each row, and never by Airflow
+        if is_job(self.demand):  # its prompt is rendered for each row, never by Airflow
             self._prompt = self.demand.get("prompt")
             self.demand = {name: value for name, value in self.demand.items() if name != "prompt"}
         data = self._question()
@@ -134,7 +138,7 @@ class QuotaHealthSensor(PollingSensor):
             if self.reschedule and not self.deferrable:
                 raise JobSpecError(
                     f"Task {self.task_id!r}: `mode` 'reschedule' would read the whole source of `demand` at each "
-                    "look. Leave `deferrable` on, or give numbers: those of an EstimateInferenceOperator."
+                    "poll. Keep `deferrable=True`, or pass the numbers of an EstimateInferenceOperator."
                 )
             del data["demand"]
             unrendered = ("prompt.template", "prompt.system", "prompt.media")
@@ -144,7 +148,7 @@ class QuotaHealthSensor(PollingSensor):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 
     def execute(self, context: Context) -> Any:
-        """Waits until there is room."""
+        """Waits until the free quota suffices."""
         if (url := quota_url(self._question())) is not None:
             context["ti"].xcom_push(key=QuotaLink().xcom_key, value=url)
         if is_job(self.demand):
@@ -157,25 +161,26 @@ class QuotaHealthSensor(PollingSensor):
         if self._process is not None:
             self._process.stop()
 
-    def trigger(self, patience: PollSchedule) -> QuotaTrigger:
-        """Makes what looks, here and in the triggerer."""
+    def trigger(self, schedule: PollSchedule) -> QuotaTrigger:
+        """Returns the trigger, which makes the poller for the worker and the triggerer."""
         return QuotaTrigger(
             question=self._question(),
-            patience=patience.to_dict(),
+            schedule=schedule.to_dict(),
             **self.connections,
         )
 
-    def conclude(self, end: SensorResult, context: Context) -> dict[str, Any]:
-        """Hands the job its limits."""
-        assert end.event is not None
-        self.log.info("%s", end.event["sentence"])
+    def conclude(self, result: SensorResult, context: Context) -> dict[str, Any]:
+        """Returns the verdict with the limits for the job."""
+        assert result.event is not None
+        found = result.event["result"]
+        self.log.info("%s", found["sentence"])
         for key in _KEYS:
-            if key in end.event:
-                context["ti"].xcom_push(key=key, value=end.event[key])
-        return {**end.event, "looks": end.looks, "waited_seconds": end.waited_seconds}
+            if key in found:
+                context["ti"].xcom_push(key=key, value=found[key])
+        return {**found, "polls": result.polls, "waited_seconds": result.waited_seconds}
 
     def _demand(self, ti: Any) -> dict[str, Any]:
-        """What a whole job asks, in numbers."""
+        """Returns the demand of a whole job in numbers."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 
         data = self._job_data(job_name(ti, self.job_task_id))

@@ -1,4 +1,4 @@
-"""Looks at something until it is over, without a worker slot."""
+"""The trigger that polls without a worker slot."""
 
 from __future__ import annotations
 
@@ -8,85 +8,89 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_llmbeam.airflow_compat import CALLS_ON_KILL
-from airflow_provider_llmbeam.polling.poller import Poller, PollResult, Wait
+from airflow_provider_llmbeam.polling.poller import Poller, Wait
+from airflow_provider_llmbeam.polling.result import PollResult
+from airflow_provider_llmbeam.polling.schedule import FIRST_POLL_DELAY_SECONDS
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 
-WatchT = TypeVar("WatchT", bound=Poller[PollResult])
+PollerT = TypeVar("PollerT", bound=Poller[PollResult])
 
-#: Looks at once in one triggerer. A look waits for replies most of its time, up to 10 s where 8 requests are sent
-#: to try: 200 sensors that look once a minute need 33. The threads of `asyncio.to_thread` are 6 on two cores,
-#: and other triggers wait for them.
-_LOOKS_AT_ONCE = 64
+#: Concurrent polls in one triggerer. A poll mostly waits for replies, up to 10 s if it sends 8 probe requests:
+#: 200 sensors that poll once a minute need 33. The threads of `asyncio.to_thread` are 6 on two cores, and other
+#: triggers wait for them.
+_MAX_CONCURRENT_POLLS = 64
 
-#: Until Airflow has told the state of a task; a triggerer that stops may not get an answer any more.
+#: Timeout of the request for a task's state, in seconds; a stopping triggerer may receive no reply.
 _STATE_SECONDS = 10.0
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Those in which the triggers of this process look."""
-    return ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="llmbeam-look")
+    """Returns the threads in which the triggers of this process poll."""
+    return ThreadPoolExecutor(_MAX_CONCURRENT_POLLS, thread_name_prefix="llmbeam-poll")
 
 
-class PollingTrigger(BaseTrigger, Generic[WatchT]):
-    """Looks until waiting is over, and fires one event: `PollResult.to_event`.
+class PollingTrigger(BaseTrigger, Generic[PollerT]):
+    """Polls until there is a result, and fires one event: `PollResult.to_event`.
 
-    A trigger that another triggerer takes over goes on: what it must know is in its arguments, and wherever the
-    watch looks.
+    Another triggerer can take the trigger over: the state is in the arguments, and in the service that is polled.
 
     Args:
-        first_look_seconds: Before the first look.
-        jitter_seconds: At most so much longer, by chance: many tasks that were deferred at once, or that another
-            triggerer takes over at once, do not look at once.
+        delay_seconds: Delay of the first poll; at least `first_poll_delay_seconds`.
+        jitter_seconds: Longest random addition to that delay, so that many tasks that were deferred at once, or
+            taken over by another triggerer at once, do not poll at once.
     """
 
-    def __init__(self, first_look_seconds: float, jitter_seconds: float = 0.0) -> None:
+    #: Shortest delay of the first poll, in seconds.
+    first_poll_delay_seconds: ClassVar[float] = FIRST_POLL_DELAY_SECONDS
+
+    def __init__(self, delay_seconds: float = 0.0, jitter_seconds: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._first_look_seconds = first_look_seconds
+        self._delay_seconds = max(self.first_poll_delay_seconds, delay_seconds)
         self._jitter_seconds = jitter_seconds
-        self._watch: WatchT | None = None
+        self._poller: PollerT | None = None
 
     @abstractmethod
-    def watch(self, log: TaskLog) -> WatchT:
-        """Makes what looks; its lines go to `log`."""
+    def make_poller(self, log: TaskLog) -> PollerT:
+        """Returns a new poller that writes to `log`."""
 
     @property
-    def watched(self) -> WatchT:
-        """What looks; another one where the trigger did not run yet."""
-        return self._watch or self.watch(self.log)
+    def poller(self) -> PollerT:
+        """The poller; a new one if `run()` has not started."""
+        return self._poller or self.make_poller(self.log)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and yields one event."""
-        self._watch = watch = self.watch(self.log)
-        seconds = self._first_look_seconds + random.uniform(0.0, self._jitter_seconds)
+        """Polls, and yields one event."""
+        self._poller = poller = self.make_poller(self.log)
+        seconds = self._delay_seconds + random.uniform(0.0, self._jitter_seconds)
         # In a thread, with the blocking client that a worker uses too: one implementation, and reading the Airflow
-        # connection blocks anyhow. The thread gets the context, so its lines reach the task's log. asgiref tells
-        # it of this event loop, the only one in which Airflow 3.1 can read a connection.
-        look = sync_to_async(watch.look, thread_sensitive=False, executor=_threads())
+        # connection blocks anyhow. The thread gets the context, so its lines reach the task's log. asgiref passes
+        # on this event loop, the only one in which Airflow 3.1 can read a connection.
+        poll = sync_to_async(poller.poll, thread_sensitive=False, executor=_threads())
         try:
             while True:
                 await asyncio.sleep(seconds)
-                seen = await look()
-                if not isinstance(seen, Wait):
+                result = await poll()
+                if not isinstance(result, Wait):
                     break
-                seconds = seen.seconds
+                seconds = result.seconds
         except asyncio.CancelledError:
             if not CALLS_ON_KILL and not await self._is_awaited():
                 await self.on_kill()
             raise
-        yield TriggerEvent(seen.to_event())  # type: ignore[no-untyped-call]
+        yield TriggerEvent(result.to_event())  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Does nothing more when somebody marked or cleared the task. Below Airflow 3.3, `run` calls it."""
+        """Does nothing when the task is marked or cleared. Before Airflow 3.3, `run` calls this method."""
 
     async def cleanup(self) -> None:
-        """Does nothing: this runs whenever a triggerer stops, and what is waited for must outlive that."""
+        """Does nothing: this runs whenever a triggerer stops, and what is polled must outlive that."""
 
     async def _is_awaited(self) -> bool:
         """Whether the task is still deferred: then the triggerer stops, or another one has taken the trigger over.
@@ -105,5 +109,5 @@ class PollingTrigger(BaseTrigger, Generic[WatchT]):
                 )
             return "deferred" in states.get(ti.run_id, {}).values()
         except Exception:
-            self.log.exception("The state of the task is not known, so what it waited for is left running.")
+            self.log.exception("The state of the task is unknown, so what it waited for is left running.")
             return True

@@ -178,5 +178,5 @@ def quick_polls(monkeypatch):
     from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
     from airflow_provider_llmbeam.triggers import dataflow
 
-    monkeypatch.setattr(dataflow, "FIRST_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(dataflow.DataflowJobTrigger, "first_poll_delay_seconds", 0.5)
     monkeypatch.setattr(dataflow, "JobStateMachine", lambda interval, budget_usd: JobStateMachine(0.5, budget_usd))

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.polling.poller import wait
+from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.sandbox import Latency, Sandbox
 from tests.waiting import until
 
@@ -88,7 +88,7 @@ def test_a_worker_that_spends_too_much_ends_the_job_itself(ask, sandbox, monkeyp
     def sleep(_):
         until(lambda: all(job["currentState"] in ended for job in sandbox.dataflow.jobs), timeout_seconds=200)
 
-    monkeypatch.setattr(wait, "__defaults__", (sleep,))
+    monkeypatch.setattr(poll_until_result, "__defaults__", (sleep,))
     task, state, errors = ask(budget_usd, deferrable=False)
     (error,) = errors
     assert state == "failed"

@@ -19,7 +19,7 @@ NOW = 1_700_000_000.0
 def probe(answered=0, rejected=0, failed=0, seconds=0.4, **last):
     outcomes = ["answered"] * answered + ["rejected"] * rejected + ["failed"] * failed
     replies = [
-        ProbeReply(outcome=outcome, seconds=seconds, words="" if outcome == "answered" else "HTTP 429: full")
+        ProbeReply(outcome=outcome, seconds=seconds, message="" if outcome == "answered" else "HTTP 429: full")
         for outcome in outcomes
     ]
     return Probe(replies=tuple(replies), cost_usd=0.0, at=NOW)
@@ -33,24 +33,24 @@ def shared(**known):
     return judge(Evidence(situation="shared_pool", what="gemini-2.5-flash in 'global'", **known), NOW)
 
 
-def test_nothing_known_is_unknown_and_never_healthy():
+def test_no_evidence_is_unknown_and_never_healthy():
     found = shared()
     assert (found.verdict, found.rates, found.age_seconds) == ("unknown", {}, None)
-    assert "says nothing" in found.sentence
+    assert "no evidence" in found.sentence
 
 
-def test_a_few_answered_requests_outweigh_what_a_shared_pool_did_minutes_ago():
+def test_answered_probe_requests_outweigh_rejections_of_a_shared_pool_minutes_ago():
     assert shared(traffic=traffic(rejected=900)).verdict == "exhausted"
     found = shared(traffic=traffic(rejected=900, peak_requests_per_minute=50.0), probe=probe(answered=8))
     assert (found.verdict, found.rates) == ("degraded", {"requests": 50.0})
 
 
-def test_a_pool_that_let_nothing_through_says_nothing_of_now():
+def test_a_pool_that_admitted_nothing_has_no_known_present_rate():
     found = shared(traffic=traffic(rejected=1000), probe=probe(answered=8))
     assert (found.verdict, found.rates) == ("degraded", {})
 
 
-def test_a_few_answered_requests_do_not_outweigh_a_limit_that_is_used_up():
+def test_answered_probe_requests_do_not_outweigh_a_used_up_limit():
     full = Allowance(name="requests", unit="requests", limit=600, used=600, until=NOW - 200)
     evidence = Evidence(
         situation="published_quota", what="m", allowances=(full,), probe=probe(answered=8), traffic=traffic()
@@ -60,11 +60,11 @@ def test_a_few_answered_requests_do_not_outweigh_a_limit_that_is_used_up():
     assert found.headroom == {"requests": 0.0}
 
 
-def test_a_rejected_request_of_our_own_outweighs_healthy_metrics():
+def test_a_rejected_probe_request_outweighs_healthy_metrics():
     assert shared(traffic=traffic(), probe=probe(rejected=3)).verdict == "exhausted"
 
 
-def test_the_rate_that_is_free_leaves_the_neighbours_what_they_use():
+def test_the_free_rate_excludes_the_usage_of_other_jobs():
     of = Allowance(name="limits", unit="requests", limit=600, used=240, until=NOW - 200)
     found = shared(traffic=traffic(peak_requests_per_minute=240.0), allowances=(of,), probe=probe(answered=8))
     assert found.rates["requests"] == pytest.approx(MARGIN * 360)
@@ -90,7 +90,7 @@ def test_the_words_name_the_age_and_the_sample():
     assert "Of 1,000 requests until 4 min ago 5.0% were rejected." in shared(traffic=traffic(rejected=50)).sentence
 
 
-def test_it_survives_json():
+def test_health_round_trips_through_json():
     found = shared(traffic=traffic(rejected=50), probe=probe(answered=7, rejected=1))
     assert QuotaHealth.from_dict(found.to_dict()) == found
 
@@ -119,7 +119,7 @@ def test_no_rate_is_recommended_beyond_what_is_free(limit, used, exceeded):
 @pytest.mark.parametrize(
     ("answered", "rejected", "failed"), [each for each in itertools.product((0, 4), repeat=3) if any(each)]
 )
-def test_a_probe_is_healthy_only_where_all_were_answered(answered, rejected, failed):
+def test_a_probe_is_healthy_only_if_all_requests_were_answered(answered, rejected, failed):
     verdict = shared(probe=probe(answered, rejected, failed)).verdict
     assert (verdict == "healthy") == (not rejected and not failed)
     assert (verdict == "unknown") == (not answered and not rejected)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
-from airflow_provider_llmbeam.probe.model_access import ModelAccess
+from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.quota.hook import QuotaHook, unit_of
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ManualClock, Proxy, Quota, Sandbox
@@ -85,8 +85,8 @@ LIMITED = {"quota": Quota(requests_per_minute=600)}
 REJECTED = Fault(kind="rate-limit")
 
 SITUATIONS = [
-    Situation("pool: no metrics, nothing tried", POOLED, "unknown", ("shows no request", "says nothing")),
-    Situation("pool: no metrics, all that was tried answered", POOLED, "healthy", ("8 were answered",), probes=8),
+    Situation("pool: no metrics, no probe", POOLED, "unknown", ("shows no request", "no evidence")),
+    Situation("pool: no metrics, all probe requests answered", POOLED, "healthy", ("8 were answered",), probes=8),
     Situation("pool: nobody rejected", POOLED, "healthy", ("Of 600 requests", "0.0% were rejected"), traffic()),
     Situation(
         "pool: one in twenty rejected",
@@ -116,26 +116,26 @@ SITUATIONS = [
         "pool: metrics with a gap where now is",
         POOLED,
         "unknown",
-        ("says nothing",),
+        ("no evidence",),
         both(traffic(), hidden("model_invocation")),
     ),
     Situation(
-        "pool: too few to judge by",
+        "pool: too few to judge",
         POOLED,
         "unknown",
-        ("too few to judge by",),
+        ("too few to judge",),
         traffic(minutes=8, requests_per_minute=1),
     ),
     Situation(
-        "pool: healthy metrics, all that was tried rejected",
+        "pool: healthy metrics, all probe requests rejected",
         POOLED,
         "exhausted",
-        ("0.0% were rejected", "try, 0 were answered, 3 rejected"),
+        ("0.0% were rejected", "requests, 0 were answered, 3 rejected"),
         both(traffic(), faults("gemini.generateContent", *[REJECTED] * 3)),
         probes=8,
     ),
     Situation(
-        "pool: exhausted metrics, all that was tried answered",
+        "pool: exhausted metrics, all probe requests answered",
         POOLED,
         "degraded",
         ("90.0% were rejected", "8 were answered"),
@@ -143,7 +143,7 @@ SITUATIONS = [
         probes=8,
     ),
     Situation(
-        "pool: half of what was tried rejected",
+        "pool: half of the probe requests rejected",
         POOLED,
         "degraded",
         ("4 were answered, 4 rejected",),
@@ -151,7 +151,7 @@ SITUATIONS = [
         probes=8,
     ),
     Situation(
-        "pool: all that was tried failed",
+        "pool: all probe requests failed",
         POOLED,
         "unknown",
         ("all failed", "HTTP 503"),
@@ -171,7 +171,7 @@ SITUATIONS = [
         ),
     ),
     Situation(
-        "pool: what was tried is answered slowly",
+        "pool: probe requests are answered slowly",
         POOLED,
         "degraded",
         ("2 were answered in 1.", "s each, which is slow"),
@@ -182,14 +182,14 @@ SITUATIONS = [
         sandbox={"latency": Latency(mean_seconds=1.2)},
     ),
     Situation(
-        "pool: metrics may not be read, nothing tried",
+        "pool: metrics may not be read, no probe",
         POOLED,
         "unknown",
         ("roles/monitoring.viewer",),
         always("monitoring.timeSeries.list", DENIED),
     ),
     Situation(
-        "pool: metrics may not be read, all that was tried answered",
+        "pool: metrics may not be read, all probe requests answered",
         POOLED,
         "healthy",
         ("roles/monitoring.viewer", "8 were answered"),
@@ -248,16 +248,16 @@ SITUATIONS = [
         "published limit: rejections with room left",
         FIXED,
         "degraded",
-        ("were rejected for it all the same: a burst",),
+        ("were rejected for it nevertheless: a burst",),
         traffic("gemini-embedding-001", "us-central1", requests_per_minute=240, rejected_per_minute=1),
         rate=0.95 * 360,
         sandbox=LIMITED,
     ),
     Situation(
-        "published limit: use is not shown, nothing tried",
+        "published limit: use is not shown, no probe",
         FIXED,
         "unknown",
-        ("how many are used is not known",),
+        ("its usage is not known",),
         lambda sandbox: sandbox.monitoring.publish_quota("gemini-embedding-001"),
         rate=600,
         sandbox=LIMITED,
@@ -274,7 +274,7 @@ SITUATIONS = [
         rate=0.95 * 360,
         sandbox=LIMITED,
     ),
-    Situation("own endpoint: nothing shown", ENDPOINT, "unknown", ("shows nothing of the endpoint",)),
+    Situation("own endpoint: nothing shown", ENDPOINT, "unknown", ("shows no data of the endpoint",)),
     Situation(
         "own endpoint: failing",
         ENDPOINT,
@@ -288,7 +288,7 @@ SITUATIONS = [
         "accelerators: two free of four, two asked for",
         GPU,
         "healthy",
-        ("'custom_model_serving_nvidia_l4_gpus' allows 4", "2 asked for", "another matter"),
+        ("'custom_model_serving_nvidia_l4_gpus' allows 4", "2 asked for", "does not guarantee"),
         sandbox={"gpu_quota": {"us-central1": {"NVIDIA_L4": 4}}},
     ),
     Situation(
@@ -303,7 +303,7 @@ SITUATIONS = [
         "accelerators: limit too small",
         GPU,
         "exhausted",
-        ("allows 1, and 2 are asked for", "waiting changes nothing"),
+        ("allows 1, and 2 are asked for", "waiting will not resolve this"),
         sandbox={"gpu_quota": {"us-central1": {"NVIDIA_L4": 1}}},
     ),
     Situation(
@@ -317,7 +317,7 @@ SITUATIONS = [
         "Developer API: the day is over",
         DEVELOPER,
         "exhausted",
-        ("quota of the day is used up",),
+        ("daily quota is used up",),
         probes=8,
         sandbox={"quota": Quota(requests_per_day=1)},
     ),
@@ -395,7 +395,7 @@ def look(situation, clock):
     location = getattr(model, "location", "") if situation.target.get("project") else ""
     if isinstance(model, VertexEndpointModel):
         location = model.endpoint.split("/")[3]
-    prober = Prober(model, access=ModelAccess(model), now=clock, sleep=lambda seconds: None)
+    prober = Prober(model, authenticate=ModelAuthentication(model), now=clock, sleep=lambda seconds: None)
     probe = prober.probe(situation.probes) if situation.probes else None
     return QuotaHook(model, limits=Limits.parse(situation.limits), now=clock).health(location, probe)
 

@@ -20,7 +20,7 @@ from airflow.sdk.bases.sensor import AirflowRescheduleException
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.schedule import SensorResult
+from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.probe.readiness import ReadinessResult, judged, named
 from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Sandbox
@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.sensors.base import GRACE_SECONDS
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.spec import GeminiModel
 from airflow_provider_llmbeam.spec.model import parse_model
-from airflow_provider_llmbeam.triggers import sensor as patient
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
 GENERATE = "gemini.generateContent"
@@ -91,11 +91,11 @@ def test_a_model_that_does_not_answer_yet_frees_the_worker_slot(sandbox, sensor)
     made = sensor(timeout=3600, poke_interval=30, exponential_backoff=True, max_wait=300)
     with pytest.raises(TaskDeferred) as deferred:
         executed(made)
-    trigger, asked = deferred.value.trigger, deferred.value.trigger.patience
+    trigger, asked = deferred.value.trigger, deferred.value.trigger.schedule
     assert isinstance(trigger, EndpointReadyTrigger)
     assert deferred.value.timeout == timedelta(seconds=3600 + GRACE_SECONDS)
-    assert (asked["looks"], asked["timeout_seconds"], asked["is_exponential"]) == (1, 3600, True)
-    assert (asked["poke_interval_seconds"], asked["max_wait_seconds"]) == (30, 300)
+    assert (asked["polls"], asked["timeout_seconds"], asked["is_exponential"]) == (1, 3600, True)
+    assert (asked["poll_interval_seconds"], asked["max_wait_seconds"]) == (30, 300)
     assert os.environ["GOOGLE_API_KEY"] not in json.dumps(trigger.serialize())
 
 
@@ -107,7 +107,7 @@ def test_an_execution_timeout_holds_while_deferred(sandbox, sensor):
 
 
 def test_the_trigger_looks_on_and_the_task_goes_on_with_what_it_saw(sandbox, sensor, monkeypatch):
-    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.0)
     sandbox.faults.queue(GENERATE, BUSY, BUSY)
     made = sensor()
     with pytest.raises(TaskDeferred) as deferred:
@@ -128,47 +128,47 @@ def test_the_trigger_looks_on_and_the_task_goes_on_with_what_it_saw(sandbox, sen
 
 def test_a_trigger_looks_no_sooner_than_airflow_stands_and_no_later_than_the_time_is_over(sensor):
     made = sensor(poke_interval=60, timeout=3600)
-    assert made.trigger(made._patience(datetime.now(UTC).timestamp(), 3600.0))._first_look_seconds == 60.0
+    assert made.trigger(made._schedule(datetime.now(UTC).timestamp(), 3600.0))._delay_seconds == 60.0
     began = time.time()
-    late = made.trigger(made._patience(began, 30.0))
-    assert 30.0 - (time.time() - began) - ROUNDING_SECONDS <= late._first_look_seconds <= 30.0
-    over = made.trigger(made._patience(0.0, 30.0))
-    assert over._first_look_seconds == 10.0
+    late = made.trigger(made._schedule(began, 30.0))
+    assert 30.0 - (time.time() - began) - ROUNDING_SECONDS <= late._delay_seconds <= 30.0
+    over = made.trigger(made._schedule(0.0, 30.0))
+    assert over._delay_seconds == 10.0
 
 
 def test_a_trigger_keeps_several_accounts_to_act_as():
     trigger = EndpointReadyTrigger(
         model={"type": "echo"},
-        patience=EndpointReadySensor(task_id="t", model={"type": "echo"})._patience(1.0, 2.0).to_dict(),
+        schedule=EndpointReadySensor(task_id="t", model={"type": "echo"})._schedule(1.0, 2.0).to_dict(),
         impersonation_chain=("a@x.iam", "b@x.iam"),
     )
     assert trigger.serialize()[1]["impersonation_chain"] == ["a@x.iam", "b@x.iam"]
 
 
 def timed_out():
-    words = "Looked 5 times within 100 s (`timeout`). Model 'g' does not answer yet: HTTP 503: Loading."
-    return SensorResult(outcome="timed_out", message=words, looks=5, waited_seconds=100.0).to_event()
+    words = "Polled 5 times within 100 s (`timeout`). Model 'g' does not answer yet: HTTP 503: Loading."
+    return SensorResult(outcome="timed_out", message=words, polls=5, waited_seconds=100.0).to_event()
 
 
 def refused():
     return SensorResult(
-        outcome="refused", message="Wrong key.", looks=1, waited_seconds=0.0, error_type="EndpointRefusedError"
+        outcome="refused", message="Wrong key.", polls=1, waited_seconds=0.0, error_type="EndpointRefusedError"
     ).to_event()
 
 
-def test_a_time_that_is_over_fails_with_the_last_refusal_or_skips(sensor):
-    with pytest.raises(AirflowSensorTimeout, match=r"HTTP 503: Loading\. The sensor brought nothing up"):
+def test_a_timeout_fails_with_the_last_refusal_or_skips(sensor):
+    with pytest.raises(AirflowSensorTimeout, match=r"HTTP 503: Loading\. The sensor provisioned nothing"):
         sensor().execute_complete({"ti": Task()}, timed_out())
     for quiet in ("soft_fail", "never_fail"):
-        with pytest.raises(AirflowSkipException, match=rf"`{quiet}` has it: .*HTTP 503: Loading"):
+        with pytest.raises(AirflowSkipException, match=rf"`{quiet}=True`: .*HTTP 503: Loading"):
             sensor(**{quiet: True}).resume_execution("execute_complete", {"event": timed_out()}, {"ti": Task()})
 
 
-def test_a_refusal_that_waiting_does_not_mend_is_no_skip(sensor):
+def test_a_refusal_that_waiting_will_not_resolve_is_not_skipped(sensor):
     for soft_fail in (False, True):
-        with pytest.raises(AirflowFailException, match=r"Wrong key\. The sensor brought nothing up"):
+        with pytest.raises(AirflowFailException, match=r"Wrong key\. The sensor provisioned nothing"):
             sensor(soft_fail=soft_fail).resume_execution("execute_complete", {"event": refused()}, {"ti": Task()})
-    with pytest.raises(AirflowSkipException, match="`never_fail` has it: Wrong key"):
+    with pytest.raises(AirflowSkipException, match="`never_fail=True`: Wrong key"):
         sensor(never_fail=True).resume_execution("execute_complete", {"event": refused()}, {"ti": Task()})
 
 
@@ -200,15 +200,15 @@ def test_what_a_template_rendered_to_and_is_no_model_fails_at_once(sensor):
 def test_a_trigger_that_reports_nothing_is_a_time_that_is_over(sensor, reason):
     made = sensor(soft_fail=reason == "soft_fail", timeout=60)
     wanted = AirflowSkipException if made.soft_fail else AirflowSensorTimeout
-    with pytest.raises(wanted, match=r"reported nothing within 360 s .*whether a triggerer runs"):
+    with pytest.raises(wanted, match=r"reported nothing within 360 s .*that a triggerer is running"):
         made.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": Task()})
 
 
-def test_a_trigger_that_broke_is_an_error_and_no_skip(sensor):
+def test_a_failed_trigger_is_an_error_and_not_skipped(sensor):
     with pytest.raises(TaskDeferralError) as broken:
         sensor(soft_fail=True).resume_execution("__fail__", {"error": "Trigger failure"}, {"ti": Task()})
     assert not isinstance(broken.value, TaskDeferralTimeout)
-    with pytest.raises(AirflowSkipException, match="`never_fail`"):
+    with pytest.raises(AirflowSkipException, match="`never_fail=True`"):
         sensor(never_fail=True).resume_execution("__fail__", {"error": "Trigger failure"}, {"ti": Task()})
 
 
@@ -221,14 +221,14 @@ def test_poke_mode_waits_in_the_worker(sandbox, sensor):
 
 
 @pytest.mark.parametrize("soft_fail", [False, True])
-def test_poke_mode_says_what_it_waited_for_when_the_time_is_over(sandbox, sensor, soft_fail):
+def test_poke_mode_reports_the_last_reply_at_the_timeout(sandbox, sensor, soft_fail):
     sandbox.faults.every(GENERATE, 1, BUSY)
     wanted = AirflowSkipException if soft_fail else AirflowSensorTimeout
-    with pytest.raises(wanted, match=r"timed out.*HTTP 503: The model is overloaded.*brought nothing up"):
-        executed(sensor(deferrable=False, timeout=0.02, soft_fail=soft_fail))
+    with pytest.raises(wanted, match=r"timed out.*HTTP 503: The model is overloaded.*provisioned nothing"):
+        executed(sensor(deferrable=False, timeout=0, soft_fail=soft_fail))
 
 
-def test_reschedule_mode_counts_from_the_first_try(sandbox, sensor):
+def test_reschedule_mode_counts_from_the_first_poke(sandbox, sensor):
     sandbox.faults.queue(GENERATE, BUSY)
     made = sensor(**MODES["reschedule"], poke_interval=60)
     with pytest.raises(AirflowRescheduleException):
@@ -239,7 +239,7 @@ def test_reschedule_mode_counts_from_the_first_try(sandbox, sensor):
     assert 60 <= value["waited_seconds"] <= (datetime.now(UTC) - began).total_seconds() + ROUNDING_SECONDS
 
 
-def test_a_slow_answer_is_none_yet_and_its_time_is_told():
+def test_a_slow_answer_is_not_ready_yet_and_its_latency_is_reported():
     with Sandbox(latency=Latency(mean_seconds=0.3)) as slow:
         made = EndpointReadySensor(
             task_id="ready",
@@ -260,7 +260,7 @@ def test_the_page_of_the_endpoint_is_linked():
         task_id="ready", model={"type": "vertex_endpoint", "name": "g", "endpoint": endpoint}
     )
     task = Task()
-    end = SensorResult(outcome="met", looks=1, waited_seconds=0.0, event=ReadinessResult(0.5).to_event())
+    end = SensorResult(outcome="met", polls=1, waited_seconds=0.0, event=ReadinessResult(0.5).to_event())
     assert made.execute_complete({"ti": task}, end.to_event())["latency_seconds"] == 0.5
     assert "/endpoints/7?project=p" in task.pushed["llmbeam_endpoint_link"]
 
@@ -298,9 +298,9 @@ def test_a_reply_is_judged():
     assert read("answered", 2.0) == ReadinessResult(2.0)
     assert isinstance(read("answered", 2.1), Wait)
     assert read("rejected", retry_after_seconds=9.0).seconds == 9.0
-    assert read("failed", words="HTTP 503: x").words == "Model 'g' does not answer yet: HTTP 503: x."
+    assert read("failed", message="HTTP 503: x").message == "Model 'g' does not answer yet: HTTP 503: x."
     with pytest.raises(EndpointRefusedError, match="HTTP 401: Wrong"):
-        read("failed", words="HTTP 401: Wrong.", is_final=True)
+        read("failed", message="HTTP 401: Wrong.", is_final=True)
 
 
 def test_a_model_is_named_with_its_address():

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.sandbox import Fault, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
-from airflow_provider_llmbeam.triggers import sensor as patient
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 from tests.clouds import use_environment
 
@@ -67,7 +67,7 @@ def full(sandbox, location="global"):
 def test_a_pool_with_room_needs_no_wait_in_any_mode(google, sandbox, mode):
     task = Task()
     found = executed(sensor(limits={"budget_usd": 5}, **MODES[mode]), task)
-    assert (found["verdict"], found["location"], found["looks"]) == ("healthy", "global", 1)
+    assert (found["verdict"], found["location"], found["polls"]) == ("healthy", "global", 1)
     link = task.pushed.pop("llmbeam_quota_link")
     assert link.endswith("/iam-admin/quotas?project=llmbeam-sandbox&service=aiplatform.googleapis.com")
     assert task.pushed == {
@@ -95,7 +95,7 @@ def test_without_room_it_waits_in_the_triggerer(google, sandbox):
 
 
 def test_the_trigger_looks_on_until_there_is_room(google, sandbox, monkeypatch):
-    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.0)
     sandbox.faults.queue(GENERATE, *[Fault(kind="rate-limit")] * 6)
     made = sensor(limits={"requests_per_minute": 600})
     with pytest.raises(TaskDeferred) as deferred:
@@ -111,7 +111,7 @@ def test_the_trigger_looks_on_until_there_is_room(google, sandbox, monkeypatch):
     (event,) = asyncio.run(events())
     task = Task()
     found = made.execute_complete({"ti": task}, json.loads(json.dumps(event)))
-    assert (found["looks"], found["verdict"]) == (3, "healthy")
+    assert (found["polls"], found["verdict"]) == (3, "healthy")
     assert task.pushed["limits"] == {"requests_per_minute": 600.0}
 
 
@@ -167,7 +167,7 @@ def test_a_location_without_the_model_leaves_the_others(google, sandbox):
 
 @pytest.mark.parametrize("soft_fail", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_refusal_that_waiting_does_not_mend_fails_at_once(sandbox, monkeypatch, mode, soft_fail):
+def test_a_refusal_that_waiting_will_not_resolve_fails_at_once(sandbox, monkeypatch, mode, soft_fail):
     monkeypatch.setenv("GOOGLE_API_KEY", "invalid")
     model = {"type": "gemini", "base_url": sandbox.gemini_url}
     with pytest.raises(AirflowFailException, match=r"HTTP 400: API key not valid.* Nothing of the job was sent"):
@@ -179,7 +179,7 @@ def test_trying_costs_no_more_than_it_may(google, sandbox, monkeypatch):
     found = executed(sensor(max_probe_usd=0.000018))
     assert sandbox.stats()["methods"][GENERATE]["calls"] == 3
     assert found["probe_usd"] <= 0.000018
-    with pytest.raises(AirflowSensorTimeout, match="No request was sent to try: `max_probe_usd` is used up"):
+    with pytest.raises(AirflowSensorTimeout, match="No probe request was sent: `max_probe_usd` is used up"):
         executed(sensor(max_probe_usd=1e-9, timeout=0, deferrable=False))
     with pytest.raises(AirflowSensorTimeout, match="is unknown: Cloud Monitoring shows no request"):
         executed(sensor(max_probe_usd=0, timeout=0, deferrable=False))
@@ -256,8 +256,8 @@ def test_a_whole_job_says_its_demand_by_itself(google, sandbox, tmp_path):
     found = executed(made, Named())
     assert (found["expected_seconds"], found["fit_ratio"]) == (600.0, 1.0)
     assert made.demand["output_tokens_per_row"] == 10
-    assert sandbox.stats()["methods"][GENERATE]["calls"] == 8  # those sent to try
-    with pytest.raises(JobSpecError, match="would read the whole source of `demand` at each look"):
+    assert sandbox.stats()["methods"][GENERATE]["calls"] == 8  # the probe requests
+    with pytest.raises(JobSpecError, match="would read the whole source of `demand` at each poll"):
         sensor(demand=job, **MODES["reschedule"])
     with pytest.raises(JobSpecError, match=r"`prompt\.template`"):
         sensor(demand=job | {"prompt": {"template": "{{ row.id"}})

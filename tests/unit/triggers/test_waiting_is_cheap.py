@@ -13,7 +13,8 @@ import pytest
 from airflow.sdk.bases.hook import BaseHook
 from urllib3.connection import HTTPSConnection
 
-from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller
+from airflow_provider_llmbeam.polling.schedule import PollSchedule
+from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller
 from airflow_provider_llmbeam.triggers import base
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 from bench.exhausted_cloud import MODEL, exhausted_cloud
@@ -39,7 +40,7 @@ def cloud():
 @pytest.fixture(autouse=True)
 def few_threads(monkeypatch):
     """Fewer polls at once than sensors, so that what grows with the sensors shows."""
-    monkeypatch.setattr(base, "_LOOKS_AT_ONCE", POLLS_AT_ONCE)
+    monkeypatch.setattr(base, "_MAX_CONCURRENT_POLLS", POLLS_AT_ONCE)
     base._threads.cache_clear()
     yield
     base._threads().shutdown()
@@ -100,25 +101,25 @@ class Rounds:
 
 
 def waiting(probe_requests: int) -> QuotaTrigger:
-    patience = PollSchedule(started_at=time.time(), timeout_seconds=3600, looks=1)
-    return QuotaTrigger(question={**QUESTION, "probe_requests": probe_requests}, patience=patience.to_dict())
+    schedule = PollSchedule(started_at=time.time(), timeout_seconds=3600, polls=1)
+    return QuotaTrigger(question={**QUESTION, "probe_requests": probe_requests}, schedule=schedule.to_dict())
 
 
 def profiled(monkeypatch, number):
     """Counts the function calls in the second poll of some triggers; returns the list of these counts."""
-    found, unprofiled, polled = [], ScheduledPoller.look, []
+    found, unprofiled, polled = [], ScheduledPoller.poll, []
 
-    def profiled_look(watch):
-        if watch not in polled:
-            polled.append(watch)
-            return unprofiled(watch)
-        if polled.index(watch) >= number:
-            return unprofiled(watch)
-        seen, calls = function_calls(lambda: unprofiled(watch))
+    def profiled_poll(poller):
+        if poller not in polled:
+            polled.append(poller)
+            return unprofiled(poller)
+        if polled.index(poller) >= number:
+            return unprofiled(poller)
+        seen, calls = function_calls(lambda: unprofiled(poller))
         found.append(calls)
         return seen
 
-    monkeypatch.setattr(ScheduledPoller, "look", profiled_look)
+    monkeypatch.setattr(ScheduledPoller, "poll", profiled_poll)
     return found
 
 
