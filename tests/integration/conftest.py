@@ -5,18 +5,15 @@ import os
 import secrets
 import shutil
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 
 import psycopg
 import pytest
 from local_airflow import local_airflow
-from packaging.version import Version
 from psycopg import sql
 
 from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
 from tests.integration.cases import Cloud
-from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A policy of the shared Airflow, so that one of the Dags waits in the worker while its file stays as it is.
@@ -51,25 +48,7 @@ def dag_bags():
 
 
 @pytest.fixture
-def started_api(monkeypatch):
-    """Waits for the API that `dag.test` starts per task, which Airflow below 3.3 asks without waiting for it."""
-    from airflow.sdk.execution_time import supervisor
-
-    if Version(version("apache-airflow-core")) >= Version("3.3"):
-        return
-    make = supervisor.in_process_api_server
-
-    def started():
-        api = make()
-        assert api.transport  # begins the start, in a thread of its own
-        until(lambda: hasattr(api.app.state, "svcs_registry"), "the API of `dag.test` has started")
-        return api
-
-    monkeypatch.setattr(supervisor, "in_process_api_server", started)
-
-
-@pytest.fixture
-def run_dag(airflow_database, dag_bags, started_api):
+def run_dag(airflow_database, dag_bags):
     """Runs a Dag in this process, without a logical date; returns the run and the state of each task."""
 
     def run(dag, **kwargs):
