@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.sandbox.core.responses import (
     preempting,
     send,
     until_gone,
+    until_released,
 )
 from airflow_provider_llmbeam.sandbox.models.answers import (
     TOKENIZER,
@@ -144,6 +145,9 @@ class Backend:
         if fault is not None and fault.kind == "hang":
             self._record(arrival, dialect, call, http_status=None)
             await until_gone(request)
+            return web.Response(status=499)
+        if fault is not None and fault.until is not None and not await until_released(request, fault.until):
+            self._record(arrival, dialect, call, http_status=None)
             return web.Response(status=499)
         return await self._answer(request, dialect, call, arrival, fault)
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from airflow_provider_llmbeam.sandbox.core.hold import Hold
+
 Method = Literal[
     "gemini.generateContent",
     "gemini.streamGenerateContent",
@@ -118,6 +120,7 @@ FaultKind = Literal[
     "garbage",
     "garbage-json",
     "hang",
+    "hold",
     "truncated",
     "drop",
     "disconnect",
@@ -164,6 +167,8 @@ class Fault:
     Kinds that never reach the model, so nothing is billed: `error` (an error body of the service),
     `rate-limit` (429 with a delay), `garbage` and `garbage-json` (200 with an HTML page, declared
     as HTML or as JSON), `hang` (no answer until client or server closes).
+    One kind changes nothing but the time: `hold` (the call waits until `until` is released, and is then
+    answered as usual; a client that has closed the connection by then is not billed).
     Kinds that hit a computed answer, which *is* billed: `truncated` (JSON cut in the middle, a
     consistent `Content-Length`), `drop` (connection lost in the middle of the body), `disconnect`
     (connection lost before the first byte), `stream-error` (an error event after the first chunk;
@@ -171,8 +176,9 @@ class Fault:
     One kind ends the work itself: `abort` (half of an upload has arrived when the connection is lost, and
     no object is made; a BigQuery job fails half-way with `backendError`, and no table is changed).
     Kinds for what takes long: `operation-error` (the operation begins, and ends in an error), `slow` (it takes
-    `after_seconds` rather than what the sandbox was told), and where accelerators are asked for `stock-out` (the
-    operation ends because the location has none left) and `quota` (refused at once: the project has too few).
+    `after_seconds` rather than what the sandbox was told, or ends when `until` is released), and where
+    accelerators are asked for `stock-out` (the operation ends because the location has none left) and `quota`
+    (refused at once: the project has too few).
 
     Attributes:
         kind: One of `FAULT_KINDS`.
@@ -181,7 +187,8 @@ class Fault:
         message: Replaces the service's usual message.
         retry_delay_seconds: Only for `rate-limit`, >= 0; None says no delay, as Vertex AI does.
         after_seconds: When the operation ends, >= 0, by the sandbox's clock; only for `operation-error`,
-            `stock-out`, where None takes what the sandbox was told, and `slow`, which needs it.
+            `stock-out`, where None takes what the sandbox was told, and `slow`.
+        until: What a `hold` waits for, and a `slow` operation instead of `after_seconds`.
 
     Raises:
         ValueError: A value is outside these bounds.
@@ -192,6 +199,7 @@ class Fault:
     message: str = ""
     retry_delay_seconds: float | None = 1.0
     after_seconds: float | None = None
+    until: Hold | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in FAULT_KINDS:
@@ -200,11 +208,18 @@ class Fault:
             self._check_http_status(self.http_status)
         if self.retry_delay_seconds is not None and not self.retry_delay_seconds >= 0:
             raise ValueError(f"`retry_delay_seconds` must be >= 0 or None; got {self.retry_delay_seconds!r}.")
+        self._check_until()
         self._check_after_seconds()
 
+    def _check_until(self) -> None:
+        if self.until is not None and self.kind not in ("hold", "slow"):
+            raise ValueError(f"`until` belongs to the kinds hold, slow, not to {self.kind!r}.")
+        if self.kind == "hold" and self.until is None:
+            raise ValueError("A 'hold' needs `until`, which releases it; `Faults.hold` makes one.")
+        if self.kind == "slow" and (self.after_seconds is None) == (self.until is None):
+            raise ValueError("A 'slow' operation needs `after_seconds`, its duration, or `until`, and not both.")
+
     def _check_after_seconds(self) -> None:
-        if self.kind == "slow" and self.after_seconds is None:
-            raise ValueError("A 'slow' operation needs `after_seconds`: how long it takes.")
         if self.after_seconds is None:
             return
         if self.kind not in _TIMED_KINDS:
@@ -246,12 +261,16 @@ class _When:
     contains: str
     fault: Fault
     times: int | None
+    after: int = 0
 
     def count_call(self) -> None:
         pass
 
     def take(self, text: str) -> Fault | None:
         if self.times == 0 or self.contains not in text:
+            return None
+        if self.after:
+            self.after -= 1
             return None
         if self.times is not None:
             self.times -= 1
@@ -272,6 +291,7 @@ class Faults:
         self._lock = threading.Lock()
         self._queues: dict[Method, deque[Fault]] = {method: deque() for method in METHODS}
         self._rules: dict[Method, list[_Every | _When]] = {method: [] for method in METHODS}
+        self._holds: list[Hold] = []
 
     def queue(self, method: Method, *faults: Fault) -> None:
         """Put `faults` at the end of the queue of `method`; each call takes one.
@@ -323,6 +343,30 @@ class Faults:
         with self._lock:
             self._rules[method].append(_When(contains=contains, fault=fault, times=times))
 
+    def hold(self, method: Method, contains: str = "", after: int = 0) -> Hold:
+        """Keep calls of `method` waiting until the hold that this returns is released.
+
+        A call that begins a long-running operation (`OPERATION_METHODS`) is answered at once: its operation is
+        what waits. `reset`, `clear` and the end of the sandbox release all holds.
+
+        Args:
+            method: The method to hold.
+            contains: Only calls whose text contains this, see `when`; "" holds all of them.
+            after: How many of those calls are let through first, >= 0.
+
+        Raises:
+            ValueError: `method` is unknown, or `after` is negative.
+        """
+        check_method(method)
+        if after < 0:
+            raise ValueError(f"`after` must be >= 0; got {after!r}.")
+        hold = Hold()
+        fault = Fault(kind="slow" if method in OPERATION_METHODS else "hold", until=hold)
+        with self._lock:
+            self._rules[method].append(_When(contains=contains, fault=fault, times=None, after=after))
+            self._holds.append(hold)
+        return hold
+
     def take(self, method: Method, text: str) -> Fault | None:
         """Return the fault that this call of `method` meets, if any, and count it as seen."""
         with self._lock:
@@ -352,11 +396,14 @@ class Faults:
             raise AssertionError(f"Faults that no call has met: {', '.join(_describe(left.items()))}.")
 
     def clear(self) -> None:
-        """Forget all faults and rules."""
+        """Forget all faults and rules, and release all holds."""
         with self._lock:
             for method in METHODS:
                 self._queues[method].clear()
                 self._rules[method].clear()
+            holds, self._holds = self._holds, []
+        for hold in holds:
+            hold.release()
 
 
 def check_method(method: str) -> None:

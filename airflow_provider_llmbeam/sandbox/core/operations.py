@@ -96,8 +96,11 @@ class Operations:
             operation.failure = failure(fault.http_status or 500, fault.message or "Internal error encountered.")
         with self.timeline.lock:
             self._all[operation.name] = operation
-            ends_at = self.timeline.now() + (usual if told is None else told)
-            self.timeline.at(ends_at, lambda at: end(operation, at))
+            if fault is not None and fault.until is not None:
+                fault.until.on_release(lambda: self._end_now(operation))
+            else:
+                ends_at = self.timeline.now() + (usual if told is None else told)
+                self.timeline.at(ends_at, lambda at: end(operation, at))
         return operation
 
     def get(self, name: str) -> Operation:
@@ -130,6 +133,9 @@ class Operations:
         if not operation.is_done:
             operation.failure = dict(CANCELLED)
             self.timeline.at(self.timeline.now() + self.seconds, lambda at: end(operation, at))
+
+    def _end_now(self, operation: Operation) -> None:
+        self.timeline.at(self.timeline.now(), lambda at: end(operation, at))
 
     def clear(self) -> None:
         """Forget all of them."""

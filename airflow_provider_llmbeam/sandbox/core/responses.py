@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.faults import Fault, Method
+from airflow_provider_llmbeam.sandbox.core.hold import Hold
 from airflow_provider_llmbeam.sandbox.models.answers import Answer
 from airflow_provider_llmbeam.sandbox.models.quota import Rejection
 from airflow_provider_llmbeam.sandbox.models.schema import Schema
@@ -219,11 +220,26 @@ async def _send_part(request: web.Request, reply: Reply, size: int) -> web.Strea
     return response
 
 
+async def until_released(request: web.Request, hold: Hold) -> bool:
+    """Wait for a hold's release; returns whether the client still waits for its answer."""
+    hold.enter()
+    try:
+        while not hold.is_released and not _is_gone(request):  # noqa: ASYNC110 - released from other threads
+            await asyncio.sleep(_GONE_CHECK_SECONDS)
+    finally:
+        hold.leave()
+    return not _is_gone(request)
+
+
+def _is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
 async def until_gone(request: web.Request) -> None:
     """Return once the client has closed the connection; a closing server cancels the wait.
 
     aiohttp tells a running handler of neither, unless it is told to cancel every handler whose
     client has gone; the real services finish and bill those.
     """
-    while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110 - no such event
+    while not _is_gone(request):  # noqa: ASYNC110 - no such event
         await asyncio.sleep(_GONE_CHECK_SECONDS)

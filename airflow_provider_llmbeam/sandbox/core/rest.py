@@ -15,7 +15,14 @@ from aiohttp import web
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
 from airflow_provider_llmbeam.sandbox.core.faults import Fault, Method
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
-from airflow_provider_llmbeam.sandbox.core.responses import HTML_PAGE, Reply, json_reply, send, until_gone
+from airflow_provider_llmbeam.sandbox.core.responses import (
+    HTML_PAGE,
+    Reply,
+    json_reply,
+    send,
+    until_gone,
+    until_released,
+)
 
 NOT_IMPLEMENTED = "The sandbox does not emulate this: "
 TEXT_TYPE = "text/html; charset=UTF-8"
@@ -199,6 +206,10 @@ class Service:
         if fault is not None and fault.kind == "hang":
             self._backend.log.append(self._record(route, call, arrival.received_at, None), arrival.epoch)
             await until_gone(request)
+            return web.Response(status=499)
+        hold = fault.until if fault is not None and fault.kind == "hold" else None
+        if hold is not None and not await until_released(request, hold):
+            self._backend.log.append(self._record(route, call, arrival.received_at, None), arrival.epoch)
             return web.Response(status=499)
         reply = (
             await asyncio.to_thread(self.answer, route, call, fault)

@@ -155,6 +155,9 @@ class GrpcServer:
         if kind == "hang":
             while context.is_active() and not self._is_closing:
                 time.sleep(_CHECK_SECONDS)
+        if fault is not None and fault.until is not None:
+            while context.is_active() and not (self._is_closing or fault.until.is_released):
+                time.sleep(_CHECK_SECONDS)
         reply = self._service.answer(route, call, fault)
         self._service.log(route, call, reply)
         if kind in _LOST:

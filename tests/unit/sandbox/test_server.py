@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import httpx
@@ -26,9 +27,12 @@ def test_it_listens_on_loopback_only(sandbox: Sandbox) -> None:
     assert sandbox.openai_url == f"{sandbox.url}/v1"
 
 
-def test_it_stops_at_once_while_a_request_hangs() -> None:
+@pytest.mark.parametrize("kind", ["hang", "hold"])
+def test_it_stops_at_once_while_a_request_waits(kind: str) -> None:
     with Sandbox() as running:
-        running.faults.queue("gemini.generateContent", Fault(kind="hang"))
+        hold = running.faults.hold("gemini.generateContent")
+        if kind == "hang":
+            running.faults.queue("gemini.generateContent", Fault(kind="hang"))
         outcome: list[BaseException] = []
 
         def call() -> None:
@@ -39,12 +43,51 @@ def test_it_stops_at_once_while_a_request_hangs() -> None:
 
         caller = threading.Thread(target=call)
         caller.start()
-        while not len(running.requests):
+        while not (len(running.requests) or hold.waiting):
             time.sleep(0.005)
         began = time.monotonic()
     assert time.monotonic() - began < 1
     caller.join(timeout=2)
     assert [type(error) for error in outcome] == [httpx.RemoteProtocolError]
+
+
+def test_a_held_request_is_answered_and_billed_after_the_release() -> None:
+    with Sandbox() as running, ThreadPoolExecutor(1) as pool:
+        hold = running.faults.hold("gemini.generateContent")
+        answer = pool.submit(httpx.post, running.url + PATH, json=BODY, timeout=60)
+        while not hold.waiting:
+            time.sleep(0.005)
+        assert not answer.done()
+        assert running.requests.paid() == {}
+        hold.release()
+        assert answer.result().status_code == 200
+        assert running.requests.paid().total() == 1
+        assert hold.waiting == 0
+
+
+def test_a_held_request_whose_client_has_gone_is_not_billed() -> None:
+    with Sandbox() as running:
+        hold = running.faults.hold("gemini.generateContent")
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(running.url + PATH, json=BODY, timeout=0.1)
+        while hold.waiting:
+            time.sleep(0.005)
+        hold.release()
+        assert [record.http_status for record in running.requests] == [None]
+        assert running.requests.paid() == {}
+
+
+def test_a_held_storage_request_waits_before_its_work_is_done() -> None:
+    with Sandbox(buckets=("rows",)) as running, ThreadPoolExecutor(1) as pool:
+        hold = running.faults.hold("storage.objects.get", "report.json")
+        url = f"{running.url}/storage/v1/b/rows/o/report.json"
+        answer = pool.submit(httpx.get, url, timeout=60)
+        while not hold.waiting:
+            time.sleep(0.005)
+        upload = {"uploadType": "media", "name": "report.json"}
+        httpx.post(f"{running.url}/upload/storage/v1/b/rows/o", params=upload, content="{}").raise_for_status()
+        hold.release()
+        assert answer.result().status_code == 200
 
 
 def test_an_answer_whose_caller_has_gone_is_billed() -> None:

@@ -266,6 +266,17 @@ def test_operations_are_attached_to_again(client, clock) -> None:
         client.get_operation({"name": name})
 
 
+def test_a_held_operation_goes_on_until_the_release_whatever_the_clock_says(client, sandbox, clock) -> None:
+    hold = sandbox.faults.hold("run.services.create")
+    operation = begin(client)
+    clock.advance(3600)
+    assert not operation.done(retry=None)
+    assert hold.waiting == 1
+    hold.release()
+    assert done(clock, operation, seconds=0).terminal_condition.state == run_v2.Condition.State.CONDITION_SUCCEEDED
+    assert hold.waiting == 0
+
+
 def test_a_delete_may_be_refused_and_a_create_be_slow(client, sandbox, clock) -> None:
     sandbox.faults.queue("run.services.create", Fault(kind="slow", after_seconds=300))
     operation = begin(client)

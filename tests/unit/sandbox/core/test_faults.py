@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.sandbox.core.faults import (
     Faults,
     Method,
 )
+from airflow_provider_llmbeam.sandbox.core.hold import Hold
 
 GENERATE: Method = "gemini.generateContent"
 ERROR = Fault(kind="error")
@@ -158,3 +159,47 @@ def test_counts_start_at_one(add: str, arguments: tuple[object, ...]) -> None:
 def test_a_rule_needs_a_string_to_look_for() -> None:
     with pytest.raises(ValueError, match="`contains` must not be empty"):
         Faults().when(GENERATE, "", ERROR)
+
+
+def test_a_hold_lets_some_calls_through_and_holds_those_that_match() -> None:
+    faults = Faults()
+    hold = faults.hold(GENERATE, "case 1", after=2)
+    taken = [faults.take(GENERATE, text) for text in ("case 1", "case 2", "case 1", "case 1", "case 2")]
+    assert [fault and fault.until for fault in taken] == [None, None, None, hold, None]
+    assert faults.left() == {}
+
+
+def test_a_released_hold_stays_released_and_runs_its_callbacks_once() -> None:
+    hold, called = Faults().hold(GENERATE), []
+    hold.on_release(lambda: called.append("waited"))
+    assert (hold.waiting, called) == (1, [])
+    hold.release()
+    hold.release()
+    hold.on_release(lambda: called.append("at once"))
+    assert (hold.waiting, hold.is_released, called) == (0, True, ["waited", "at once"])
+
+
+def test_clear_releases_all_holds() -> None:
+    faults = Faults()
+    holds = [faults.hold(GENERATE), faults.hold("run.services.create")]
+    faults.clear()
+    assert [hold.is_released for hold in holds] == [True, True]
+    assert faults.take(GENERATE, "") is None
+
+
+def test_a_hold_of_a_method_that_begins_an_operation_holds_the_operation() -> None:
+    faults = Faults()
+    hold = faults.hold("vertex.endpoints.deployModel")
+    fault = faults.take("vertex.endpoints.deployModel", "")
+    assert fault == Fault(kind="slow", until=hold)
+
+
+def test_bad_holds_are_refused() -> None:
+    with pytest.raises(ValueError, match="`after` must be >= 0"):
+        Faults().hold(GENERATE, after=-1)
+    with pytest.raises(ValueError, match="A 'hold' needs `until`"):
+        Fault(kind="hold")
+    with pytest.raises(ValueError, match="`until` belongs to the kinds hold, slow"):
+        Fault(kind="error", until=Hold())
+    with pytest.raises(ValueError, match="and not both"):
+        Fault(kind="slow", after_seconds=1.0, until=Hold())
