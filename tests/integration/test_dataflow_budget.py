@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import Latency, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Sandbox
 
 WORKERS, MAX_IN_FLIGHT, LATENCY_SECONDS, ROWS = 4, 4, 2.0, 400
 #: A dollar for a token of a prompt, and nothing for an answer; a prompt of this length has three.
@@ -23,7 +23,9 @@ SEGMENT_SECONDS = 15.0
 @pytest.fixture
 def sandbox():
     latency = Latency(mean_seconds=LATENCY_SECONDS)
-    with Sandbox(buckets=("rows",), latency=latency, dataflow_workers=WORKERS) as running:
+    with Sandbox(
+        buckets=("rows",), models=ModelSettings(latency=latency), dataflow=DataflowSettings(workers=WORKERS)
+    ) as running:
         yield running
 
 

@@ -24,7 +24,15 @@ import pytest
 from local_airflow import local_airflow
 
 from airflow_provider_llmbeam.operators.run_inference import job_name
-from airflow_provider_llmbeam.sandbox import Fault, Latency, Proxy, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import (
+    DataflowSettings,
+    Fault,
+    Latency,
+    ModelSettings,
+    Proxy,
+    Sandbox,
+    prompt_sha256,
+)
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, identity
 
 DAGS = Path(__file__).parent / "dags"
@@ -550,7 +558,9 @@ def table(left: dict[str, Left | BaseException]) -> str:
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory, metadata_database):
     with (
-        Sandbox(buckets=("rows",), latency=LATENCY, dataflow_start_seconds=1) as sandbox,
+        Sandbox(
+            buckets=("rows",), models=ModelSettings(latency=LATENCY), dataflow=DataflowSettings(start_seconds=1)
+        ) as sandbox,
         Proxy(sandbox) as proxy,
     ):
         environment = {**proxy.environment(), **metadata_database, "AIRFLOW__CORE__PARALLELISM": "6"}

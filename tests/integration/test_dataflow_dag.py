@@ -11,7 +11,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from local_airflow import local_airflow
 
-from airflow_provider_llmbeam.sandbox import Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, Sandbox
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 DAG_ID = "reviews_on_dataflow"
@@ -24,7 +24,7 @@ WAITS = "def task_policy(task):\n    task.deferrable = False\n"
 
 @pytest.fixture
 def sandbox():
-    with Sandbox(buckets=("laptop", "deferred", "waiting"), dataflow_workers=2) as running:
+    with Sandbox(buckets=("laptop", "deferred", "waiting"), dataflow=DataflowSettings(workers=2)) as running:
         yield running
 
 

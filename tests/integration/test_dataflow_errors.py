@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import Fault, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, Fault, Sandbox
 
 #: Mostly under a second; the first one of a session imports Airflow and the clients, 17 s on a busy machine.
 SECONDS = 40.0
@@ -22,7 +22,7 @@ TEMPLATE_URI = "gs://rows/template.json"
 
 @pytest.fixture
 def sandbox():
-    with Sandbox(buckets=("rows",), projects=("llmbeam-sandbox",)) as running:
+    with Sandbox(buckets=("rows",), dataflow=DataflowSettings(projects=("llmbeam-sandbox",))) as running:
         yield running
 
 

@@ -27,7 +27,7 @@ import pytest
 from local_airflow import local_airflow
 
 from airflow_provider_llmbeam.operators.run_inference import job_name
-from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, Proxy, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.spec.endpoint.identity import EXPIRES_LABEL, endpoint_id, service_id
 from airflow_provider_llmbeam.spec.identity import identity
 
@@ -610,7 +610,7 @@ def table(left: dict[str, Left | BaseException]) -> str:
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory, metadata_database):
     with (
-        Sandbox(buckets=("rows",), endpoint_seconds=1, endpoint_warm_seconds=1) as sandbox,
+        Sandbox(buckets=("rows",), endpoints=EndpointSettings(operation_seconds=1, warm_seconds=1)) as sandbox,
         Proxy(sandbox) as proxy,
     ):
         environment = {**proxy.environment(), **metadata_database, "AIRFLOW__CORE__PARALLELISM": "12"}

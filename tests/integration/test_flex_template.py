@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from build_template import template
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import Latency, Sandbox
+from airflow_provider_llmbeam.sandbox import Latency, ModelSettings, Sandbox
 
 ROWS = 40
 TEMPLATE_URI = "gs://rows/llmbeam/template.json"
@@ -19,7 +19,7 @@ TEMPLATE_URI = "gs://rows/llmbeam/template.json"
 
 @pytest.fixture
 def sandbox():
-    with Sandbox(buckets=("rows",), latency=Latency(mean_seconds=2.0)) as running:
+    with Sandbox(buckets=("rows",), models=ModelSettings(latency=Latency(mean_seconds=2.0))) as running:
         yield running
 
 

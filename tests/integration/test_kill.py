@@ -17,7 +17,7 @@ import pytest
 from local_airflow import local_airflow
 
 from airflow_provider_llmbeam.pipeline.__main__ import run
-from airflow_provider_llmbeam.sandbox import Latency, Sandbox
+from airflow_provider_llmbeam.sandbox import Latency, ModelSettings, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 
 DAGS = Path(__file__).parent / "dags"
@@ -29,7 +29,7 @@ VARYING = ("origin", "attempts", "latency_seconds")
 
 @pytest.fixture
 def sandbox():
-    with Sandbox(latency=Latency(mean_seconds=0.4)) as running:
+    with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.4))) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from local_airflow import local_airflow
 
-from airflow_provider_llmbeam.sandbox import Latency, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import Latency, ModelSettings, Quota, Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 GEMINI = "gemini.generateContent"
@@ -21,7 +21,9 @@ ROWS = 100
 
 @pytest.fixture(scope="module")
 def slow_sandbox():
-    with Sandbox(quota=Quota(requests_per_minute=600), latency=Latency(mean_seconds=0.5)) as running:
+    with Sandbox(
+        models=ModelSettings(quota=Quota(requests_per_minute=600), latency=Latency(mean_seconds=0.5))
+    ) as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""How long the emulated model thinks before it answers."""
+"""The latency of the emulated models."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Latency:
     """Time to first byte, log-normal around its mean, plus time per output token.
 
     Attributes:
-        mean_seconds: Mean time to the first byte, >= 0.
-        sigma: Standard deviation of the underlying normal; 0 means always `mean_seconds`.
-        per_output_token_seconds: Added for each token of the answer, >= 0.
+        mean_seconds: Mean time to the first byte, in seconds, >= 0.
+        sigma: Standard deviation of the underlying normal distribution; 0 means always `mean_seconds`.
+        per_output_token_seconds: Time per token of the answer, in seconds, >= 0.
 
     Raises:
         ValueError: A value is negative or not finite.
@@ -31,12 +31,12 @@ class Latency:
                 raise ValueError(f"`{name}` must be a finite number >= 0; got {value!r}.")
 
     def first_byte_seconds(self, source: random.Random) -> float:
-        """Draw the time to the first byte; its mean over many draws is `mean_seconds`."""
+        """Returns a random time to the first byte, in seconds, with the mean `mean_seconds`."""
         if not self.mean_seconds or not self.sigma:
             return self.mean_seconds
         # The mean of a log-normal is exp(mu + sigma^2 / 2).
         return source.lognormvariate(math.log(self.mean_seconds) - self.sigma**2 / 2, self.sigma)
 
     def output_seconds(self, output_tokens: int) -> float:
-        """Return the time spent producing `output_tokens`."""
+        """Returns the time for `output_tokens`, in seconds."""
         return self.per_output_token_seconds * output_tokens

@@ -73,4 +73,4 @@ def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> 
     assert "`requests_per_minute` must be >= 1" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["--dataflow-workers", "0"])
-    assert "`dataflow_workers` must be >= 1" in capsys.readouterr().err
+    assert "`DataflowSettings.workers` must be >= 1" in capsys.readouterr().err

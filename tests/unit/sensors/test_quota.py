@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import Fault, Proxy, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ModelSettings, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
@@ -186,7 +186,10 @@ def test_reschedule_mode_leaves_the_slot(google, sandbox):
 
 
 def test_an_endpoint_goes_where_its_accelerators_are(monkeypatch):
-    with Sandbox(gpu_quota={"europe-west4": {"NVIDIA_L4": 4}}) as sandbox, Proxy(sandbox) as proxy:
+    with (
+        Sandbox(endpoints=EndpointSettings(gpu_quota={"europe-west4": {"NVIDIA_L4": 4}})) as sandbox,
+        Proxy(sandbox) as proxy,
+    ):
         for name, value in proxy.environment().items():
             monkeypatch.setenv(name, value)
         endpoint = VertexEndpoint(
@@ -205,7 +208,7 @@ def test_an_endpoint_goes_where_its_accelerators_are(monkeypatch):
 
 
 def test_a_known_quota_that_is_used_by_others_comes_back_as_the_rest_of_it(monkeypatch):
-    with Sandbox(quota=Quota(requests_per_minute=600)) as sandbox, Proxy(sandbox) as proxy:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=600))) as sandbox, Proxy(sandbox) as proxy:
         for name, value in proxy.environment().items():
             monkeypatch.setenv(name, value)
         sandbox.monitoring.add_traffic(

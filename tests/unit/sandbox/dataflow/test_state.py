@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, Proxy, Sandbox
 
 PIPELINES = Path(__file__).with_name("dataflow_pipelines.py")
 AUTHORIZED = {"Authorization": "Bearer t"}
@@ -99,7 +99,7 @@ class Cloud:
 
 
 def cloud(**options: Any) -> Iterator[Cloud]:
-    with Sandbox(buckets=("rows",), **options) as sandbox, Proxy(sandbox) as proxy:
+    with Sandbox(buckets=("rows",), dataflow=DataflowSettings(**options)) as sandbox, Proxy(sandbox) as proxy:
         served = Cloud(sandbox, proxy)
         with served.api, served.submitter:
             yield served
@@ -111,7 +111,7 @@ def cloud(**options: Any) -> Iterator[Cloud]:
 def four() -> Iterator[Cloud]:
     """At most four harnesses a job; a flex template starts the word count."""
     launcher = (sys.executable, str(PIPELINES), "words")
-    yield from cloud(dataflow_workers=4, flex_launcher=launcher)
+    yield from cloud(workers=4, flex_launcher=launcher)
 
 
 def outputs(folder: str) -> list[str]:
@@ -310,7 +310,7 @@ def test_a_staged_wheel_comes_first_and_a_source_distribution_is_refused(four: C
 
 def test_every_bundle_can_be_run_once_more_without_effect(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    for repeating in cloud(dataflow_bundle_repeats=1):
+    for repeating in cloud(bundle_repeats=1):
         told = repeating.submit("flaky", "repeated", f"--notes={notes}", "--failures=0", *outputs("repeated"))
         assert repeating.ended(told["id"]) == "DONE"
         assert len(notes.read_text().splitlines()) == 2

@@ -20,7 +20,7 @@ from google.cloud import aiplatform_v1 as v1
 from google.cloud import aiplatform_v1beta1 as beta
 from google.cloud import run_v2
 
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, Proxy, Sandbox
 
 PROJECT = "llmbeam-sandbox"
 LOCATION = "europe-west4"
@@ -101,7 +101,10 @@ def served(clock):
         "europe-west1": {"NVIDIA_H100_80GB": 8},
         "us-central1": {"NVIDIA_L4": 0},
     }
-    with Sandbox(clock=clock, endpoint_seconds=600, gpu_quota=quota) as sandbox, Proxy(sandbox) as proxy:
+    with (
+        Sandbox(clock=clock, endpoints=EndpointSettings(operation_seconds=600, gpu_quota=quota)) as sandbox,
+        Proxy(sandbox) as proxy,
+    ):
         yield sandbox, proxy
 
 
@@ -478,13 +481,13 @@ def test_a_reset_forgets_all(cloud, sandbox, clock) -> None:
         operation.result(timeout=5)
 
 
-@pytest.mark.parametrize("wrong", [{"endpoint_seconds": -1}, {"idle_seconds": -1}, {"cold_start_seconds": -1}])
+@pytest.mark.parametrize("wrong", [{"operation_seconds": -1}, {"idle_seconds": -1}, {"cold_start_seconds": -1}])
 def test_times_below_zero_are_refused(wrong) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Sandbox(**wrong)
+        EndpointSettings(**wrong)
 
 
 @pytest.mark.parametrize("quota", [{"us-central1": {"NVIDIA_X": 1}}, {"us-central1": {"NVIDIA_L4": -1}}])
 def test_a_quota_of_what_there_is_not_is_refused(quota) -> None:
     with pytest.raises(ValueError, match="gpu_quota"):
-        Sandbox(gpu_quota=quota)
+        Sandbox(endpoints=EndpointSettings(gpu_quota=quota))

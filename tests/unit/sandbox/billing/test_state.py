@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.sandbox import ManualClock
-from airflow_provider_llmbeam.sandbox.billing.bill import CLOUD_RUN, VERTEX, Bill, Rent
 from airflow_provider_llmbeam.sandbox.billing.gpus import GPUS, gpu_named, machine_fault
-from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
+from airflow_provider_llmbeam.sandbox.billing.state import CLOUD_RUN, VERTEX, Bill, Rent
+from airflow_provider_llmbeam.sandbox.core.clock import Timeline
 
 NAME = "projects/1/locations/us-central1/endpoints/e"
 
