@@ -48,7 +48,7 @@ class TableId:
         return f"{quoted(self.schema)}.{quoted(self.table)}"
 
     def reference(self) -> dict[str, str]:
-        """Return a `TableReference`."""
+        """Returns a `TableReference`."""
         return {"projectId": self.project, "datasetId": self.dataset, "tableId": self.table}
 
 

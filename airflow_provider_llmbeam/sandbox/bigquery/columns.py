@@ -54,18 +54,18 @@ _ARROW = {"STRING": "string", "BYTES": "binary", "INTEGER": "int64", "FLOAT": "f
 
 
 def type_of(field: Field) -> str:
-    """Return the type, by its older name: INTEGER, FLOAT, BOOLEAN, RECORD."""
+    """Returns the type, by its older name: INTEGER, FLOAT, BOOLEAN, RECORD."""
     name = str(field["type"]).upper()
     return _ALIASES.get(name, name)
 
 
 def is_repeated(field: Field) -> bool:
-    """Return whether the field holds a list."""
+    """Returns whether the field holds a list."""
     return str(field.get("mode", "")).upper() == "REPEATED"
 
 
 def quoted(name: str) -> str:
-    """Return a name as an identifier of SQL."""
+    """Returns a name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -275,7 +275,7 @@ def exported(value: Any, field: Field) -> Any:
 
 
 def bytes_sql(field: Field) -> str:
-    """Return the SQL that counts the logical bytes of one column in one row.
+    """Returns the SQL that counts the logical bytes of one column in one row.
 
     Source: docs.cloud.google.com/bigquery/pricing, "data size calculation"; nested columns by their JSON.
     """

@@ -200,7 +200,7 @@ class Tables:
         self._drop(self.dataset(table.project, table.dataset), table)
 
     def row_count(self, table: TableId) -> int:
-        """Return the number of rows."""
+        """Returns the number of rows."""
         if not self.get(table).columns:
             return 0
         return int(self._one(f"SELECT count(*) FROM {table.sql}"))
@@ -311,12 +311,12 @@ class Tables:
             self.run(f"DROP TABLE IF EXISTS {RESULT}")
 
     def shape(self, sql: str) -> list[dict[str, Any]]:
-        """Return the schema of a query without running it."""
+        """Returns the schema of a query without running it."""
         relation = self.connection.sql(sql)
         return [field_of(name, kind) for name, kind in zip(relation.columns, relation.types, strict=True)]
 
     def arrow(self, sql: str) -> Any:
-        """Return the result of a query as an Arrow table."""
+        """Returns the result of a query as an Arrow table."""
         return self.connection.sql(sql).to_arrow_table()
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
@@ -343,7 +343,7 @@ class Tables:
         self.run(f"CREATE OR REPLACE TABLE {table.sql} ({text})")
 
     def _widen(self, table: Table, fields: Sequence[Field], *, may_add: bool) -> list[Field]:
-        """Return the schema of a table after `fields` were written to it, adding columns if allowed."""
+        """Returns the schema of a table after `fields` were written to it, adding columns if allowed."""
         known = {one["name"]: one for one in table.columns}
         start = f"Provided Schema does not match Table {table.id}."
         for one in fields:

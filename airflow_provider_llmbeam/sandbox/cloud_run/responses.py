@@ -1,4 +1,4 @@
-"""Errors of the emulated Cloud Run, in its words."""
+"""Errors in the format of Cloud Run."""
 
 from __future__ import annotations
 

@@ -65,22 +65,22 @@ class Reply:
         return b"".join(self.chunks)
 
     def all_headers(self) -> dict[str, str]:
-        """Return the headers including `Content-Type`."""
+        """Returns the headers including `Content-Type`."""
         return {"Content-Type": self.content_type, **self.headers}
 
 
 def json_reply(value: object, *, http_status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
-    """Return `value` as a JSON reply."""
+    """Returns `value` as a JSON reply."""
     return Reply(http_status=http_status, chunks=(encoded(value),), headers=headers or {})
 
 
 def encoded(value: object) -> bytes:
-    """Return `value` as UTF-8 JSON, non-ASCII characters as they are."""
+    """Returns `value` as UTF-8 JSON, non-ASCII characters as they are."""
     return json.dumps(value, ensure_ascii=False).encode()
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in `body`.
+    """Returns the JSON object in `body`.
 
     Raises:
         ValueError: It is not JSON, or not an object.
@@ -92,7 +92,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def google_error(http_status: int, message: str = "", details: tuple[Mapping[str, Any], ...] = ()) -> Reply:
-    """Return an error reply; an empty message gives the service's usual one."""
+    """Returns an error reply; an empty message gives the service's usual one."""
     error: dict[str, Any] = {
         "code": http_status,
         "message": message or _GOOGLE_MESSAGE.get(http_status, f"HTTP {http_status}."),
@@ -104,7 +104,7 @@ def google_error(http_status: int, message: str = "", details: tuple[Mapping[str
 
 
 def error_info(reason: str, **metadata: str) -> dict[str, Any]:
-    """Return a `google.rpc.ErrorInfo` detail."""
+    """Returns a `google.rpc.ErrorInfo` detail."""
     return {
         "@type": f"{ERROR_TYPE}ErrorInfo",
         "reason": reason,

@@ -211,13 +211,13 @@ class Dataflow:
 
     def _update(self, call: RestCall) -> Reply:
         job, fields = self._job(call), _fields(call)
-        asked = _name("requestedState", fields.get("requestedState"))
+        requested = _name("requestedState", fields.get("requestedState"))
         with self._jobs.lock:
             if fields.get("labels"):
                 job.fields["labels"] = fields["labels"]
-            if asked:
-                self._request(job, asked)
-        if asked == CANCELLED and job.is_active:
+            if requested:
+                self._request(job, requested)
+        if requested == CANCELLED and job.is_active:
             self.runs.cancel(job)
         return json_reply(job.resource())
 

@@ -1,4 +1,4 @@
-"""Errors and messages of the emulated Dataflow, in its words."""
+"""Errors and messages in the format of Dataflow."""
 
 from __future__ import annotations
 

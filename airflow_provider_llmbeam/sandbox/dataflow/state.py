@@ -125,7 +125,7 @@ class Jobs:
         self._random = random.Random()
 
     def all(self) -> list[Job]:
-        """Return the jobs, the newest first."""
+        """Returns the jobs, the newest first."""
         with self.lock:
             return list(reversed(self._jobs.values()))
 

@@ -40,7 +40,7 @@ class Answer:
 
 
 def count_bytes(text: str) -> int:
-    """Return the UTF-8 bytes of `text` / 4, rounded up."""
+    """Returns the UTF-8 bytes of `text` / 4, rounded up."""
     return -(-len(text.encode()) // BYTES_PER_TOKEN)
 
 

@@ -1,4 +1,4 @@
-"""One request to a model as every API reads it, and how an API words its answers."""
+"""One request to a model, the same for every API, and the protocol of the APIs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ModelCall:
 
 
 class Dialect(Protocol):
-    """How one method of an API reads requests and words answers and errors."""
+    """How one method of an API reads requests, and formats answers and errors."""
 
     @property
     def method(self) -> Method:

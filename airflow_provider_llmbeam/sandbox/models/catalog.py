@@ -45,7 +45,7 @@ def is_gated(model: str) -> bool:
 
 
 def is_on_hub(model: str) -> bool:
-    """Return whether the hub has a model."""
+    """Returns whether the hub has a model."""
     return _HUB.fullmatch(model) is not None
 
 
@@ -87,15 +87,15 @@ def read_container(spec: Mapping[str, Any]) -> Served:
     Args:
         spec: `containerSpec` of Vertex AI or an item of `containers` of Cloud Run.
     """
-    words = [str(word) for word in (*(spec.get("command") or ()), *(spec.get("args") or ()))]
+    arguments = [str(argument) for argument in (*(spec.get("command") or ()), *(spec.get("args") or ()))]
     environment = {str(one.get("name")): one for one in spec.get("env") or ()}
-    model = _option(words, "--model") or _after(words, "serve")
+    model = _option(arguments, "--model") or _after(arguments, "serve")
     model = model or str(environment.get("MODEL_ID", {}).get("value") or "")
     has_token = any(
         environment[name].get("value") or environment[name].get("valueSource")
         for name in _TOKENS & environment.keys()
     )
-    name = _option(words, "--served-model-name") or model
+    name = _option(arguments, "--served-model-name") or model
     return Served(model=model, name=name, failure=weights_failure(model, has_token=has_token) if model else "")
 
 

@@ -30,7 +30,7 @@ class SchemaError(ValueError):
 
 
 def document(schema: Schema, *, seed: str, words: Sequence[str]) -> Any:
-    """Return a JSON value that satisfies `schema`.
+    """Returns a JSON value that satisfies `schema`.
 
     Understands JSON Schema and Gemini's OpenAPI dialect (upper-case types, `nullable`). Ignores
     `pattern`, `not`, `contains`, `dependent…` and `if`.

@@ -69,7 +69,7 @@ class ModelServer:
         self.max_in_flight = 0
 
     async def serve(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
-        """Answers one request in the words of `dialect`."""
+        """Answers one request in the format of `dialect`."""
         exchange = _Exchange(request=request, dialect=dialect, arrival=self.backend.arrival(), quotas=self.quotas)
         TOKENIZER.set(self.settings.tokenizer)
         self._in_flight += 1

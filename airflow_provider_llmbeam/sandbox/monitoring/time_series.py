@@ -114,7 +114,7 @@ class Aggregation:
 
 
 def distribution(value: float, count: int = 1) -> Distribution:
-    """Return the distribution of `count` equal values."""
+    """Returns the distribution of `count` equal values."""
     index = 0 if value < SCALE else min(FINITE_BUCKETS, int(math.log(value / SCALE, GROWTH))) + 1
     return Distribution(count=count, total=value * count, squares=value * value * count, buckets={index: count})
 

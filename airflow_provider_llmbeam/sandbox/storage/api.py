@@ -233,9 +233,9 @@ class Storage:
         return object_reply(composed, call)
 
     def _component(self, bucket: str, source: Mapping[str, Any]) -> Object:
-        asked = {"generation": str(source["generation"])} if source.get("generation") else {}
+        generation = {"generation": str(source["generation"])} if source.get("generation") else {}
         conditions = {name: str(value) for name, value in (source.get("objectPreconditions") or {}).items()}
-        return self.store.get(bucket, source["name"], asked | conditions)
+        return self.store.get(bucket, source["name"], generation | conditions)
 
     # Uploads
 

@@ -168,8 +168,8 @@ class ObjectStore:
             RestError: There is no such object, or a precondition does not hold.
         """
         found = self.find(bucket, name)
-        asked = query.get("sourceGeneration" if source else "generation")
-        if found is None or asked not in (None, str(found.generation)):
+        generation = query.get("sourceGeneration" if source else "generation")
+        if found is None or generation not in (None, str(found.generation)):
             raise RestError(404, f"No such object: {bucket}/{name}", "notFound")
         check_preconditions(found, query, source)
         return found

@@ -1,4 +1,4 @@
-"""Errors of the emulated Vertex AI, in its words."""
+"""Errors in the format of Vertex AI."""
 
 from __future__ import annotations
 
