@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.sandbox.core.faults import Fault
     from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
     from airflow_provider_llmbeam.sandbox.models.answers import prompt_sha256
-    from airflow_provider_llmbeam.sandbox.models.latency import Latency
     from airflow_provider_llmbeam.sandbox.models.quota import FixedWindow, Quota
-    from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
+    from airflow_provider_llmbeam.sandbox.models.settings import Latency, ModelSettings
     from airflow_provider_llmbeam.sandbox.network.proxy import Proxy
     from airflow_provider_llmbeam.sandbox.server import Sandbox
 
@@ -39,7 +38,7 @@ _MODULES = {
     "EndpointSettings": "billing.settings",
     "Fault": "core.faults",
     "FixedWindow": "models.quota",
-    "Latency": "models.latency",
+    "Latency": "models.settings",
     "ManualClock": "core.clock",
     "ModelSettings": "models.settings",
     "Proxy": "network.proxy",

@@ -22,9 +22,8 @@ from pathlib import Path
 
 from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
 from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
-from airflow_provider_llmbeam.sandbox.models.latency import Latency
 from airflow_provider_llmbeam.sandbox.models.quota import Quota
-from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
+from airflow_provider_llmbeam.sandbox.models.settings import Latency, ModelSettings
 from airflow_provider_llmbeam.sandbox.monitoring.state import DEFAULT_DELAY_SECONDS
 from airflow_provider_llmbeam.sandbox.network.proxy import DEFAULT_PROJECT, Proxy
 from airflow_provider_llmbeam.sandbox.server import Sandbox

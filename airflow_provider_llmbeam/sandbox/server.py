@@ -7,8 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -25,7 +24,7 @@ from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
 from airflow_provider_llmbeam.sandbox.models.quota import Quota
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.sandbox.monitoring.state import DEFAULT_DELAY_SECONDS, Monitoring
-from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread
+from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server
 from airflow_provider_llmbeam.sandbox.services import Services
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -34,7 +33,7 @@ SHUTDOWN_SECONDS = 0.05
 """Time that requests in flight have when the sandbox stops, in seconds; aiohttp waits twice."""
 
 
-class Sandbox:
+class Sandbox(Server):
     """An emulated cloud on 127.0.0.1; a context manager.
 
     Args:
@@ -84,18 +83,6 @@ class Sandbox:
         self._grpc: GrpcServer | None = None
         self._grpc_lock = threading.Lock()
         self._thread = LoopThread("llmbeam-sandbox", self._serve)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def port(self) -> int:

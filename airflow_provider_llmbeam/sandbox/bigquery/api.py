@@ -11,17 +11,21 @@ from urllib.parse import quote
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.bigquery.catalog import Table, TableId
+from airflow_provider_llmbeam.sandbox.bigquery.checks import check_dataset_id
 from airflow_provider_llmbeam.sandbox.bigquery.columns import TimestampFormat, parsed_row
 from airflow_provider_llmbeam.sandbox.bigquery.jobs import LOCATION, Job, Jobs
 from airflow_provider_llmbeam.sandbox.bigquery.responses import (
     HTTP_STATUS_OF,
     WORDING,
     dataset_resource,
+    dry_run_resource,
     flat_options,
+    insert_error,
     job_resource,
     job_status,
     next_token,
     processed_bytes,
+    results_resource,
     table_outline,
     timestamp_format,
 )
@@ -35,27 +39,14 @@ from airflow_provider_llmbeam.sandbox.core.uploads import Sessions, parts
 from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
 
 PREFIXES = ("/bigquery/v2", "/upload/bigquery/v2", "/resumable/upload/bigquery/v2")
+_RESOURCE_VERBS = ("delete", "get", "insert", "list", "patch")
+_JOB_VERBS = ("cancel", "delete", "get", "getQueryResults", "insert", "list", "query")
 METHODS = Methods(
     names=(
-        "bigquery.datasets.delete",
-        "bigquery.datasets.get",
-        "bigquery.datasets.insert",
-        "bigquery.datasets.list",
-        "bigquery.datasets.patch",
-        "bigquery.jobs.cancel",
-        "bigquery.jobs.delete",
-        "bigquery.jobs.get",
-        "bigquery.jobs.getQueryResults",
-        "bigquery.jobs.insert",
-        "bigquery.jobs.list",
-        "bigquery.jobs.query",
-        "bigquery.tabledata.insertAll",
-        "bigquery.tabledata.list",
-        "bigquery.tables.delete",
-        "bigquery.tables.get",
-        "bigquery.tables.insert",
-        "bigquery.tables.list",
-        "bigquery.tables.patch",
+        *(f"bigquery.datasets.{verb}" for verb in _RESOURCE_VERBS),
+        *(f"bigquery.jobs.{verb}" for verb in _JOB_VERBS),
+        *("bigquery.tabledata.insertAll", "bigquery.tabledata.list"),
+        *(f"bigquery.tables.{verb}" for verb in _RESOURCE_VERBS),
         "bigquery.uploads.start",
     ),
     abortable=frozenset({"bigquery.jobs.insert", "bigquery.jobs.query"}),
@@ -162,10 +153,7 @@ class BigQuery:
     def _insert_dataset(self, call: RestCall) -> Reply:
         fields = call.fields()
         name = (fields.get("datasetReference") or {}).get("datasetId") or ""
-        if not re.fullmatch(r"\w{1,1024}", name):
-            raise RestError(
-                400, f'Invalid dataset ID "{name}". Dataset IDs must be alphanumeric (plus underscores).'
-            )
+        check_dataset_id(name)
         return json_reply(dataset_resource(self._tables.add_dataset(call.names["project"], name, fields)))
 
     def _list_datasets(self, call: RestCall) -> Reply:
@@ -256,8 +244,7 @@ class BigQuery:
                 good.append(parsed_row(row["json"], columns, ignores_unknown=unknown))
                 ids.append(key)
             except ValueError as error:
-                item = {"reason": "invalid", "location": "", "debugInfo": "", "message": str(error).lower()}
-                errors.append({"index": index, "errors": [item]})
+                errors.append(insert_error(index, str(error)))
         if errors and not fields.get("skipInvalidRows"):
             good, ids = [], []
         if good:
@@ -283,15 +270,7 @@ class BigQuery:
     def _dry_run(self, project: str, job_id: str, configuration: Mapping[str, Any]) -> dict[str, Any]:
         if "query" not in configuration:
             raise RestError(400, "The sandbox estimates queries only.", "invalid")
-        estimate = self._jobs.estimate(project, configuration)
-        total = str(estimate.processed_bytes)
-        return {
-            "kind": "bigquery#job",
-            "jobReference": {"projectId": project, "jobId": job_id, "location": LOCATION},
-            "configuration": {**configuration, "jobType": "QUERY"},
-            "status": {"state": "DONE"},
-            "statistics": {"totalBytesProcessed": total, "query": estimate.statistics() | {"cacheHit": False}},
-        }
+        return dry_run_resource(project, job_id, configuration, self._jobs.estimate(project, configuration))
 
     def _list_jobs(self, call: RestCall) -> Reply:
         states = call.query.get("stateFilter", "").upper()
@@ -373,17 +352,8 @@ class BigQuery:
             raise RestError(status, job.error.message, job.error.reason)
         destination = job.result.destination
         total = 0 if destination is None else self._tables.row_count(destination)
-        body = {
-            "jobReference": job.reference(),
-            "jobComplete": True,
-            "cacheHit": False,
-            "schema": {"fields": job.result.columns},
-            "totalRows": str(total),
-            **processed_bytes(job.statistics),
-        }
-        optional = ("numDmlAffectedRows", "dmlStats", "totalBytesBilled")
-        body |= {name: job.statistics[name] for name in optional if name in job.statistics}
-        return body | (self._rows(call, destination, total, timestamps, size=size) if destination else {})
+        rows = self._rows(call, destination, total, timestamps, size=size) if destination else {}
+        return results_resource(job, total) | rows
 
     # Uploads
 

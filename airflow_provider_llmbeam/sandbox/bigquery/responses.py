@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_llmbeam.sandbox.bigquery.catalog import Dataset, Table
 from airflow_provider_llmbeam.sandbox.bigquery.columns import TimestampFormat
 from airflow_provider_llmbeam.sandbox.bigquery.jobs import LOCATION, USER, Job
+from airflow_provider_llmbeam.sandbox.bigquery.queries import Estimate
 from airflow_provider_llmbeam.sandbox.bigquery.state import ABORTED
 from airflow_provider_llmbeam.sandbox.core.rest import RestError, Wording
 
@@ -133,3 +134,37 @@ def job_resource(job: Job, *, base_url: str = "") -> dict[str, Any]:
         "status": job_status(job),
         "statistics": statistics,
     }
+
+
+def dry_run_resource(
+    project: str, job_id: str, configuration: Mapping[str, Any], estimate: Estimate
+) -> dict[str, Any]:
+    """Returns the job of a dry run as the API returns it."""
+    total = str(estimate.processed_bytes)
+    return {
+        "kind": "bigquery#job",
+        "jobReference": {"projectId": project, "jobId": job_id, "location": LOCATION},
+        "configuration": {**configuration, "jobType": "QUERY"},
+        "status": {"state": "DONE"},
+        "statistics": {"totalBytesProcessed": total, "query": estimate.statistics() | {"cacheHit": False}},
+    }
+
+
+def results_resource(job: Job, total_rows: int) -> dict[str, Any]:
+    """Returns the results of a query as the API returns them, without rows."""
+    optional = ("numDmlAffectedRows", "dmlStats", "totalBytesBilled")
+    return {
+        "jobReference": job.reference(),
+        "jobComplete": True,
+        "cacheHit": False,
+        "schema": {"fields": job.result.columns},
+        "totalRows": str(total_rows),
+        **processed_bytes(job.statistics),
+        **{name: job.statistics[name] for name in optional if name in job.statistics},
+    }
+
+
+def insert_error(index: int, message: str) -> dict[str, Any]:
+    """Returns the error of a row of `insertAll` as the API returns it."""
+    item = {"reason": "invalid", "location": "", "debugInfo": "", "message": message.lower()}
+    return {"index": index, "errors": [item]}

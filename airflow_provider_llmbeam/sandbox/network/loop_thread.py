@@ -4,13 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 HOST = "127.0.0.1"
 Serve = Callable[[Callable[[int], None], asyncio.Event], Coroutine[Any, Any, None]]
 """Serves on a port: calls the first argument with the port, then returns after the event is set."""
+
+
+class Server(ABC):
+    """A server that runs in a `with` block, or from `start` to `stop`."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts to serve; returns when connections are accepted."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stops; does nothing when it is not running."""
 
 
 class LoopThread:

@@ -11,11 +11,10 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from airflow_provider_llmbeam.sandbox.network.credentials import write_service_account
-from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread
+from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class Upstream(Protocol):
         """Sets the environment variables of Dataflow jobs; None restores those without a proxy."""
 
 
-class Proxy:
+class Proxy(Server):
     """Forwards requests for Google's hosts to a sandbox; a context manager.
 
     Any other host is refused with 403 and counted in the `refused_hosts` of the sandbox's statistics.
@@ -92,18 +91,6 @@ class Proxy:
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._thread = LoopThread("llmbeam-proxy", self._serve)
         self._context: Callable[..., ssl.SSLContext] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
