@@ -274,7 +274,7 @@ def test_garden_tells_how_a_model_may_be_deployed(cloud) -> None:
         ({"hub": "nobody/nothing"}, NotFound, "Hugging Face model 'nobody/nothing'"),
         ({"eula": False}, BadRequest, "License Agreement"),
         ({"machine": "g2-standard-13"}, BadRequest, "not supported"),
-        ({"count": 2}, BadRequest, "has 1 NVIDIA_L4; 2 NVIDIA_L4 were asked for"),
+        ({"count": 2}, BadRequest, "has 1 NVIDIA_L4; 2 NVIDIA_L4 were requested"),
         ({"machine": "n1-standard-8"}, BadRequest, "cannot be attached"),
         (
             {"machine": "a3-ultragpu-8g", "kind": "NVIDIA_H200_141GB", "count": 8},
