@@ -61,7 +61,7 @@ def exhausted_cloud(latency_seconds: float = 0.0) -> Iterator[ExhaustedCloud]:
     try:
         yield ExhaustedCloud(process)
     finally:
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
 
 
 def main() -> None:

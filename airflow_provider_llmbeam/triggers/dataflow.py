@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from asgiref.sync import sync_to_async
 
 from airflow_provider_llmbeam.dataflow.monitor import Dataflow, JobMonitor
 from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
@@ -77,7 +78,7 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         )
 
     async def on_kill(self) -> None:
-        """Somebody marked or cleared the task. Airflow calls it from 3.3 on."""
+        """Cancels the job, or says that it is left running: somebody marked or cleared the task."""
         watch = self.watched
         job_id, kept = watch.address.job_id, f"What was answered is kept in {self.journal_uri!r}."
         if not self.cancel_on_kill:
@@ -89,7 +90,7 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
             )
             return
         try:
-            await asyncio.to_thread(watch.cancel)
+            await sync_to_async(watch.cancel, thread_sensitive=False)()
         except CloudError as error:
             self.log.error(
                 "Dataflow job %r may still be running and billing: %s To end it: %s. %s",

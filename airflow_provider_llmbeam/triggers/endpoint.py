@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from asgiref.sync import sync_to_async
 
 from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
@@ -74,11 +75,10 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
         )
 
     async def on_kill(self) -> None:
-        """Somebody marked or cleared the task: its endpoint goes with it. Airflow calls it from 3.3 on."""
+        """Removes the endpoint: somebody marked or cleared the task."""
         watch = self.watched
-        await asyncio.to_thread(
-            watch.abandon, "The task was marked or cleared while deferred.", within_seconds=KILL_SECONDS
-        )
+        abandon = sync_to_async(watch.abandon, thread_sensitive=False)
+        await abandon("The task was marked or cleared while deferred.", within_seconds=KILL_SECONDS)
 
     def watch(self, log: TaskLog) -> EndpointMonitor:
         """Makes what brings up the endpoint; its lines go to `log`."""

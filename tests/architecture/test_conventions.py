@@ -5,15 +5,20 @@ from __future__ import annotations
 import inspect
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
+import pytest
 from airflow.sdk import DAG, BaseOperator
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import airflow_provider_llmbeam
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(airflow_provider_llmbeam.__file__).parent
+PINS = ("constraints.txt", "constraints/airflow-3.1.txt", "constraints/airflow-3.2.txt")
 
 
 def tracked_texts():
@@ -57,7 +62,18 @@ def test_no_module_is_longer_than_400_lines():
     } == {}
 
 
-def test_the_pins_name_no_index():
-    pins = (ROOT / "constraints.txt").read_text()
+@pytest.mark.parametrize("file", PINS)
+def test_the_pins_name_every_package_that_the_tests_ask_for(file):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {
+        canonicalize_name(Requirement(requirement).name)
+        for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]
+    }
+    assert asked - {line.partition("==")[0] for line in (ROOT / file).read_text().splitlines()} == set()
+
+
+@pytest.mark.parametrize("file", PINS)
+def test_the_pins_name_no_index(file):
+    pins = (ROOT / file).read_text()
     assert "://" not in pins
     assert "--" not in pins

@@ -3,13 +3,30 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
+from local_airflow import local_airflow
 from psycopg import sql
 
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Proxy, Sandbox
+from tests.integration.cases import Cloud
+
 ROOT = Path(__file__).resolve().parents[2]
+#: A policy of the shared Airflow, so that one of the Dags waits in the worker while its file stays as it is.
+CLUSTER_POLICY = """
+def task_policy(task):
+    if task.dag_id == "reviews_waiting":
+        task.deferrable = False
+"""
+
+
+def pytest_configure(config):
+    """Declares the mark that keeps the modules of the shared Airflow on one worker of pytest-xdist."""
+    config.addinivalue_line("markers", "xdist_group(name): run the tests of a group on one worker")
 
 
 @pytest.fixture(scope="session")
@@ -20,21 +37,28 @@ def airflow_database():
     db.initdb()
 
 
+@pytest.fixture(scope="session")
+def dag_bags():
+    """The module of Airflow that has `DagBag` and `sync_bag_to_db`."""
+    try:
+        from airflow.dag_processing import dagbag
+    except ImportError:  # Airflow 3.1
+        from airflow.models import dagbag
+    return dagbag
+
+
 @pytest.fixture
-def run_dag(airflow_database):
+def run_dag(airflow_database, dag_bags):
     """Runs a Dag in this process, without a logical date; returns the run and the state of each task."""
 
     def run(dag, **kwargs):
         # dag.test() needs the Dag serialised in the database first.
         from airflow.dag_processing.bundles.manager import DagBundlesManager
-        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
         DagBundlesManager().sync_bundles_to_db()
-        bag = DagBag(
-            dag_folder=os.devnull, bundle_path=Path(os.environ["AIRFLOW_HOME"], "dags"), bundle_name="dags-folder"
-        )
+        bag = dag_bags.DagBag(os.devnull, bundle_path=Path(os.environ["AIRFLOW_HOME"], "dags"))
         bag.bag_dag(dag)
-        sync_bag_to_db(bag, "dags-folder", None)
+        dag_bags.sync_bag_to_db(bag, "dags-folder", None)
         dag_run = dag.test(**kwargs)
         return dag_run, {task.task_id: str(task.state) for task in dag_run.get_task_instances()}
 
@@ -50,7 +74,7 @@ def connection(monkeypatch, sandbox):
     return value
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def metadata_database(postgres):
     """Variables that put Airflow on PostgreSQL: on SQLite a command fails while the scheduler writes."""
     name = f"airflow_{secrets.token_hex(4)}"
@@ -60,3 +84,80 @@ def metadata_database(postgres):
     yield {f"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN{suffix}": address for suffix in ("", "_ASYNC")}
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def shared_sandbox():
+    """The emulated cloud of the shared Airflow; reset by each module through `cloud`."""
+    buckets = ("rows", "laptop", "deferred", "waiting")
+    settings = {"dataflow_start_seconds": 1, "dataflow_workers": 2}
+    with Sandbox(
+        buckets=buckets, endpoints=EndpointSettings(operation_seconds=1, warm_seconds=1), **settings
+    ) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="session")
+def shared_proxy(shared_sandbox):
+    """Puts the shared sandbox in place of Google's hosts for the shared Airflow."""
+    with Proxy(shared_sandbox) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def shared_data(tmp_path_factory):
+    """The folder that `dags/*.py` read and write on the shared Airflow, as `LLMBEAM_DATA`."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="session")
+def shared_airflow(tmp_path_factory, metadata_database, shared_proxy, shared_data):
+    """One Airflow for all modules that need a real one, with every Dag file of `dags/` and of the tests."""
+    folder = tmp_path_factory.mktemp("dags")
+    for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "integration" / "dags").glob("*.py")):
+        shutil.copy(path, folder)
+    home = tmp_path_factory.mktemp("airflow")
+    (home / "config").mkdir()
+    (home / "config" / "airflow_local_settings.py").write_text(CLUSTER_POLICY)
+    environment = {
+        **shared_proxy.environment(),
+        **metadata_database,
+        "LLMBEAM_DATA": str(shared_data),
+        "LLMBEAM_PROJECT": shared_proxy.project,
+        "AIRFLOW__CORE__PARALLELISM": "12",
+        "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "1",
+        "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
+        # The Dag files do not change, and parsing each of them every 30 s would keep the cores busy.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "86400",
+    }
+    with local_airflow(home, folder, environment) as airflow:
+        yield airflow
+
+
+@pytest.fixture(scope="module")
+def cloud(shared_sandbox, shared_airflow, metadata_database):
+    """The shared Airflow and its sandbox, without what earlier modules left there."""
+    shared_sandbox.reset()
+    database = metadata_database["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg", "")
+    with closing(Cloud(shared_sandbox, shared_airflow, database)) as cloud:
+        yield cloud
+    shared_sandbox.faults.assert_all_consumed()
+
+
+@pytest.fixture(scope="module")
+def model_connection(cloud):
+    """The connection `llmbeam_default` of the shared Airflow, to its sandbox."""
+    name, fields = "llmbeam_default", {"host": cloud.sandbox.gemini_url, "password": "k"}
+    cloud.airflow.add_connection(name, conn_type="llmbeam", **fields)
+    yield
+    cloud.airflow.delete_connection(name)
+
+
+@pytest.fixture
+def quick_polls(monkeypatch):
+    """Polls a job on Dataflow twice a second; the shortest interval of a spec is 10 s."""
+    from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
+    from airflow_provider_llmbeam.triggers import dataflow
+
+    monkeypatch.setattr(dataflow, "FIRST_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(dataflow, "JobStateMachine", lambda interval, budget_usd: JobStateMachine(0.5, budget_usd))

@@ -1,50 +1,37 @@
-"""`dags/backfill.py` on a real scheduler: thirty days, twice."""
+"""`dags/backfill.py` on a real scheduler: seven days, twice."""
 
 from __future__ import annotations
 
 import json
-import time
 from datetime import date, timedelta
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from local_airflow import local_airflow
+from waiting import scaled, until
 
-from airflow_provider_llmbeam.sandbox import Sandbox
-
-ROOT = Path(__file__).resolve().parents[2]
-DAYS = [date(2026, 9, 1) + timedelta(days=number) for number in range(30)]
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600))]
+DAYS = [date(2026, 9, 1) + timedelta(days=number) for number in range(7)]
 PER_DAY = 4
 
 
 @pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("data")
-    (directory / "reviews").mkdir()
+def data(shared_data):
+    (shared_data / "reviews").mkdir()
     for day in DAYS:
         reviews = [{"review_id": f"{day}-{number}", "text": f"{day} {number}"} for number in range(PER_DAY)]
-        path = directory / "reviews" / f"{day}.jsonl"
+        path = shared_data / "reviews" / f"{day}.jsonl"
         path.write_text("".join(json.dumps(review) + "\n" for review in reviews))
-    return directory
+    return shared_data
 
 
-@pytest.fixture(scope="module")
-def airflow(tmp_path_factory, sandbox, data, metadata_database):
-    connection = {"conn_type": "llmbeam", "host": sandbox.gemini_url, "password": "k"}
-    environment = {
-        "LLMBEAM_DATA": str(data),
-        "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps(connection),
-        **metadata_database,
-    }
-    with local_airflow(tmp_path_factory.mktemp("airflow"), ROOT / "dags", environment) as running:
-        yield running
+@pytest.fixture
+def airflow(cloud, model_connection):
+    return cloud.airflow
+
+
+@pytest.fixture
+def sandbox(cloud):
+    return cloud.sandbox
 
 
 def backfill(airflow) -> dict[str, str]:
@@ -53,10 +40,7 @@ def backfill(airflow) -> dict[str, str]:
         "backfill", "create", "--dag-id=backfill", f"--from-date={DAYS[0]}", f"--to-date={DAYS[-1]}",
         "--max-active-runs=4", "--reprocess-behavior=completed",
     )  # fmt: skip
-    deadline = time.monotonic() + 280
-    while airflow.is_backfilling("backfill"):
-        assert time.monotonic() < deadline, airflow.runs("backfill")
-        time.sleep(1)
+    until(lambda: not airflow.is_backfilling("backfill"), lambda: str(airflow.runs("backfill")), pause_seconds=1)
     return airflow.runs("backfill")
 
 
@@ -64,8 +48,7 @@ def answers(rows: list[dict]) -> dict[str, str]:
     return {row["review_id"]: row["answer"] for row in rows}
 
 
-@pytest.mark.timeout(600)
-def test_thirty_days_are_thirty_partitions_and_a_second_backfill_sends_nothing(airflow, sandbox, data):
+def test_seven_days_are_seven_partitions_and_a_second_backfill_sends_nothing(airflow, sandbox, data):
     first = backfill(airflow)
     assert set(first.values()) == {"success"}
     days = sorted(path.name for path in (data / "moods").iterdir())

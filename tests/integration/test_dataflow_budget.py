@@ -6,11 +6,15 @@ import json
 from datetime import timedelta
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.polling.poller import wait
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Sandbox
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
 
 WORKERS, MAX_IN_FLIGHT, LATENCY_SECONDS, ROWS = 4, 4, 2.0, 400
 #: A dollar for a token of a prompt, and nothing for an answer; a prompt of this length has three.
@@ -37,7 +41,7 @@ def ask(run_dag, google):
     text = "".join(json.dumps({"id": number, "text": f"row {number:03}"}) + "\n" for number in range(ROWS))
     storage.Client().bucket("rows").blob("in.jsonl").upload_from_string(text)
 
-    def run(budget_usd, *, deferrable, poll_interval_seconds=10):
+    def run(budget_usd, *, deferrable):
         errors = []
         with DAG(f"budget_{budget_usd:.0f}_{deferrable}", schedule=None) as dag:
             RunInferenceOperator(
@@ -47,12 +51,7 @@ def ask(run_dag, google):
                 model={"type": "gemini", "project": google.project},
                 sink={"uri": "gs://rows/out"},
                 limits={"budget_usd": budget_usd, "price": PRICE, "max_in_flight": MAX_IN_FLIGHT},
-                runner={
-                    "type": "dataflow",
-                    "location": "europe-west1",
-                    "max_workers": WORKERS,
-                    "poll_interval_seconds": poll_interval_seconds,
-                },
+                runner={"type": "dataflow", "location": "europe-west1", "max_workers": WORKERS},
                 job_name="one-job",
                 deferrable=deferrable,
                 retries=2,
@@ -66,7 +65,7 @@ def ask(run_dag, google):
 
 
 @pytest.mark.timeout(400)
-def test_a_job_whose_workers_together_spend_too_much_is_cancelled(ask, sandbox):
+def test_a_job_whose_workers_together_spend_too_much_is_cancelled(ask, sandbox, quick_polls):
     budget_usd = 0.4 * ROWS * ROW_USD  # a worker alone has a quarter of the rows, and stays below it
     task, state, errors = ask(budget_usd, deferrable=True)
     (error,) = errors
@@ -84,9 +83,15 @@ def test_a_job_whose_workers_together_spend_too_much_is_cancelled(ask, sandbox):
 
 
 @pytest.mark.timeout(400)
-def test_a_worker_that_spends_too_much_ends_the_job_itself(ask, sandbox):
-    budget_usd = 0.05 * ROWS * ROW_USD  # reached by each worker before anybody looks
-    task, state, errors = ask(budget_usd, deferrable=False, poll_interval_seconds=75)
+def test_a_worker_that_spends_too_much_ends_the_job_itself(ask, sandbox, monkeypatch):
+    budget_usd = 0.05 * ROWS * ROW_USD  # reached by each worker between two polls
+    ended = ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
+
+    def sleep(_):
+        until(lambda: all(job["currentState"] in ended for job in sandbox.dataflow.jobs), timeout_seconds=200)
+
+    monkeypatch.setattr(wait, "__defaults__", (sleep,))
+    task, state, errors = ask(budget_usd, deferrable=False)
     (error,) = errors
     assert state == "failed"
     assert isinstance(error, AirflowFailException)
@@ -101,6 +106,7 @@ def test_a_worker_that_spends_too_much_ends_the_job_itself(ask, sandbox):
 
 
 def check_that_the_rest_is_asked(ask, sandbox, *, kills, deferrable):
+    sandbox._backend._latency = Latency()
     task, state, errors = ask(10 * ROWS * ROW_USD, deferrable=deferrable)
     assert (state, errors) == ("success", [])
     manifest = task.xcom_pull(task_ids="ask")

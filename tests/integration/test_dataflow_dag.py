@@ -8,46 +8,40 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from airflow.dag_processing.dagbag import DagBag
-from local_airflow import local_airflow
+from waiting import scaled
 
-from airflow_provider_llmbeam.sandbox import DataflowSettings, Sandbox
+from tests.integration.cases import STEP_SECONDS
 
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600))]
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 DAG_ID = "reviews_on_dataflow"
 ROWS = 60
 #: Of a row: how it came about, and not what it says.
 VARYING = ("latency_seconds",)
-DATAFLOW = {"type": "dataflow", "location": "europe-west1", "poll_interval_seconds": 10}
-WAITS = "def task_policy(task):\n    task.deferrable = False\n"
+#: Bucket, and id of the Dag that `dags/reviews_in_three_ways.py` makes of the file for it.
+DAG_IDS = {bucket: f"reviews_{bucket}" for bucket in ("laptop", "deferred", "waiting")}
 
 
 @pytest.fixture
-def sandbox():
-    with Sandbox(buckets=("laptop", "deferred", "waiting"), dataflow=DataflowSettings(workers=2)) as running:
-        yield running
+def sandbox(cloud):
+    return cloud.sandbox
 
 
-@pytest.mark.timeout(600)
-def test_the_same_file_gives_the_same_bytes_on_a_laptop_and_on_dataflow(google, sandbox, tmp_path):
+def test_the_same_file_gives_the_same_bytes_on_a_laptop_and_on_dataflow(google, cloud, sandbox):
     from google.cloud import storage
 
     client, found, tried = storage.Client(), {}, {}
     reviews = [{"review_id": number, "text": f"Review {number}: it is fine."} for number in range(ROWS)]
     text = "".join(json.dumps(row) + "\n" for row in reviews)
-    for bucket, runner in (("laptop", {"type": "direct"}), ("deferred", DATAFLOW), ("waiting", DATAFLOW)):
+    for bucket in DAG_IDS:
         for day in (datetime.now(UTC), datetime.now(UTC) + timedelta(days=1)):
             client.bucket(bucket).blob(f"reviews/{day:%Y-%m-%d}.jsonl").upload_from_string(text)
-        home = tmp_path / bucket
-        if bucket == "waiting":  # a cluster's policy, so that the file stays as it is
-            (home / "config").mkdir(parents=True)
-            (home / "config" / "airflow_local_settings.py").write_text(WAITS)
-        settings = {"PROJECT": google.project, "BUCKET": bucket, "RUNNER": json.dumps(runner)}
-        environment = {f"LLMBEAM_{name}": value for name, value in settings.items()}
-        with local_airflow(home, DAGS, environment) as airflow:
-            run_id = airflow.trigger(DAG_ID)
-            assert airflow.wait(DAG_ID, run_id, 180) == "success", airflow.log_lines(DAG_ID, run_id, "judge")
-            tried[bucket] = "\n".join(airflow.log_lines(DAG_ID, run_id, "judge"))
+    airflow = cloud.airflow
+    for bucket, (dag_id, run_id) in {
+        bucket: (dag_id, airflow.trigger(dag_id)) for bucket, dag_id in DAG_IDS.items()
+    }.items():
+        assert airflow.wait(dag_id, run_id, STEP_SECONDS) == "success", airflow.log_lines(dag_id, run_id, "judge")
+        tried[bucket] = "\n".join(airflow.log_lines(dag_id, run_id, "judge"))
         (answers,) = client.list_blobs(bucket, match_glob="moods/*/answers-*.jsonl")
         found[bucket] = answers.download_as_bytes()
     assert len(sandbox.dataflow.jobs) == 2
@@ -62,12 +56,12 @@ def test_the_same_file_gives_the_same_bytes_on_a_laptop_and_on_dataflow(google, 
     assert len(laptop) == ROWS
 
 
-def test_the_file_parses_with_nothing_set(monkeypatch):
+def test_the_file_parses_with_nothing_set(monkeypatch, dag_bags):
     for name in [
         name for name in os.environ if name.startswith("LLMBEAM_") and name != "LLMBEAM_TESTS_ON_LOOPBACK"
     ]:
         monkeypatch.delenv(name)
-    bag = DagBag(str(DAGS / f"{DAG_ID}.py"))
+    bag = dag_bags.DagBag(str(DAGS / f"{DAG_ID}.py"))
     assert not bag.import_errors
     assert bag.dags[DAG_ID].get_task("judge").runner == {"type": "dataflow", "location": "europe-west1"}
 

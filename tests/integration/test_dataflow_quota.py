@@ -10,6 +10,8 @@ from airflow.sdk import DAG
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Quota, Sandbox
 
+pytestmark = pytest.mark.slow
+
 # Seen: 100 % of the quota, 0.8 % 429s. The bounds leave room for a machine that does much else.
 WORKERS, REQUESTS_PER_MINUTE, ROWS = 4, 600, 900
 
@@ -27,7 +29,7 @@ def sandbox():
 
 
 @pytest.mark.timeout(300)
-def test_four_machines_use_up_a_quota_without_many_429s(run_dag, google, sandbox):
+def test_four_machines_use_up_a_quota_without_many_429s(run_dag, google, sandbox, quick_polls):
     from google.cloud import storage
 
     rows = [{"id": number, "text": f"row {number}"} for number in range(ROWS)]
@@ -41,12 +43,7 @@ def test_four_machines_use_up_a_quota_without_many_429s(run_dag, google, sandbox
             model={"type": "gemini", "project": google.project},
             sink={"uri": "gs://rows/out"},
             limits={"requests_per_minute": REQUESTS_PER_MINUTE},
-            runner={
-                "type": "dataflow",
-                "location": "europe-west1",
-                "max_workers": WORKERS,
-                "poll_interval_seconds": 10,
-            },
+            runner={"type": "dataflow", "location": "europe-west1", "max_workers": WORKERS},
             deferrable=False,
         )
     _, states = run_dag(dag)

@@ -9,6 +9,10 @@ import time
 from importlib.metadata import distributions
 from pathlib import Path
 
+import pytest
+from waiting import scaled
+
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(300))]
 ROOT = Path(__file__).resolve().parents[2]
 
 

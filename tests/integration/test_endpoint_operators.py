@@ -25,6 +25,9 @@ from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.sweep import main
 from airflow_provider_llmbeam.triggers import endpoint as trigger
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
 
 LOCATIONS = ("us-central1", "europe-west4")
 GARDEN = {
@@ -251,7 +254,8 @@ def test_a_teardown_of_nothing_does_nothing(run_dag, sandbox, here, kind):
 
 def test_a_wait_that_ended_without_an_answer_removes_the_endpoint(run_dag, sandbox, here, kind, monkeypatch):
     from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
-    from airflow.sdk.exceptions import TaskDeferralTimeout
+
+    from airflow_provider_llmbeam.airflow_compat import TaskDeferralTimeout
 
     def execute(self, context):
         """What Airflow does once `execution_timeout` is over while the task is deferred."""
@@ -466,7 +470,4 @@ def foreign(google, sandbox):
     client.create_endpoint(
         parent=hook._parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}}, endpoint_id="theirs"
     )
-    deadline = time.monotonic() + 10
-    while not any(re.search("not ours", endpoint["displayName"]) for endpoint in sandbox.endpoints):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: any(re.search("not ours", each["displayName"]) for each in sandbox.endpoints), "it is there")

@@ -6,21 +6,17 @@ import json
 from datetime import timedelta
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 from build_template import template
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import Latency, ModelSettings, Sandbox
+from tests.waiting import scaled
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_polls")]
 
 ROWS = 40
 TEMPLATE_URI = "gs://rows/llmbeam/template.json"
-
-
-@pytest.fixture
-def sandbox():
-    with Sandbox(buckets=("rows",), models=ModelSettings(latency=Latency(mean_seconds=2.0))) as running:
-        yield running
 
 
 @pytest.fixture
@@ -48,7 +44,6 @@ def ask(run_dag, project, *, runner=None, **changes):
         "runner": {
             "type": "dataflow",
             "location": "europe-west1",
-            "poll_interval_seconds": 10,
             "flex_template": TEMPLATE_URI,
             "labels": {"team": "reviews"},
             **(runner or {}),
@@ -68,12 +63,14 @@ def ask(run_dag, project, *, runner=None, **changes):
 @pytest.mark.timeout(200)
 def test_a_template_of_ours_launches_one_job_that_a_later_try_attaches_to(run_dag, google, sandbox, bucket):
     left_running = {"cancel_on_kill": False}
-    timeout = {"deferrable": False, "execution_timeout": timedelta(seconds=8)}
+    timeout = {"deferrable": False, "execution_timeout": timedelta(seconds=scaled(8))}
+    model = sandbox.faults.hold("gemini.generateContent")
     task, _ = ask(run_dag, google.project, runner=left_running, **timeout)
     assert task.state == "failed", "it ran into its timeout"
     (job,) = sandbox.dataflow.jobs
     assert job["currentState"] not in ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
 
+    model.release()
     task, errors = ask(run_dag, google.project, runner=left_running)
     assert (task.state, errors) == ("success", [])
     (job,) = sandbox.dataflow.jobs

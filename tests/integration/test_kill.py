@@ -1,6 +1,6 @@
 """kill -9 of workers and of the whole Airflow, at moments at random: as if nothing had happened.
 
-`LLMBEAM_KILLS` says how often Airflow is killed; ten take six minutes.
+`LLMBEAM_KILLS` says how often Airflow is killed.
 """
 
 from __future__ import annotations
@@ -8,89 +8,89 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
-from local_airflow import local_airflow
+from waiting import scaled, until
 
 from airflow_provider_llmbeam.pipeline.__main__ import run
-from airflow_provider_llmbeam.sandbox import Latency, ModelSettings, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.integration.cases import STEP_SECONDS
 
-DAGS = Path(__file__).parent / "dags"
-DAG_ID = "ten_tables"
-TABLES, ROWS, MAX_IN_FLIGHT = 10, 100, 8
 AIRFLOW_KILLS = int(os.environ.get("LLMBEAM_KILLS", "2"))
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600 + 60 * AIRFLOW_KILLS))]
+GEMINI = "gemini.generateContent"
+DAG_ID = "six_tables"
+TABLES, ROWS, MAX_IN_FLIGHT = 6, 40, 8
 VARYING = ("origin", "attempts", "latency_seconds")
+#: A worker that is killed before its job asks for anything.
+AT_THE_START = -1
 
 
 @pytest.fixture
-def sandbox():
-    with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.4))) as running:
-        yield running
+def sandbox(cloud, model_connection):
+    cloud.sandbox.reset()
+    return cloud.sandbox
 
 
 @pytest.fixture
-def data(tmp_path):
-    (tmp_path / "in").mkdir()
+def data(shared_data, request):
+    """The folder of one test, with the same tables each time."""
+    folder = shared_data / request.node.name
+    (folder / "in").mkdir(parents=True)
     for table in range(TABLES):
         rows = [{"id": number, "text": f"{table} {number}"} for number in range(ROWS)]
-        (tmp_path / "in" / f"{table}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path
+        (folder / "in" / f"{table}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
 
 
-@pytest.fixture
-def start(tmp_path, sandbox, data):
-    """Starts Airflow, also once more after a kill; ends the last one with the test."""
-    connection = {"conn_type": "llmbeam", "host": sandbox.gemini_url, "password": "k"}
-    environment = {"LLMBEAM_DATA": str(data), "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps(connection)}
-    with ExitStack() as stack:
-
-        def enter():
-            return stack.enter_context(local_airflow(tmp_path / "airflow", DAGS, environment))
-
-        yield enter
-
-
-@pytest.mark.timeout(300)
-def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(start, sandbox, data):
+def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(cloud, sandbox, data):
     seed = random.randrange(10**6)
-    chances, airflow, killed = random.Random(seed), start(), {}
-    run_id = airflow.trigger(DAG_ID)
-    deadline = time.monotonic() + 240
-    while (state := airflow.run_state(DAG_ID, run_id)) in ("queued", "running"):
-        assert time.monotonic() < deadline, f"seed {seed}, killed {killed}"
-        now = time.monotonic()
-        for job, table in jobs(airflow.process.pid):
-            at = killed.setdefault(table, now + chances.uniform(0, 6))
-            if at is not None and now >= at:
+    chances, killed = random.Random(seed), set()
+    moments = {table: chances.randrange(AT_THE_START, ROWS) for table in range(TABLES)}
+    holds = {
+        table: sandbox.faults.hold(GEMINI, f"Say it: {table} ", after=max(0, moment))
+        for table, moment in moments.items()
+    }
+    run_id = cloud.airflow.trigger(DAG_ID, {"folder": data.name})
+
+    def state() -> str | None:
+        for job, table in jobs(cloud.airflow):
+            if table not in killed and (holds[table].waiting or moments[table] == AT_THE_START):
                 job.parent().kill()
-                killed[table] = None
-        time.sleep(0.05)
-    assert state == "success"
-    assert list(killed.values()) == [None] * TABLES, "each takes 7 s, and its moment comes before"
-    check(sandbox, data, kills=1, what=f"seed {seed}")
+                killed.add(table)
+                holds[table].release()
+        found = cloud.airflow.run_state(DAG_ID, run_id)
+        return None if found in ("queued", "running") else found
+
+    what = f"seed {seed}"
+    assert until(state, lambda: f"the end; {what}, killed {killed}", STEP_SECONDS, pause_seconds=0.2) == "success"
+    assert killed == set(range(TABLES)), what
+    check(sandbox, data, kills=1, what=what)
 
 
-@pytest.mark.timeout(900)
-def test_an_airflow_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(start, sandbox, data):
+def test_an_airflow_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(cloud, sandbox, data):
     seed = random.randrange(10**6)
-    chances, airflow = random.Random(seed), start()
-    run_id = airflow.trigger(DAG_ID)
-    for _ in range(AIRFLOW_KILLS):
-        time.sleep(chances.uniform(1, 12))
-        kill(airflow.process.pid)
-        airflow = start()
-    assert airflow.wait(DAG_ID, run_id, 300) == "success"
+    chances = random.Random(seed)
+    run_id = cloud.airflow.trigger(DAG_ID, {"folder": data.name})
+    for number in range(AIRFLOW_KILLS):
+        moment = chances.randrange(TABLES * ROWS // (AIRFLOW_KILLS + 1))
+        hold = sandbox.faults.hold(GEMINI, after=moment)
+        until(lambda: hold.waiting, f"{moment} answers before kill {number}; seed {seed}")  # noqa: B023
+        cloud.airflow.kill()
+        hold.release()
+        for kind in ("SchedulerJob", "TriggererJob", "DagProcessorJob"):
+            cloud.forget_heartbeats(kind)
+        cloud.forget_task_heartbeats(run_id)
+        cloud.airflow.start_again()
+    assert cloud.airflow.wait(DAG_ID, run_id, 300) == "success"
     check(sandbox, data, kills=AIRFLOW_KILLS, what=f"seed {seed}")
 
 
 def check(sandbox, data, *, kills: int, what: str) -> None:
     """Compares what the tables became with an undisturbed run of each."""
-    paid = sandbox.requests.paid("gemini.generateContent")
+    paid = sandbox.requests.paid(GEMINI)
     assert len(paid) == TABLES * ROWS, what
     assert paid.total() - TABLES * ROWS <= kills * TABLES * MAX_IN_FLIGHT, what
     for table in range(TABLES):
@@ -112,24 +112,14 @@ def content(directory: Path) -> list[str]:
     return sorted(str({name: value for name, value in row.items() if name not in VARYING}) for row in rows)
 
 
-def jobs(pid: int) -> list[tuple[psutil.Process, str]]:
-    """The job processes below a process, and which table each reads."""
+def jobs(airflow) -> list[tuple[psutil.Process, int]]:
+    """The job processes of this Airflow, and which table each reads."""
     found = []
-    for process in psutil.Process(pid).children(recursive=True):
+    for process in airflow.component("scheduler").children(recursive=True):
         try:
             (spec,) = (word.removeprefix("--spec=") for word in process.cmdline() if word.startswith("--spec="))
-            found.append((process, json.loads(Path(spec).read_text())["source"]["uri"]))
+            uri = json.loads(Path(spec).read_text())["source"]["uri"]
+            found.append((process, int(Path(uri).stem)))
         except (psutil.NoSuchProcess, OSError, ValueError):
             continue  # another process, or just over
     return found
-
-
-def kill(pid: int) -> None:
-    """Kills a process and all that came of it at one stroke."""
-    root = psutil.Process(pid)
-    for process in [root, *root.children(recursive=True)]:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    root.wait(10)

@@ -13,6 +13,9 @@ from airflow_provider_llmbeam.sandbox import Latency, ModelSettings, Proxy, Quot
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.tasks.process import JobProcess
+from tests.clouds import use_environment
+
+pytestmark = pytest.mark.slow
 
 QUOTA = 3000
 NEIGHBOURS = 0.4 * QUOTA
@@ -46,8 +49,7 @@ def cloud(monkeypatch):
         Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=QUOTA), latency=latency)) as sandbox,
         Proxy(sandbox) as proxy,
     ):
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         sandbox.monitoring.add_traffic(MODEL, minutes=15, requests_per_minute=NEIGHBOURS)
         is_over = threading.Event()
         threads = [

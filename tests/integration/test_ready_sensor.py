@@ -45,7 +45,7 @@ def test_a_task_waits_in_the_triggerer_until_the_model_answers(sandbox, run_dag)
     assert found["model"] == {"type": "gemini", "name": "gemini-2.5-flash-lite"}
     assert found["asked"] == 4
     assert found["waited_seconds"] >= 2
-    assert found["latency_seconds"] < 1
+    assert found["latency_seconds"] < found["waited_seconds"], "that of the answer alone"
     assert {record.model for record in sandbox.requests} == {"gemini-2.5-flash-lite"}
     assert [record.http_status for record in sandbox.requests] == [503, 503, 429, 200]
 

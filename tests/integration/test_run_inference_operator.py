@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import timedelta
 
 import psutil
@@ -13,6 +12,8 @@ from airflow.sdk import DAG, task
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec import FilesSink, FilesSource, GeminiModel, Limits
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -184,14 +185,12 @@ def test_an_execution_timeout_ends_the_job_with_the_task(run_dag, table):
     with DAG("timeout", schedule=None) as dag:
         operator(
             table,
-            model={"type": "echo", "latency_seconds": 60},
+            model={"type": "echo", "latency_seconds": 3600},
             execution_timeout=timedelta(seconds=5),
             llmbeam_conn_id="llmbeam_default",
         )
-    started = time.monotonic()
     _, states = run_dag(dag)
     assert states == {"answer": "failed"}
-    assert time.monotonic() - started < 30
     children = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
     assert not [command for command in children if "airflow_provider_llmbeam.pipeline" in command]
 

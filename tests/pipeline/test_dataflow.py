@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,10 @@ from airflow_provider_llmbeam.sandbox import (
     Sandbox,
     prompt_sha256,
 )
+from tests.clouds import use_environment
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
 
 ROWS = 60
 
@@ -66,14 +69,14 @@ class Cloud:
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["id"])
 
-    def wait(self, job_id: str, seconds: float = 120) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
-        while True:
-            (job,) = (job for job in self.sandbox.dataflow.jobs if job["id"] == job_id)
-            if job["currentState"] in ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED"):
-                return job
-            assert time.monotonic() < deadline, job["currentState"]
-            time.sleep(0.2)
+    def job(self, job_id: str) -> dict[str, Any]:
+        (job,) = (job for job in self.sandbox.dataflow.jobs if job["id"] == job_id)
+        return job
+
+    def wait(self, job_id: str) -> dict[str, Any]:
+        ended = ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
+        until(lambda: self.job(job_id)["currentState"] in ended, lambda: self.job(job_id)["currentState"])
+        return self.job(job_id)
 
     def text(self, name: str) -> str:
         text: str = self.bucket.blob(name).download_as_text()
@@ -95,8 +98,7 @@ def cloud():
         Proxy(sandbox) as proxy,
         pytest.MonkeyPatch.context() as patched,
     ):
-        for name, value in proxy.environment().items():
-            patched.setenv(name, value)
+        use_environment(patched, proxy.environment())
         cloud = Cloud(sandbox, proxy)
         rows = "".join(json.dumps({"id": number, "text": f"row {number}"}) + "\n" for number in range(ROWS))
         cloud.bucket.blob("in.jsonl").upload_from_string(rows)

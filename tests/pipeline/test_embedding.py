@@ -7,7 +7,6 @@ import math
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.waiting import until_job
 
 OPENAI, DEVELOPER, VERTEX = "openai.embeddings", "gemini.batchEmbedContents", "gemini.predict"
 DIMENSIONS = 16
@@ -227,9 +227,7 @@ def test_a_job_killed_with_kill_9_pays_again_at_most_for_what_was_in_flight(tmp_
         spec = tmp_path / "spec.json"
         spec.write_text(json.dumps(job.spec))
         child = subprocess.Popen([sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(spec)])
-        while len(sandbox.requests) < 20:
-            assert child.poll() is None, "the job ended too early"
-            time.sleep(0.01)
+        until_job(child, lambda: len(sandbox.requests) >= 20)
         child.send_signal(signal.SIGKILL)
         child.wait()
         ended = job.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import subprocess
 import sys
@@ -12,10 +11,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
+from tests.waiting import has_ended, until
+
+pytestmark = pytest.mark.slow
 
 GEMINI = "gemini.generateContent"
 MAX_IN_FLIGHT = 8
@@ -118,26 +122,14 @@ def test_a_job_ends_when_its_parent_dies(tmp_path, make_job):
             "--child",
         ]
         code = "import subprocess, sys, time\nchild = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)\n"
-        code += "print(child.pid, flush=True)\ntime.sleep(60)"
+        code += "print(child.pid, flush=True)\ntime.sleep(3600)"
         parent = subprocess.Popen([sys.executable, "-c", code, *command], stdout=subprocess.PIPE, text=True)
         child_pid = int(parent.stdout.readline())
-        while not len(sandbox.requests):
-            time.sleep(0.01)
+        until(lambda: len(sandbox.requests), "the job sends requests")
         parent.kill()
         parent.wait()
         parent.stdout.close()
-        deadline = time.monotonic() + 5
-        while _lives(child_pid):
-            assert time.monotonic() < deadline, "the job outlived its parent"
-            time.sleep(0.05)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        until(lambda: has_ended(child_pid), "the job ends with its parent")
 
 
 def test_a_bundle_that_the_runner_repeats_is_not_paid_again(job, sandbox):

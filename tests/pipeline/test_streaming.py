@@ -66,7 +66,7 @@ def test_a_stream_counts_its_tokens(either):
 
 def test_the_first_token_comes_before_the_last(tmp_path, make_job):
     with Sandbox(
-        models=ModelSettings(latency=Latency(mean_seconds=0.05, per_output_token_seconds=0.02))
+        models=ModelSettings(latency=Latency(mean_seconds=0.05, per_output_token_seconds=0.1))
     ) as sandbox:
         ended = make_job(tmp_path, sandbox).run(rows(10), generation=STREAMED)
     assert ended.report["first_token_seconds"]["p50"] < 0.8 * ended.report["latency_seconds"]["p50"]

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from collections import Counter
 from importlib.metadata import Distribution, distributions, version
@@ -23,6 +22,9 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.launch import worker_package
 from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package, pinned_requirements
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.counting import function_calls
+
+pytestmark = pytest.mark.slow
 
 JOB = {
     "name": "job",
@@ -78,10 +80,9 @@ def test_its_record_names_each_file_with_its_hash(wheel):
             assert (digest, int(size)) == (f"sha256={expected}", len(files[name]))
 
 
-def test_built_twice_it_has_the_same_bytes_and_it_takes_no_second(tmp_path, wheel):
-    started = time.process_time()
-    again = build_worker_package(tmp_path)
-    assert time.process_time() - started < 1
+def test_built_twice_it_has_the_same_bytes_and_few_calls_make_it(tmp_path, wheel):
+    again, calls = function_calls(lambda: build_worker_package(tmp_path))
+    assert calls < 100_000, "seen on Python 3.11: 52,000"
     assert again.read_bytes() == wheel.read_bytes()
 
 
@@ -155,22 +156,20 @@ def link(chosen: dict[str, Distribution], target: Path) -> None:
 def worker(tmp_path_factory, wheel):
     """The Python of an environment with Beam, the wheel, and what these require: as a worker has it."""
     home = tmp_path_factory.mktemp("worker")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     python = home / "bin" / "python"
     (site_packages,) = home.glob("lib/python*/site-packages")
     link(closure(["apache-beam[gcp]", *required(wheel)]), site_packages)
     uv = Path(sys.executable).with_name("uv")
     install = [uv, "pip", "install", "--quiet", "--no-deps", "--offline", "--no-cache", "--python", python, wheel]
-    subprocess.run(install, check=True, timeout=60)
+    subprocess.run(install, check=True)
     return python
 
 
 def run(python, code_or_module, *arguments, directory):
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     command = [python, *code_or_module, *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_worker_has_no_airflow_and_takes_the_package_from_the_wheel(worker, tmp_path):

@@ -141,7 +141,7 @@ class _When:
         pass
 
     def take(self, text: str) -> Fault | None:
-        if self.times == 0 or self.contains not in text:
+        if self.times == 0 or self.contains not in text or self._is_released():
             return None
         if self.after:
             self.after -= 1
@@ -152,6 +152,9 @@ class _When:
 
     def left(self) -> int:
         return self.times or 0
+
+    def _is_released(self) -> bool:
+        return self.fault.until is not None and self.fault.until.is_released
 
 
 class Faults:

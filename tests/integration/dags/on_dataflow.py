@@ -27,6 +27,7 @@ def ask(
             "type": "dataflow",
             "location": "europe-west1",
             "poll_interval_seconds": 10,
+            "max_workers": 1,
             "cancel_on_kill": cancel_on_kill,
         },
         retries=retries,
@@ -54,5 +55,4 @@ with DAG("waiting", schedule=None):
     ask(deferrable=False)
 
 with DAG("waiting_timeout", schedule=None):
-    # Airflow measures this one by a timer of the task's process, which nobody can set forward.
-    ask(deferrable=False, execution_timeout=timedelta(seconds=75), retries=0)
+    ask(deferrable=False, execution_timeout=HOUR, retries=0)

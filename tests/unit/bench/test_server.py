@@ -14,7 +14,7 @@ def ask(url: str) -> int:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "row0 says"}]}).encode()
     request = urllib.request.Request(f"{url}/v1/chat/completions", body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return response.status
     except urllib.error.HTTPError as error:
         return error.code

@@ -21,6 +21,8 @@ from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 0.4
 GARDEN = {"type": "vertex", "model": "google/gemma3@gemma-3-4b-it", "accept_eula": True}
 CONTAINER = {

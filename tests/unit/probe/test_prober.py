@@ -5,6 +5,7 @@ import gzip
 import json
 import logging
 import math
+import statistics
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -69,7 +70,7 @@ def test_a_model_with_a_key_is_asked_as_a_job_asks_it(sandbox, probed, model, em
     assert (probe.sent, probe.answered, probe.rejected, probe.failed) == (3, 3, 0, 0), probe.refusal
     assert asked(sandbox) == [method] * 3
     assert probe.rejected_ratio == 0.0
-    assert 0 < probe.median_seconds < 5
+    assert probe.median_seconds == statistics.median(reply.seconds for reply in probe.replies) > 0
     assert all(reply.words == "" and reply.http_status == 200 for reply in probe.replies)
     assert all(record.output_tokens <= 1 and record.input_tokens <= 10 for record in sandbox.requests)
 
@@ -128,13 +129,14 @@ def test_an_echo_always_answers_and_nobody_is_asked(sandbox, probed):
 
 
 def test_a_quota_rejects_and_says_when_to_come_back():
+    began = time.time()
     with Sandbox(models=ModelSettings(quota=Quota(window=FixedWindow(requests=2, seconds=3600)))) as sandbox:
         probe = prober(sandbox, GEMINI).probe(9, 1.0)
     assert outcomes(probe) == ["answered"] * 2 + ["rejected"] * MAX_UNANSWERED
     assert probe.rejected_ratio == pytest.approx(3 / 5)
     refusal = probe.refusal
     assert (refusal.http_status, refusal.is_daily, refusal.is_final) == (429, False, False)
-    assert 3500 < probe.retry_after_seconds <= 3600
+    assert 3600 - (time.time() - began) - 1 <= probe.retry_after_seconds <= 3600
     assert refusal.words.startswith("HTTP 429: You exceeded your current quota")
     assert "\n" not in refusal.words
     assert probe.cost_usd == pytest.approx(2 * (10 * 0.30 + 2.50) / 1e6), "a rejected request costs nothing"
@@ -196,11 +198,10 @@ def test_what_is_no_answer_fails_with_the_words_of_the_server_and_may_pass(
 
 def test_a_server_that_hangs_is_given_up_and_three_in_a_row_are_enough(sandbox, probed):
     sandbox.faults.queue(GENERATE, *[Fault(kind="hang")] * MAX_UNANSWERED)
-    started = time.monotonic()
     probe = probed(GEMINI, 20, reply_seconds=0.2)
     assert outcomes(probe) == ["failed"] * MAX_UNANSWERED
     assert "ReadTimeout" in probe.refusal.words
-    assert time.monotonic() - started < 3
+    assert asked(sandbox) == [GENERATE] * MAX_UNANSWERED
     assert (probe.rejected_ratio, probe.median_seconds) == (None, None)
 
 
@@ -239,10 +240,9 @@ def sending():
 
 
 def test_a_server_that_answers_byte_by_byte_is_given_up(sending):
-    reply = sending({}, [b" "] * 20, pause_seconds=0.05)
+    reply = sending({}, [b" "] * 100_000, pause_seconds=0.05)
     assert reply.outcome == "failed"
     assert "no whole reply within 0.3 s" in reply.words
-    assert reply.seconds < 1
 
 
 def test_a_reply_that_never_ends_is_given_up(sending):

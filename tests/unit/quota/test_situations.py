@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.sandbox import (
 )
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model import parse_model
+from tests.clouds import use_environment
 
 NOW = 1_700_000_040.0
 PROJECT = "llmbeam-sandbox"
@@ -341,8 +342,7 @@ def clock():
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 def test_the_verdict_and_the_sentence_follow_from_what_the_cloud_shows(situation, clock, monkeypatch):
     with Sandbox(clock=clock, **situation.sandbox) as sandbox, Proxy(sandbox) as proxy:
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         situation.before(sandbox)
         clock.advance(7200)
         situation.arrange(sandbox)
@@ -360,8 +360,7 @@ def test_a_limit_that_is_raised_while_waiting_is_seen(clock, monkeypatch):
         Sandbox(clock=clock, models=ModelSettings(quota=Quota(requests_per_minute=240))) as sandbox,
         Proxy(sandbox) as proxy,
     ):
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         clock.advance(7200)
         traffic("gemini-embedding-001", "us-central1", requests_per_minute=240)(sandbox)
         hook = QuotaHook(parse_model(FIXED), now=clock)
@@ -377,8 +376,7 @@ def test_a_limit_that_is_raised_while_waiting_is_seen(clock, monkeypatch):
 
 def test_a_quota_of_accelerators_that_may_not_be_read_is_no_evidence_to_wait_for(clock, monkeypatch):
     with Sandbox(clock=clock) as sandbox, Proxy(sandbox) as proxy:
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         sandbox.faults.every("cloudquotas.quotaInfos.list", 1, DENIED)
         with pytest.raises(AccessDeniedError, match=r"roles/cloudquotas\.viewer"):
             QuotaHook(endpoint=VertexEndpoint.parse(GPU), project=PROJECT, now=clock).health("us-central1")

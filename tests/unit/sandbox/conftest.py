@@ -29,7 +29,7 @@ def sandbox(server: Sandbox) -> Sandbox:
 
 @pytest.fixture
 def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox.url, headers={"x-goog-api-key": "k"}, timeout=5) as client:
+    with httpx.Client(base_url=sandbox.url, headers={"x-goog-api-key": "k"}, timeout=60) as client:
         yield client
 
 

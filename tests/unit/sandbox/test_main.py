@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -13,6 +12,7 @@ import pytest
 
 from airflow_provider_llmbeam.sandbox import Latency, Quota, Sandbox
 from airflow_provider_llmbeam.sandbox.__main__ import banner, main
+from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "airflow_provider_llmbeam.sandbox"]
 
@@ -26,14 +26,13 @@ def test_it_says_when_it_is_ready_and_ends_cleanly(tmp_path: Path, stop_signal: 
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONWARNINGS": "error"},
     ) as process:
-        while not ready.exists():
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            time.sleep(0.02)
+        until(lambda: ready.exists() or process.poll() is not None, "the sandbox is ready or has ended")
+        assert process.poll() is None, process.stderr and process.stderr.read()
         found = json.loads(ready.read_text())
         assert found["pid"] == process.pid
         assert httpx.get(found["url"] + "/sandbox/stats").json()["quota"]["requests_per_minute"] == 600
         process.send_signal(stop_signal)
-        printed, complaints = process.communicate(timeout=5)
+        printed, complaints = process.communicate(timeout=60)
     assert process.returncode == 0
     assert complaints == b""
     assert f"GOOGLE_GEMINI_BASE_URL={found['url']}" in printed.decode()
@@ -54,7 +53,7 @@ def test_the_banner_can_be_copied_into_a_shell() -> None:
 
 
 def test_a_taken_port_ends_with_status_one(sandbox: Sandbox) -> None:
-    result = subprocess.run([*COMMAND, "--port", str(sandbox.port)], capture_output=True, check=False, timeout=10)
+    result = subprocess.run([*COMMAND, "--port", str(sandbox.port)], capture_output=True, check=False, timeout=60)
     assert result.returncode == 1
     assert f"Port {sandbox.port} cannot be used" in result.stderr.decode()
 

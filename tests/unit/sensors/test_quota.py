@@ -6,9 +6,14 @@ import json
 from datetime import timedelta
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
+from airflow.sdk.bases.sensor import AirflowRescheduleException
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
@@ -18,6 +23,7 @@ from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from airflow_provider_llmbeam.triggers import sensor as patient
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
+from tests.clouds import use_environment
 
 NAME = "gemini-2.5-flash"
 MODEL = {"type": "gemini", "name": NAME, "project": "llmbeam-sandbox"}
@@ -190,8 +196,7 @@ def test_an_endpoint_goes_where_its_accelerators_are(monkeypatch):
         Sandbox(endpoints=EndpointSettings(gpu_quota={"europe-west4": {"NVIDIA_L4": 4}})) as sandbox,
         Proxy(sandbox) as proxy,
     ):
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         endpoint = VertexEndpoint(
             type="vertex",
             model="google/gemma3@gemma-3-4b-it",
@@ -209,8 +214,7 @@ def test_an_endpoint_goes_where_its_accelerators_are(monkeypatch):
 
 def test_a_known_quota_that_is_used_by_others_comes_back_as_the_rest_of_it(monkeypatch):
     with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=600))) as sandbox, Proxy(sandbox) as proxy:
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         sandbox.monitoring.add_traffic(
             NAME, minutes=30, requests_per_minute=240, input_tokens=90, output_tokens=10
         )

@@ -3,6 +3,11 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 from threading import Barrier
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from asgiref.sync import async_to_sync
 
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.triggers import base as module
@@ -66,7 +71,7 @@ def test_what_looks_is_made_also_where_the_trigger_did_not_run_yet(monkeypatch):
 
 
 def test_twenty_looks_that_wait_for_a_reply_do_not_wait_for_each_other():
-    all_at_once, name = Barrier(20, timeout=10), ContextVar("name")
+    all_at_once, name = Barrier(20, timeout=60), ContextVar("name")
     told = []
 
     class Slow:
@@ -88,3 +93,80 @@ def test_twenty_looks_that_wait_for_a_reply_do_not_wait_for_each_other():
 
     assert asyncio.run(main()) == [[{"over": True}]] * 20
     assert sorted(told) == [*range(20)], "each look in the context of its task, where its lines go"
+
+
+def test_a_look_reads_connections_in_the_event_loop_of_the_triggerer():
+    loops = []
+
+    async def read():
+        """As Airflow 3.1 sends a request to the supervisor, through streams that belong to one event loop."""
+        loops.append(asyncio.get_running_loop())
+
+    class Reading:
+        def look(self):
+            async_to_sync(read)()
+            return Over()
+
+    class ReadingTrigger(CountdownTrigger):
+        def watch(self, log):
+            return Reading()
+
+    async def main():
+        loops.append(asyncio.get_running_loop())
+        return [event.payload async for event in ReadingTrigger(0.0).run()]
+
+    assert asyncio.run(main()) == [{"over": True}]
+    assert loops == [loops[0]] * 2
+
+
+class KilledTrigger(CountdownTrigger):
+    def __init__(self):
+        super().__init__(3600.0)
+        self.kills = 0
+        self.task_instance = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1)
+
+    async def on_kill(self):
+        self.kills += 1
+
+
+def kills_when_cancelled(monkeypatch, *, calls_on_kill, states):
+    """How often a trigger calls its own `on_kill` when the triggerer cancels it."""
+    asked = []
+
+    def get_task_states(**which):
+        asked.append(which)
+        if isinstance(states, Exception):
+            raise states
+        return states
+
+    monkeypatch.setattr(module, "CALLS_ON_KILL", calls_on_kill)
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(get_task_states))
+    trigger = KilledTrigger()
+
+    async def events():
+        return [event async for event in trigger.run()]
+
+    async def main():
+        task = asyncio.create_task(events())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert asked in ([], [{"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": -1}])
+    return trigger.kills
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "queued", None])
+def test_below_airflow_3_3_a_trigger_whose_task_was_marked_or_cleared_kills_itself(state, monkeypatch):
+    assert kills_when_cancelled(monkeypatch, calls_on_kill=False, states={"r": {"t": state}}) == 1
+
+
+@pytest.mark.parametrize("states", [{"r": {"t": "deferred"}}, {"r": {"t_7": "deferred"}}, EOFError("stopped")])
+def test_below_airflow_3_3_a_trigger_whose_triggerer_stops_leaves_the_job_alone(states, monkeypatch):
+    assert kills_when_cancelled(monkeypatch, calls_on_kill=False, states=states) == 0
+
+
+def test_from_airflow_3_3_on_airflow_itself_calls_on_kill(monkeypatch):
+    assert kills_when_cancelled(monkeypatch, calls_on_kill=True, states={"r": {"t": "failed"}}) == 0

@@ -1,21 +1,33 @@
-"""What sensors that wait cost a triggerer, in CPU seconds of this process: load by others does not count."""
+"""What a poll of a waiting sensor costs a triggerer, as counts; `bench.waiting_sensors` measures the seconds."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+import threading
 import time
+from collections import Counter
+from functools import wraps
 
 import pytest
+from airflow.sdk.bases.hook import BaseHook
+from urllib3.connection import HTTPSConnection
 
-from airflow_provider_llmbeam.polling.schedule import PollSchedule
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller
+from airflow_provider_llmbeam.triggers import base
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 from bench.exhausted_cloud import MODEL, exhausted_cloud
+from tests.clouds import use_environment
+from tests.counting import function_calls
 
-#: Sensors that look once a minute, of which a share of one core is stated. Measured on two cores of a cloud's
-#: virtual machine: 4.3 ms a look, which is 1.4%, and with probes, of which three are sent, 10 ms or 3.3%.
-SENSORS = 200
-POKE_INTERVAL_SECONDS = 60.0
 QUESTION = {"model": {"type": "gemini", "name": MODEL, "project": "llmbeam-sandbox"}}
+#: Requests of one poll to Cloud Monitoring, and of one probe to the model: it stops after three rejections.
+METRICS_REQUESTS, PROBE_REQUESTS = 4, 3
+#: Cloud Monitoring, the token service, and where an account may be used; the model is one more.
+HOSTS = 4
+POLLS_AT_ONCE = 8
+#: Sensors whose polls are profiled, which makes them several times slower.
+PROFILED = 4
 
 
 @pytest.fixture(scope="module")
@@ -24,48 +36,133 @@ def cloud():
         yield running
 
 
+@pytest.fixture(autouse=True)
+def few_threads(monkeypatch):
+    """Fewer polls at once than sensors, so that what grows with the sensors shows."""
+    monkeypatch.setattr(base, "_LOOKS_AT_ONCE", POLLS_AT_ONCE)
+    base._threads.cache_clear()
+    yield
+    base._threads().shutdown()
+    base._threads.cache_clear()
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """Counts connections, reads of certificate authorities and of Airflow connections, and hooks."""
+    found = Counter()
+    for owner, name in (
+        (HTTPSConnection, "connect"),
+        (ssl.SSLContext, "load_verify_locations"),
+        (BaseHook, "__init__"),
+    ):
+        monkeypatch.setattr(owner, name, counted(found, name, getattr(owner, name)))
+    read = counted(found, "get_connection", BaseHook.get_connection.__func__)
+    monkeypatch.setattr(BaseHook, "get_connection", classmethod(read))
+    return found
+
+
+def counted(found, name, function):
+    @wraps(function)
+    def call(*args, **kwargs):
+        found[name] += 1
+        return function(*args, **kwargs)
+
+    return call
+
+
+class Rounds:
+    """Replaces `asyncio.sleep`: all triggers poll when the test says so, and it waits for nothing."""
+
+    def __init__(self, triggers):
+        self._triggers = triggers
+        self._waiting = 0
+        self._all_wait, self._next = asyncio.Event(), asyncio.Event()
+
+    async def sleep(self, _):
+        self._waiting += 1
+        if self._waiting == len(self._triggers):
+            self._all_wait.set()
+        await self._next.wait()
+
+    async def all_wait(self, tasks):
+        """Waits until each trigger has polled and waits for its next poll."""
+        waiting = asyncio.ensure_future(self._all_wait.wait())
+        done, _ = await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def poll(self, tasks):
+        """Lets each trigger poll once."""
+        begun, self._next = self._next, asyncio.Event()
+        self._all_wait, self._waiting = asyncio.Event(), 0
+        begun.set()
+        await self.all_wait(tasks)
+
+
 def waiting(probe_requests: int) -> QuotaTrigger:
-    """Looks as often as patience allows, so that the test is short."""
-    patience = PollSchedule(started_at=time.time(), timeout_seconds=3600, poke_interval_seconds=1, looks=1)
-    trigger = QuotaTrigger(question={**QUESTION, "probe_requests": probe_requests}, patience=patience.to_dict())
-    trigger._first_look_seconds = 1.0
-    return trigger
+    patience = PollSchedule(started_at=time.time(), timeout_seconds=3600, looks=1)
+    return QuotaTrigger(question={**QUESTION, "probe_requests": probe_requests}, patience=patience.to_dict())
 
 
-async def cpu_seconds_of_a_look(triggers: list[QuotaTrigger], rounds: int) -> float:
-    """Of one after the first, which reads connections and keys."""
+def profiled(monkeypatch, number):
+    """Counts the function calls in the second poll of some triggers; returns the list of these counts."""
+    found, unprofiled, polled = [], ScheduledPoller.look, []
 
-    async def run(trigger: QuotaTrigger) -> None:
-        async for _ in trigger.run():
-            raise AssertionError("a sensor found room where there is none")
+    def profiled_look(watch):
+        if watch not in polled:
+            polled.append(watch)
+            return unprofiled(watch)
+        if polled.index(watch) >= number:
+            return unprofiled(watch)
+        seen, calls = function_calls(lambda: unprofiled(watch))
+        found.append(calls)
+        return seen
 
-    async def until(looks: int) -> tuple[float, int]:
-        while min(each.watched.looks for each in triggers) < looks:
-            done, _ = await asyncio.wait(tasks, timeout=0.1)
-            for task in done:
-                task.result()
-        return time.process_time(), sum(each.watched.looks for each in triggers)
-
-    tasks = [asyncio.create_task(run(each)) for each in triggers]
-    begun, before = await until(3)
-    ended, after = await until(3 + rounds)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return (ended - begun) / (after - before)
+    monkeypatch.setattr(ScheduledPoller, "look", profiled_look)
+    return found
 
 
 @pytest.mark.parametrize(
-    ("sensors", "probe_requests", "cpu_share"), [(SENSORS, 0, 0.03), (24, 8, 0.07)], ids=["metrics", "probes"]
+    ("sensors", "probe_requests", "most_calls"),
+    [(50, 0, 35_000), (24, 8, 55_000)],  # seen: 24,773 and 38,663 calls, on Python 3.11
+    ids=["metrics", "probes"],
 )
-def test_two_hundred_waiting_sensors_cost_a_few_percent_of_a_core(
-    cloud, monkeypatch, sensors, probe_requests, cpu_share
+def test_a_poll_of_a_waiting_sensor_reuses_connections_hooks_and_threads(
+    cloud, monkeypatch, counts, sensors, probe_requests, most_calls
 ):
-    for name, value in cloud.environment.items():
-        monkeypatch.setenv(name, value)
-    before = cloud.requests()
-    seconds = asyncio.run(cpu_seconds_of_a_look([waiting(probe_requests) for _ in range(sensors)], rounds=2))
-    asked = cloud.requests()
-    assert asked["monitoring.timeSeries.list"] - before.get("monitoring.timeSeries.list", 0) >= 3 * 4 * sensors
-    assert (asked.get("gemini.generateContent", 0) > 0) == (probe_requests > 0)
-    assert seconds * SENSORS / POKE_INTERVAL_SECONDS < cpu_share
+    use_environment(monkeypatch, cloud.environment)
+    triggers = [waiting(probe_requests) for _ in range(sensors)]
+    calls = profiled(monkeypatch, PROFILED)
+    threads = threading.active_count()
+
+    async def run(trigger):
+        async for _ in trigger.run():
+            raise AssertionError("a sensor found capacity where there is none")
+
+    async def polled():
+        """Returns what the first polls and the later ones have counted, and the requests of the later ones."""
+        rounds = Rounds(triggers)
+        monkeypatch.setattr(asyncio, "sleep", rounds.sleep)
+        tasks = [asyncio.create_task(run(each)) for each in triggers]
+        await rounds.all_wait(tasks)
+        await rounds.poll(tasks)
+        first, requests = counts.copy(), Counter(cloud.requests())
+        await rounds.poll(tasks)
+        later = counts - first, Counter(cloud.requests()) - requests
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return first, *later
+
+    first, later, requests = asyncio.run(polled())
+    print(f"first: {dict(first)}; later: {dict(later)}; calls of a poll: {calls}")
+    assert requests["monitoring.timeSeries.list"] == METRICS_REQUESTS * sensors
+    assert requests["gemini.generateContent"] == (PROBE_REQUESTS * sensors if probe_requests else 0)
+    assert requests.total() == (METRICS_REQUESTS + (PROBE_REQUESTS if probe_requests else 0)) * sensors
+    assert later["__init__"] == later["get_connection"] == 0, "hooks and Airflow connections are kept"
+    opened = first["connect"] + later["connect"]
+    assert opened <= HOSTS * POLLS_AT_ONCE < sensors + first["__init__"], "one per host and poll at a time"
+    assert first["load_verify_locations"] + later["load_verify_locations"] == opened, "once per connection"
+    assert threading.active_count() <= threads + POLLS_AT_ONCE
+    assert len(calls) == PROFILED
+    assert max(calls) <= most_calls

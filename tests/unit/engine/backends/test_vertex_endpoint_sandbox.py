@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.sandbox import EndpointSettings, ManualClock, Proxy, Sandbox
 from airflow_provider_llmbeam.spec import Generation, VertexEndpointModel
+from tests.clouds import use_environment
 
 LOCATION = "europe-west4"
 PARENT = f"projects/llmbeam-sandbox/locations/{LOCATION}"
@@ -34,8 +35,7 @@ def served(clock: ManualClock) -> Iterator[tuple[Sandbox, Proxy]]:
 def _on_google_cloud(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
     running, proxy = served
     running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
+    use_environment(monkeypatch, proxy.environment())
     # aiohttp reads SSL_CERT_FILE when it is imported.
     context = ssl.create_default_context(cafile=str(proxy.directory / "ca.pem"))
     monkeypatch.setattr("aiohttp.connector._SSL_CONTEXT_VERIFIED", context)

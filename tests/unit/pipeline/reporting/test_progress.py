@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 import pytest
 from hypothesis import given
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.counts import Counts, progress_line
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Progress, shown_progress
 from airflow_provider_llmbeam.spec import Price
+from tests.waiting import until
 
 
 def test_a_line_says_where_the_job_stands() -> None:
@@ -105,9 +105,7 @@ def lines():
 def test_a_log_gets_a_line_on_each_change_and_one_at_the_end(lines: list[str]) -> None:
     with shown_progress(interval_seconds=0.01):
         PROGRESS.add(Counts(rows=2))
-        deadline = time.monotonic() + 2
-        while not lines and time.monotonic() < deadline:
-            time.sleep(0.005)
+        until(lambda: lines, "there is a line")
         PROGRESS.add(Counts(answered=2))
     assert lines[0].startswith("rows 0/2 (0%)")
     assert lines[-1].startswith("rows 2/2 (100%)")

@@ -397,7 +397,7 @@ def test_a_job_id_is_used_once(sandbox: Sandbox, client: bigquery.Client) -> Non
     client.query(MERGE, job_id="merge-of-run-7", job_retry=None).result()
     reference = {"projectId": PROJECT, "jobId": "merge-of-run-7"}
     body = {"jobReference": reference, "configuration": {"query": {"query": MERGE, "useLegacySql": False}}}
-    answer = requests.post(f"{sandbox.url}/bigquery/v2/projects/{PROJECT}/jobs", json=body, timeout=5)
+    answer = requests.post(f"{sandbox.url}/bigquery/v2/projects/{PROJECT}/jobs", json=body, timeout=60)
     assert (answer.status_code, answer.json()["error"]["errors"][0]["reason"]) == (409, "duplicate")
     assert "Already Exists: Job my-project:US.merge-of-run-7" in answer.text
     found = client.get_job("merge-of-run-7")

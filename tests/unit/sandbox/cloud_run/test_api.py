@@ -18,6 +18,7 @@ from google.cloud import run_v2, secretmanager
 from google.oauth2 import id_token
 
 from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, Proxy, Sandbox
+from tests.clouds import for_one_test
 
 LOCATION = "europe-west4"
 PARENT = f"projects/llmbeam-sandbox/locations/{LOCATION}"
@@ -62,12 +63,7 @@ def served(clock):
 
 @pytest.fixture
 def sandbox(served, monkeypatch):
-    running, proxy = served
-    running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
-    yield running
-    running.faults.assert_all_consumed()
+    yield from for_one_test(served, monkeypatch)
 
 
 @pytest.fixture
@@ -77,7 +73,7 @@ def client(sandbox):
 
 def done(clock, operation, seconds=60):
     clock.advance(seconds)
-    return operation.result(timeout=10)
+    return operation.result(timeout=60)
 
 
 def begin(client, own="gemma", **fields):
@@ -86,7 +82,7 @@ def begin(client, own="gemma", **fields):
 
 def ask(uri, token, path="/health", **options):
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return httpx.request("POST" if options else "GET", f"{uri}{path}", headers=headers, timeout=5, **options)
+    return httpx.request("POST" if options else "GET", f"{uri}{path}", headers=headers, timeout=60, **options)
 
 
 def token_for(audience):

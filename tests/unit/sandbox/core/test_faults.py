@@ -171,6 +171,13 @@ def test_a_released_hold_stays_released_and_runs_its_callbacks_once() -> None:
     assert (hold.waiting, hold.is_released, called) == (0, True, ["waited", "at once"])
 
 
+def test_a_released_hold_hides_no_rule_that_comes_after_it() -> None:
+    faults = Faults(METHODS)
+    faults.hold(GENERATE).release()
+    faults.when(GENERATE, "x", ERROR)
+    assert faults.take(GENERATE, "x") is ERROR
+
+
 def test_clear_releases_all_holds() -> None:
     faults = Faults(METHODS)
     holds = [faults.hold(GENERATE), faults.hold("run.services.create")]

@@ -39,7 +39,7 @@ def server() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox.url, headers={"Authorization": "Bearer t"}, timeout=5) as client:
+    with httpx.Client(base_url=sandbox.url, headers={"Authorization": "Bearer t"}, timeout=60) as client:
         yield client
 
 

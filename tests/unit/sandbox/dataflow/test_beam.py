@@ -16,6 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from google.cloud import bigquery, storage
 
 from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
+from tests.clouds import use_environment
 
 PROJECT = "llmbeam-sandbox"
 OPTIONS = [f"--project={PROJECT}", "--temp_location=gs://rows/temp"]
@@ -49,8 +50,7 @@ def sandbox(
     running, proxy = served
     running.reset()
     if request.param == "by the environment":
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
+        use_environment(monkeypatch, proxy.environment())
         # httplib2 reads the environment when it is imported.
         monkeypatch.setattr(httplib2, "CA_CERTS", os.environ["HTTPLIB2_CA_CERTS"])
     else:

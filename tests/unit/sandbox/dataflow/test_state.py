@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,9 @@ import httpx
 import pytest
 
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Proxy, Sandbox
+from tests.waiting import has_ended, until
+
+pytestmark = pytest.mark.slow
 
 PIPELINES = Path(__file__).with_name("dataflow_pipelines.py")
 AUTHORIZED = {"Authorization": "Bearer t"}
@@ -38,7 +40,7 @@ class Cloud:
     def __init__(self, sandbox: Sandbox, proxy: Proxy) -> None:
         self.sandbox = sandbox
         self.environment = {**os.environ, **proxy.environment()}
-        self.api = httpx.Client(base_url=sandbox.url, headers=AUTHORIZED, timeout=10)
+        self.api = httpx.Client(base_url=sandbox.url, headers=AUTHORIZED, timeout=60)
         self.submitter = subprocess.Popen(
             [sys.executable, str(PIPELINES)],
             env=self.environment,
@@ -60,12 +62,8 @@ class Cloud:
         path = f"/v1b3/projects/llmbeam-sandbox/locations/us-central1/jobs/{job_id}{rest}"
         return self.api.get(path, params=query).raise_for_status().json()
 
-    def until(self, condition: Callable[[], Any], seconds: float = 60) -> Any:
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert time.monotonic() < deadline, self.sandbox.dataflow.jobs
-            time.sleep(0.05)
-        return found
+    def until(self, condition: Callable[[], Any]) -> Any:
+        return until(condition, lambda: self.sandbox.dataflow.jobs, pause_seconds=0.05)
 
     def ended(self, job_id: str) -> str:
         """Wait for the end of a job; returns its state."""
@@ -116,13 +114,6 @@ def four() -> Iterator[Cloud]:
 
 def outputs(folder: str) -> list[str]:
     return [f"--{name}=gs://rows/{folder}/{place}" for name, place in {"output": "out", "total": "total"}.items()]
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def pids(notes: Path) -> set[int]:
@@ -201,7 +192,7 @@ def test_a_job_shows_its_counters_while_it_runs_keeps_its_name_and_is_cancelled(
     path = f"/v1b3/projects/llmbeam-sandbox/locations/us-central1/jobs/{job_id}"
     four.api.put(path, json={"requestedState": "JOB_STATE_CANCELLED"}).raise_for_status()
     assert four.ended(job_id) == "CANCELLED"
-    four.until(lambda: all(map(gone, processes)), 5)
+    four.until(lambda: all(map(has_ended, processes)))
     assert four.sandbox.dataflow.states(job_id)[-2:] == ["JOB_STATE_CANCELLING", "JOB_STATE_CANCELLED"]
 
 
@@ -244,7 +235,7 @@ def test_a_flex_template_starts_the_job_that_was_queued(four: Cloud) -> None:
     assert queued["currentState"] == "JOB_STATE_QUEUED"
     again = four.api.post(path, json={"launchParameter": launch})
     assert (again.status_code, again.json()["error"]["status"]) == (409, "ALREADY_EXISTS")
-    assert four.ended(queued["id"]) == "DONE"
+    assert four.ended(queued["id"]) == "DONE", four.texts(queued["id"])
     assert four.sandbox.dataflow.states(queued["id"])[:3] == [
         f"JOB_STATE_{s}" for s in ("QUEUED", "PENDING", "RUNNING")
     ]
@@ -282,7 +273,7 @@ asyncio.run(ask())
 print(json.dumps(told))
 """
     ended = subprocess.run(
-        [sys.executable, "-c", code], env=four.environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env=four.environment, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout.splitlines()[-1])
@@ -331,20 +322,16 @@ def test_all_processes_end_with_a_sandbox_that_is_killed(tmp_path: Path) -> None
     # Its certificates stay behind.
     beside = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=beside, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while not file.exists():
+        try:
+            until(lambda: file.exists() or process.poll() is not None, "the sandbox is ready or has ended")
             assert process.poll() is None
-            time.sleep(0.05)
-        variables = dict(line.removeprefix("export ").split("=", 1) for line in file.read_text().splitlines())
-        environment = os.environ | {name: value.strip("'") for name, value in variables.items()}
-        submit = [sys.executable, str(PIPELINES), "slow", *PLACES, "--job_name=slow"]
-        subprocess.run([*submit, f"--notes={notes}"], env=environment, check=True, capture_output=True, timeout=60)
-        deadline = time.monotonic() + 30
-        while not pids(notes) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        processes = pids(notes)
-        process.send_signal(signal.SIGKILL)
-    while not all(map(gone, processes)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+            variables = dict(line.removeprefix("export ").split("=", 1) for line in file.read_text().splitlines())
+            environment = os.environ | {name: value.strip("'") for name, value in variables.items()}
+            submit = [sys.executable, str(PIPELINES), "slow", *PLACES, "--job_name=slow"]
+            subprocess.run([*submit, f"--notes={notes}"], env=environment, check=True, capture_output=True)
+            processes = until(lambda: pids(notes), "the job runs")
+        finally:
+            process.send_signal(signal.SIGKILL)
     assert len(processes) == 2
-    assert all(map(gone, processes))
+    until(lambda: all(map(has_ended, processes)), "the harness and its runner end with the sandbox")
     assert not list(tmp_path.glob("llmbeam-dataflow-*"))

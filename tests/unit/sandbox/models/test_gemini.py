@@ -42,7 +42,7 @@ class Review(pydantic.BaseModel):
 
 def once(url: str) -> types.HttpOptions:
     """Options for a client that never retries by itself."""
-    return types.HttpOptions(base_url=url, timeout=5_000, retry_options=types.HttpRetryOptions(attempts=1))
+    return types.HttpOptions(base_url=url, timeout=60_000, retry_options=types.HttpRetryOptions(attempts=1))
 
 
 def developer_client(url: str, api_key: str = "k") -> genai.Client:
@@ -207,7 +207,7 @@ def test_express_mode_takes_an_api_key_on_a_vertex_path(http: httpx.Client) -> N
 def test_a_body_of_32_megabytes_is_read() -> None:
     with Sandbox(models=ModelSettings(input_token_limit=20_000_000)) as large:
         body = {"contents": [{"parts": [{"text": "x" * 32_000_000}]}]}
-        response = httpx.post(large.url + PATH, json=body, headers={"x-goog-api-key": "k"}, timeout=10)
+        response = httpx.post(large.url + PATH, json=body, headers={"x-goog-api-key": "k"}, timeout=60)
         assert response.json()["usageMetadata"]["promptTokenCount"] == 8_000_000
 
 

@@ -49,7 +49,7 @@ class Metrics:
 
     def __init__(self, sandbox, clock):
         self._clock = clock
-        options, http = {"api_endpoint": sandbox.url}, httplib2.Http(timeout=10)
+        options, http = {"api_endpoint": sandbox.url}, httplib2.Http(timeout=60)
         self._service = build("monitoring", "v3", cache_discovery=False, client_options=options, http=http)
         self.close = self._service.close
 
@@ -112,13 +112,13 @@ def ask(sandbox, model=FLASH, location="us-central1", text="hello", project="p")
     if "embedding" in model:
         verb, body = "predict", {"instances": [{"content": text}]}
     token = {"Authorization": "Bearer t"}
-    return httpx.post(f"{sandbox.url}/v1/{place}:{verb}", json=body, headers=token, timeout=10).status_code
+    return httpx.post(f"{sandbox.url}/v1/{place}:{verb}", json=body, headers=token, timeout=60).status_code
 
 
 def deploy(sandbox, location="us-central1"):
     """Brings a model onto the endpoint "7"."""
     parent = f"{sandbox.url}/v1/projects/p/locations/{location}"
-    with httpx.Client(headers={"Authorization": "Bearer t"}, timeout=10) as http:
+    with httpx.Client(headers={"Authorization": "Bearer t"}, timeout=60) as http:
         container = {"imageUri": "vllm", "args": ["--model=Qwen/Qwen3-4B"]}
         model = {"model": {"displayName": "m", "containerSpec": container}}
         http.post(f"{parent}/models:upload", json=model).raise_for_status()

@@ -9,7 +9,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,10 +28,12 @@ from google.oauth2 import id_token
 
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.sandbox.__main__ import exported
+from tests.clouds import for_one_test
+from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "airflow_provider_llmbeam.sandbox"]
 BUCKET = "https://storage.googleapis.com/storage/v1/b/rows"
-SHORT = types.HttpOptions(timeout=5_000, retry_options=types.HttpRetryOptions(attempts=1))
+SHORT = types.HttpOptions(timeout=60_000, retry_options=types.HttpRetryOptions(attempts=1))
 NEEDS_PYSOCKS = pytest.mark.skipif(find_spec("socks") is None, reason="httplib2 has no proxies without PySocks")
 
 
@@ -45,12 +46,7 @@ def served() -> Iterator[tuple[Sandbox, Proxy]]:
 @pytest.fixture
 def sandbox(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
     """A sandbox in place of Google, by the environment alone."""
-    running, proxy = served
-    running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
-    yield running
-    running.faults.assert_all_consumed()
+    yield from for_one_test(served, monkeypatch)
 
 
 @pytest.fixture
@@ -149,7 +145,7 @@ def test_a_job_reads_and_writes_buckets_and_asks_gemini_by_the_environment(
         lines = "".join(json.dumps({"id": n, "text": f"row {n}"}) + "\n" for n in range(10))
         client.bucket("rows").blob("in/a.jsonl").upload_from_string(lines)
         door = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(file)]
-        subprocess.run(door, check=True, capture_output=True, timeout=60)
+        subprocess.run(door, check=True, capture_output=True, timeout=120)
         answers = client.bucket("rows").blob("out/answers-00000-of-00001.jsonl").download_as_text()
     assert sorted(json.loads(line)["id"] for line in answers.splitlines()) == list(range(10))
     assert sandbox.stats()["billed_answers"] == 10
@@ -168,12 +164,12 @@ def test_httplib2_trusts_it_by_the_environment() -> None:
 
 def test_every_other_host_is_refused_and_counted(sandbox: Sandbox, proxy: Proxy) -> None:
     with pytest.raises(requests.exceptions.ProxyError, match="403 Forbidden by the llmbeam sandbox"):
-        requests.get("https://compute.googleapis.com/compute/v1", timeout=5)
-    plain = requests.get("http://metadata.google.internal/computeMetadata/v1/", timeout=5)
+        requests.get("https://compute.googleapis.com/compute/v1", timeout=60)
+    plain = requests.get("http://metadata.google.internal/computeMetadata/v1/", timeout=60)
     assert plain.status_code == 403
     assert "refuses 'metadata.google.internal', so that nothing leaves this machine" in plain.text
     with pytest.raises(requests.exceptions.ProxyError):
-        requests.get("https://storage.googleapis.com:8443/", timeout=5)
+        requests.get("https://storage.googleapis.com:8443/", timeout=60)
     assert sandbox.stats()["refused_hosts"] == {
         "compute.googleapis.com": 1,
         "metadata.google.internal": 1,
@@ -185,7 +181,7 @@ def test_nobody_trusts_it_without_being_told(proxy: Proxy, monkeypatch: pytest.M
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     monkeypatch.delenv("CURL_CA_BUNDLE")
     with pytest.raises(requests.exceptions.SSLError):
-        requests.get(BUCKET, timeout=5)
+        requests.get(BUCKET, timeout=60)
 
 
 def test_its_certificates_pass_the_strict_check_of_newer_pythons(proxy: Proxy) -> None:
@@ -218,7 +214,7 @@ def test_it_leaves_nothing_behind() -> None:
         with pytest.raises(RuntimeError, match="not running"):
             proxy.environment()
         with proxy:
-            assert requests.get(sandbox.url, timeout=5).text == "OK"
+            assert requests.get(sandbox.url, timeout=60).text == "OK"
 
 
 def test_exports_can_be_read_by_a_shell() -> None:
@@ -233,12 +229,12 @@ def test_a_shell_takes_the_environment_and_ends_the_sandbox() -> None:
 eval "$({shlex.join(COMMAND)} --port 0 --env --bucket rows &)"
 {shlex.quote(sys.executable)} -c '
 import requests
-answer = requests.get("https://storage.googleapis.com/storage/v1/b/rows", timeout=5)
+answer = requests.get("https://storage.googleapis.com/storage/v1/b/rows", timeout=60)
 print(answer.json()["name"])
 '
 kill $LLMBEAM_SANDBOX_PID
 """
-    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert (ended.stdout, ended.stderr) == ("rows\n", "")
 
 
@@ -246,14 +242,12 @@ def test_the_exports_are_in_a_file_while_it_runs(tmp_path: Path) -> None:
     file = tmp_path / "sandbox.env"
     command = [*COMMAND, "--port", "0", "--env", str(file), "--project", "my-project"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 20
-        while not file.exists() and time.monotonic() < deadline:
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            time.sleep(0.02)
+        until(lambda: file.exists() or process.poll() is not None, "the sandbox is ready or has ended")
+        assert process.poll() is None, process.stderr and process.stderr.read()
         variables = dict(line.removeprefix("export ").split("=", 1) for line in file.read_text().splitlines())
         account = json.loads(Path(variables["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())
         process.send_signal(signal.SIGTERM)
-        printed, complaints = process.communicate(timeout=5)
+        printed, complaints = process.communicate(timeout=60)
     assert (process.returncode, complaints) == (0, b"")
     assert printed.startswith(b"Sandbox on http://127.0.0.1:")
     assert account["project_id"] == variables["GOOGLE_CLOUD_PROJECT"] == "my-project"
@@ -265,6 +259,6 @@ def test_without_the_extra_the_error_names_it() -> None:
         "import runpy, sys; sys.modules['cryptography'] = None; sys.argv = ['sandbox', '--port', '0', '--env']; "
         "runpy.run_module('airflow_provider_llmbeam.sandbox', run_name='__main__')"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert "airflow-provider-llmbeam[sandbox]" in ended.stderr

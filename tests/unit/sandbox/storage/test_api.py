@@ -282,7 +282,7 @@ def test_bytes_are_counted(gcs: Sandbox, bucket: storage.Bucket) -> None:
 
 
 def test_what_is_not_emulated_says_so(gcs: Sandbox) -> None:
-    answer = requests.get(f"{gcs.url}/storage/v1/b/rows/iam", timeout=5)
+    answer = requests.get(f"{gcs.url}/storage/v1/b/rows/iam", timeout=60)
     assert answer.status_code == 404
     assert "The sandbox does not emulate this: GET /storage/v1/b/rows/iam" in answer.text
 

@@ -21,6 +21,7 @@ from google.cloud import aiplatform_v1beta1 as beta
 from google.cloud import run_v2
 
 from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, Proxy, Sandbox
+from tests.clouds import for_one_test
 
 PROJECT = "llmbeam-sandbox"
 LOCATION = "europe-west4"
@@ -57,7 +58,7 @@ class Cloud:
 
     def done(self, operation, seconds=600):
         self.clock.advance(seconds)
-        return operation.result(timeout=10)
+        return operation.result(timeout=60)
 
     def endpoint(self, own="llmbeam-x", **fields):
         endpoint = {"display_name": own, **fields}
@@ -110,12 +111,7 @@ def served(clock):
 
 @pytest.fixture
 def sandbox(served, monkeypatch):
-    running, proxy = served
-    running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
-    yield running
-    running.faults.assert_all_consumed()
+    yield from for_one_test(served, monkeypatch)
 
 
 @pytest.fixture
@@ -478,7 +474,7 @@ def test_a_reset_forgets_all(cloud, sandbox, clock) -> None:
     clock.advance(600)
     assert (sandbox.endpoints, sandbox.models, sandbox.bill.running, sandbox.bill.lines) == ([], [], [], [])
     with pytest.raises((NotFound, Cancelled)):
-        operation.result(timeout=5)
+        operation.result(timeout=60)
 
 
 @pytest.mark.parametrize("wrong", [{"operation_seconds": -1}, {"idle_seconds": -1}, {"cold_start_seconds": -1}])

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.sandbox import (
     Sandbox,
     prompt_sha256,
 )
+from tests.clouds import for_one_test
 
 LOCATION = "europe-west4"
 PARENT = f"projects/llmbeam-sandbox/locations/{LOCATION}"
@@ -36,17 +37,12 @@ def served(clock):
 
 @pytest.fixture
 def sandbox(served, monkeypatch):
-    running, proxy = served
-    running.reset()
-    for name, value in proxy.environment().items():
-        monkeypatch.setenv(name, value)
-    yield running
-    running.faults.assert_all_consumed()
+    yield from for_one_test(served, monkeypatch)
 
 
 @pytest.fixture
 def http(sandbox):
-    with httpx.Client(headers=TOKEN, timeout=5) as client:
+    with httpx.Client(headers=TOKEN, timeout=60) as client:
         yield client
 
 

@@ -1,4 +1,4 @@
-"""Ten tables through a model at once, each a task of its own that is tried again and again."""
+"""Six tables through a model at once, each a task of its own that is tried again and again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from airflow.sdk import DAG
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
-DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+FOLDER = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam") + "/{{ dag_run.conf['folder'] }}"
 
-with DAG("ten_tables", schedule=None):
+with DAG("six_tables", schedule=None):
     RunInferenceOperator.partial(
         task_id="answer",
         prompt={"template": "Say it: {{ row.text }}"},
@@ -21,7 +21,10 @@ with DAG("ten_tables", schedule=None):
         retry_delay=timedelta(seconds=1),
     ).expand_kwargs(
         [
-            {"source": {"uri": f"{DATA}/in/{table}.jsonl", "key": ["id"]}, "sink": {"uri": f"{DATA}/out/{table}"}}
-            for table in range(10)
+            {
+                "source": {"uri": f"{FOLDER}/in/{table}.jsonl", "key": ["id"]},
+                "sink": {"uri": f"{FOLDER}/out/{table}"},
+            }
+            for table in range(6)
         ]
     )

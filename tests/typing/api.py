@@ -1,0 +1,186 @@
+"""The public API as a Dag author uses it: checked by mypy in scripts/check, never executed.
+
+A line with `# type: ignore[code]` is a mistake that the types must refuse: mypy runs in strict mode, which fails
+where such a comment is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, assert_type
+
+from airflow.sdk import DAG, BaseOperator, XComArg
+from apache_beam.ml.inference.base import RunInference
+
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.operators.endpoint import (
+    ProvisionEndpointOperator,
+    ReserveEndpointOperator,
+    TeardownEndpointOperator,
+)
+from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
+from airflow_provider_llmbeam.operators.inference_endpoint import InferenceEndpoint, inference_endpoint
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
+from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
+from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
+from airflow_provider_llmbeam.spec import (
+    Batching,
+    BigQuerySink,
+    BigQuerySource,
+    Cache,
+    CloudRunEndpoint,
+    DataflowRunner,
+    Demand,
+    EchoModel,
+    Embedding,
+    FilesSink,
+    FilesSource,
+    GeminiModel,
+    Generation,
+    JobSpec,
+    Limits,
+    MilvusSink,
+    OpenAIModel,
+    PostgresSink,
+    Price,
+    PromptTemplate,
+    RowsSource,
+    VertexEndpoint,
+    VertexEndpointModel,
+    parse_endpoint,
+)
+
+
+def spec_values() -> JobSpec:
+    """Frozen values, with the types of their fields."""
+    source = FilesSource(uri="gs://b/in/*.jsonl", key=("id",))
+    assert_type(source.key, tuple[str, ...])
+    source.uri = "gs://b/other"  # type: ignore[misc]  # frozen
+    FilesSource(uri="gs://b/in/*.jsonl", key=("id",), columns=("a",))  # type: ignore[call-arg]
+    price = Price(input_usd_per_million_tokens=0.3, output_usd_per_million_tokens=2.5)
+    limits = Limits(requests_per_minute=600, budget_usd=50, price=price)
+    assert_type(limits.requests_per_minute, float | None)
+    spec = JobSpec(
+        name="nightly",
+        source=source,
+        prompt=PromptTemplate(template="Summarise: {{ row.text }}"),
+        model=GeminiModel(name="gemini-2.5-flash"),
+        sink=FilesSink(uri="gs://b/out", format="parquet"),
+        limits=limits,
+    )
+    assert_type(spec.source, FilesSource | BigQuerySource | RowsSource)
+    assert_type(spec.model, GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel)
+    assert_type(spec.sink, FilesSink | BigQuerySink | PostgresSink | MilvusSink)
+    assert_type(JobSpec.parse(spec.model_dump()), JobSpec)
+    assert_type(parse_endpoint({"type": "vertex"}), VertexEndpoint | CloudRunEndpoint)
+    return spec
+
+
+def operator_of_plain_values() -> BaseOperator:
+    """A task whose parts are plain dicts, which Airflow renders."""
+    job: Mapping[str, Any] = {"source": {"uri": "in.csv", "key": ["id"]}, "sink": {"uri": "out"}}
+    RunInferenceOperator(task_id="a", prompt={"template": "Hi"}, model={"type": "echo"}, no_argument=1, **job)
+    return RunInferenceOperator(
+        task_id="summarise",
+        source={"uri": "in.csv", "key": ["id"]},
+        prompt={"template": "Summarise: {{ row.text }}"},
+        model={"type": "gemini", "name": "gemini-2.5-flash"},
+        limits={"requests_per_minute": 600},
+        sink={"uri": "out", "format": "parquet"},
+        deferrable=False,
+        retries=2,
+        execution_timeout=timedelta(hours=3),
+    )
+
+
+def operator_of_spec_values() -> RunInferenceOperator:
+    """A task whose parts are values of `spec`."""
+    RunInferenceOperator(task_id="no_sink", source={}, prompt={}, model={})  # type: ignore[call-arg]
+    RunInferenceOperator("by_position")  # type: ignore[call-arg]
+    return RunInferenceOperator(
+        task_id="embed",
+        source=BigQuerySource(type="bigquery", table="p.d.notes", key=("id",)),
+        prompt=PromptTemplate(template="{{ row.text }}"),
+        model=OpenAIModel(type="openai", name="e5", base_url="http://127.0.0.1:8000/v1"),
+        sink=MilvusSink(type="milvus", uri="notes.db", collection="notes"),
+        generation=Generation(temperature=0.0),
+        embedding=Embedding(),
+        limits=Limits(tokens_per_minute=1_000_000),
+        batching=Batching(bucket_boundaries=(128, 512)),
+        cache=Cache(scope="notes", max_age_days=90),
+        runner=DataflowRunner(type="dataflow", location="europe-west1"),
+        state_uri="gs://b/state",
+        impersonation_chain=["a@p.iam.gserviceaccount.com"],
+    )
+
+
+def tasks_around_a_job() -> None:
+    """Estimate, sensor, job, endpoint and sweeper in one Dag, joined by XComs.
+
+    `airflow.sdk` types `BaseOperator.output` as `XComArg`; the `PlainXComArg` that it is has `__getitem__`.
+    """
+    job: dict[str, Any] = {
+        "source": {"uri": "in.csv", "key": ["id"]},
+        "prompt": {"template": "Hi"},
+        "sink": PostgresSink(type="postgres", table="answers", conn_id="warehouse"),
+    }
+    with DAG("typed", schedule=None):
+        model = GeminiModel(name="gemini-2.5-flash", project="p")
+        estimate = EstimateInferenceOperator(task_id="estimate", job_task_id="judge", model=model, **job)
+        gate = QuotaHealthSensor(
+            task_id="gate",
+            model=model,
+            demand=estimate.output["demand"],  # type: ignore[index]
+            window=timedelta(hours=5),
+            locations=("global", "europe-west4"),
+            min_fit_ratio=0.5,
+            timeout=timedelta(hours=1),
+        )
+        QuotaHealthSensor(task_id="numbers", model=model, demand=Demand(rows=1000, input_tokens_per_row=200))
+        judge = RunInferenceOperator(
+            task_id="judge",
+            model=gate.output["model"],  # type: ignore[index]
+            limits=gate.output["limits"],  # type: ignore[index]
+            **job,
+        )
+        ready = EndpointReadySensor(task_id="ready", model=model, max_latency_seconds=5)
+        ready >> judge
+        server = VertexEndpoint(type="vertex", model="google/gemma3@gemma-3-4b-it", locations=("us-central1",))
+        with inference_endpoint(endpoint=server) as gemma:
+            assert_type(gemma, InferenceEndpoint)
+            assert_type(gemma.model, XComArg)
+            assert_type(gemma.reserve, ReserveEndpointOperator)
+            assert_type(gemma.provision, ProvisionEndpointOperator)
+            assert_type(gemma.teardown, TeardownEndpointOperator)
+            RunInferenceOperator(task_id="ask", model=gemma.model, **job)
+        judge >> gemma.reserve
+        SweepEndpointsOperator(task_id="sweep", locations=["us-central1"], dry_run=True)
+        SweepEndpointsOperator(task_id="everywhere")  # type: ignore[call-arg]
+
+
+def handler_in_a_pipeline() -> RunInference:
+    """The engine as a Beam `ModelHandler`, of prompts and of examples of one's own."""
+    LLMModelHandler("gemini-2.5-flash")  # type: ignore[arg-type]
+    LLMModelHandler(EchoModel(type="echo"), journal="/tmp/journal")  # type: ignore[call-arg]
+    handler = LLMModelHandler[Mapping[str, str]](
+        GeminiModel(name="gemini-2.5-flash"),
+        limits=Limits(requests_per_minute=600),
+        prompt_of=lambda example: example["text"],
+        fingerprint_of=lambda example: example["id"],
+        output_schema={"type": "object"},
+    )
+    return RunInference(handler)
+
+
+def errors() -> None:
+    """A mistake in a spec is a `ValueError`; every error of the package has one base."""
+    try:
+        JobSpec.parse({})
+    except JobSpecError as error:
+        assert_type(error.retryable, bool)
+        base: LLMBeamError = error
+        mistake: ValueError = error
+        print(base, mistake)

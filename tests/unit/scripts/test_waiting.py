@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+import waiting
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time as `until` sees it, in seconds; it passes only while `until` sleeps."""
+    passed = [0.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: passed[0])
+    monkeypatch.setattr(waiting.time, "sleep", lambda seconds: passed.__setitem__(0, passed[0] + seconds))
+    return passed
+
+
+@pytest.fixture
+def three_times_slower(monkeypatch):
+    monkeypatch.setattr(waiting, "slowdown", lambda: 3.0)
+
+
+def test_until_returns_the_value_of_the_condition(clock, three_times_slower):
+    found = iter([None, 0, "here"])
+    assert waiting.until(lambda: next(found), "it is here") == "here"
+    assert clock == [0.6]
+
+
+def test_a_timeout_is_scaled_to_the_machine_and_describes_the_condition_at_its_end(clock, three_times_slower):
+    def describe() -> str:
+        return f"it is here, at {clock[0]:.0f} s"
+
+    with pytest.raises(TimeoutError, match=r"Not within 30 s: it is here, at 3[01] s"):
+        waiting.until(lambda: None, describe, timeout_seconds=10, pause_seconds=1)
+
+
+@pytest.mark.parametrize(("loop_seconds", "slowdown"), [(0.5, 1.0), (1.0, 1.0), (2.5, 2.5), (100.0, 8.0)])
+def test_the_slowdown_is_measured_once_and_bounded(monkeypatch, loop_seconds, slowdown):
+    measured = []
+
+    def loop() -> float:
+        measured.append(loop_seconds)
+        return loop_seconds * waiting.REFERENCE_SECONDS
+
+    monkeypatch.setattr(waiting, "_loop_seconds", loop)
+    waiting.slowdown.cache_clear()
+    try:
+        assert [waiting.slowdown() for _ in range(2)] == [slowdown] * 2
+        assert len(measured) == 5
+    finally:
+        waiting.slowdown.cache_clear()
