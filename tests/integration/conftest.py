@@ -90,10 +90,9 @@ def metadata_database(postgres):
 def shared_sandbox():
     """The emulated cloud of the shared Airflow; reset by each module through `cloud`."""
     buckets = ("rows", "laptop", "deferred", "waiting")
-    settings = {"dataflow_start_seconds": 1, "dataflow_workers": 2}
-    with Sandbox(
-        buckets=buckets, endpoints=EndpointSettings(operation_seconds=1, warm_seconds=1), **settings
-    ) as sandbox:
+    dataflow = DataflowSettings(start_seconds=1, workers=2)
+    endpoints = EndpointSettings(operation_seconds=1, warm_seconds=1)
+    with Sandbox(buckets=buckets, dataflow=dataflow, endpoints=endpoints) as sandbox:
         yield sandbox
 
 
