@@ -12,7 +12,7 @@ import pytest
 from local_airflow import local_airflow
 from psycopg import sql
 
-from airflow_provider_llmbeam.sandbox import EndpointSettings, Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings, Proxy, Sandbox
 from tests.integration.cases import Cloud
 
 ROOT = Path(__file__).resolve().parents[2]
