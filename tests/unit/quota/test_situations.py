@@ -90,7 +90,7 @@ def provisioned(sandbox):
     sandbox.monitoring.provision("gemini-2.5-flash", tokens_per_second=1000)
 
 
-LIMITED = {"quota": Quota(requests_per_minute=600)}
+LIMITED = {"models": ModelSettings(quota=Quota(requests_per_minute=600))}
 REJECTED = Fault(kind="rate-limit")
 
 SITUATIONS = [
