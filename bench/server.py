@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from airflow_provider_llmbeam.sandbox import FixedWindow, Latency, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import FixedWindow, Latency, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
 from airflow_provider_llmbeam.sandbox.models.quota import QuotaLedger
 from bench.jobs import ServerSettings
@@ -107,10 +107,10 @@ def sandbox_of(settings: ServerSettings) -> Sandbox:
     """Builds the sandbox that behaves as asked."""
     ledger = ledger_of(settings)
     latency = Latency(mean_seconds=settings.latency_seconds, sigma=settings.latency_sigma)
-    sandbox = Sandbox(quota=ledger.quota, latency=latency)
+    sandbox = Sandbox(models=ModelSettings(quota=ledger.quota, latency=latency))
     if settings.step_shares:
         # `Sandbox.set_quota` knows no steps; this is the one place where the sandbox is entered.
-        sandbox._backend.quotas._ledgers[""] = ledger
+        sandbox._services.models.quotas._ledgers[""] = ledger
     return sandbox
 
 

@@ -1,7 +1,7 @@
-"""An emulated cloud on loopback: unmodified Gemini, OpenAI, storage, BigQuery and Dataflow clients talk to it.
+"""An emulated cloud on loopback for unmodified clients of Gemini, OpenAI, Cloud Storage, BigQuery and Dataflow.
 
-Nothing here is imported by the rest of the package, and nothing of the rest is imported here.
-`FIDELITY.md` says what is emulated and what is not.
+The rest of the package imports nothing from here, and nothing of it is imported here.
+`FIDELITY.md` lists what is emulated and what is not.
 """
 
 from __future__ import annotations
@@ -9,21 +9,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
     from airflow_provider_llmbeam.sandbox.core.clock import ManualClock
     from airflow_provider_llmbeam.sandbox.core.faults import Fault
+    from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
     from airflow_provider_llmbeam.sandbox.models.answers import prompt_sha256
-    from airflow_provider_llmbeam.sandbox.models.latency import Latency
     from airflow_provider_llmbeam.sandbox.models.quota import FixedWindow, Quota
+    from airflow_provider_llmbeam.sandbox.models.settings import Latency, ModelSettings
     from airflow_provider_llmbeam.sandbox.network.proxy import Proxy
     from airflow_provider_llmbeam.sandbox.server import Sandbox
 
-__all__ = ["Fault", "FixedWindow", "Latency", "ManualClock", "Proxy", "Quota", "Sandbox", "prompt_sha256"]
+__all__ = [
+    "DataflowSettings",
+    "EndpointSettings",
+    "Fault",
+    "FixedWindow",
+    "Latency",
+    "ManualClock",
+    "ModelSettings",
+    "Proxy",
+    "Quota",
+    "Sandbox",
+    "prompt_sha256",
+]
 
-_HOMES = {
+_MODULES = {
+    "DataflowSettings": "dataflow.settings",
+    "EndpointSettings": "billing.settings",
     "Fault": "core.faults",
     "FixedWindow": "models.quota",
-    "Latency": "models.latency",
+    "Latency": "models.settings",
     "ManualClock": "core.clock",
+    "ModelSettings": "models.settings",
     "Proxy": "network.proxy",
     "Quota": "models.quota",
     "Sandbox": "server",
@@ -32,9 +49,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load the module that holds `name` on first use: aiohttp costs 0.2 s."""
-    if name not in _HOMES:
+    """Imports the module of `name` on first use: aiohttp takes 0.2 s."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,6 +1,6 @@
 """Run the sandbox until SIGINT or SIGTERM: `python -m airflow_provider_llmbeam.sandbox`.
 
-With `--env` it is Google's hosts as well, for whoever takes the variables it prints:
+With `--env` it stands in for Google's hosts as well, in processes with the variables that it prints:
 
     eval "$(python -m airflow_provider_llmbeam.sandbox --env &)"
     …
@@ -20,9 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from airflow_provider_llmbeam.sandbox.models.latency import Latency
+from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
+from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
 from airflow_provider_llmbeam.sandbox.models.quota import Quota
-from airflow_provider_llmbeam.sandbox.monitoring.api import DEFAULT_DELAY_SECONDS
+from airflow_provider_llmbeam.sandbox.models.settings import Latency, ModelSettings
+from airflow_provider_llmbeam.sandbox.monitoring.state import DEFAULT_DELAY_SECONDS
 from airflow_provider_llmbeam.sandbox.network.proxy import DEFAULT_PROJECT, Proxy
 from airflow_provider_llmbeam.sandbox.server import Sandbox
 
@@ -34,10 +36,10 @@ _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until a stop signal; returns the exit status.
+    """Serves until a stop signal, and returns the exit status.
 
     Args:
-        arguments: The command line; None reads `sys.argv`.
+        arguments: Arguments of the command line; None reads `sys.argv`.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -47,20 +49,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         latency = Latency(mean_seconds=options.latency_seconds, sigma=options.latency_sigma)
         sandbox = Sandbox(
             port=options.port,
-            quota=quota,
-            latency=latency,
             buckets=options.bucket,
-            dataflow_workers=options.dataflow_workers,
-            dataflow_bundle_repeats=options.dataflow_bundle_repeats,
-            dataflow_start_seconds=options.dataflow_start_seconds,
-            endpoint_seconds=options.endpoint_seconds,
-            endpoint_warm_seconds=options.endpoint_warm_seconds,
-            cold_start_seconds=options.cold_start_seconds,
+            models=ModelSettings(quota=quota, latency=latency),
+            dataflow=DataflowSettings(
+                workers=options.dataflow_workers,
+                bundle_repeats=options.dataflow_bundle_repeats,
+                start_seconds=options.dataflow_start_seconds,
+            ),
+            endpoints=EndpointSettings(
+                operation_seconds=options.endpoint_seconds,
+                warm_seconds=options.endpoint_warm_seconds,
+                cold_start_seconds=options.cold_start_seconds,
+            ),
             monitoring_delay_seconds=options.monitoring_delay_seconds,
         )
     except ValueError as error:
         parser.error(str(error))
-    # Blocked before the server thread starts, which inherits the mask: only sigwait sees them.
+    # Blocked before the server thread starts, which inherits the mask: only sigwait receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
         with ExitStack() as stack:
@@ -77,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stack.enter_context(_file(None if options.env == TO_STDOUT else options.env, exports))
             ready = json.dumps({"url": sandbox.url, "pid": os.getpid()}) + "\n"
             stack.enter_context(_file(options.ready_file, ready))
-            _say(text, is_all=options.env == TO_STDOUT)
+            _print(text, is_all=options.env == TO_STDOUT)
             received = signal.sigwait(_STOP_SIGNALS)
             log.info("%s received, stopping", signal.Signals(received).name)
     except ModuleNotFoundError as error:
@@ -91,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def environment(sandbox: Sandbox, proxy: Proxy) -> dict[str, str]:
-    """Return what a process needs to take the sandbox for the cloud."""
+    """Returns the variables with which a process uses the sandbox in place of the cloud."""
     return {
         **proxy.environment(),
         "OPENAI_API_KEY": "sandbox",
@@ -102,26 +107,26 @@ def environment(sandbox: Sandbox, proxy: Proxy) -> dict[str, str]:
 
 
 def exported(variables: Mapping[str, str]) -> str:
-    """Return variables as lines for a shell."""
+    """Returns variables as lines for a shell."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
 
 
-def _say(text: str, *, is_all: bool) -> None:
-    """Print `text`; `is_all` then ends standard output, for which `$(…)` in a shell waits."""
+def _print(text: str, *, is_all: bool) -> None:
+    """Prints `text`; with `is_all`, then closes standard output, whose end `$(…)` in a shell waits for."""
     sys.stdout.write(text)
     sys.stdout.flush()
     if is_all:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def banner(url: str, openai_url: str, *, quota: Quota, latency: Latency) -> str:
-    """Return what is printed on start: addresses, limits and the environment to copy."""
+    """Returns the message on start: addresses, limits and the environment to copy."""
     requests = _per_minute(quota.requests_per_minute, "requests")
     tokens = _per_minute(quota.tokens_per_minute, "tokens")
     return f"""\
-Sandbox on {url}, until Ctrl-C. See {url}/sandbox/stats for what it was asked.
+Sandbox on {url}, until Ctrl-C. See {url}/sandbox/stats for statistics of its requests.
   quota    {requests}, {tokens} (each model)
   latency  {latency.mean_seconds:g} s mean, sigma {latency.sigma:g}
 Copy into the environment of a Gemini client, and of an OpenAI client:
@@ -138,14 +143,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m airflow_provider_llmbeam.sandbox", description="An emulated cloud on loopback."
     )
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 takes a free one (default: 8787)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 selects a free one (default: 8787)")
     parser.add_argument("--requests-per-minute", type=int, metavar="N", help="per model (default: unlimited)")
     parser.add_argument("--tokens-per-minute", type=int, metavar="N", help="per model (default: unlimited)")
     parser.add_argument("--latency-seconds", type=float, default=0.0, metavar="X", help="mean (default: 0)")
     parser.add_argument("--latency-sigma", type=float, default=0.0, metavar="S", help="log-normal (default: 0)")
-    parser.add_argument("--ready-file", type=Path, metavar="PATH", help='gets {"url", "pid"} while serving')
     parser.add_argument(
-        "--bucket", action="append", default=[], metavar="NAME", help="of Cloud Storage, there from the start"
+        "--ready-file", type=Path, metavar="PATH", help='file that holds {"url", "pid"} while serving'
+    )
+    parser.add_argument(
+        "--bucket",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="bucket of Cloud Storage that exists from the start; may be repeated",
     )
     parser.add_argument(
         "--dataflow-workers", type=int, default=1, metavar="N", help="processes of each Dataflow job (default: 1)"
@@ -158,12 +169,16 @@ def _parser() -> argparse.ArgumentParser:
         help="run each bundle N times more (default: 0)",
     )
     parser.add_argument(
-        "--dataflow-start-seconds", type=float, default=0.0, metavar="X", help="before a job runs (default: 0)"
+        "--dataflow-start-seconds",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="delay before a job runs (default: 0)",
     )
     for name, what in (
-        ("endpoint", "of each operation on endpoints, models and services"),
-        ("endpoint-warm", "that a deployed model answers 503 at first"),
-        ("cold-start", "that an instance of Cloud Run answers 503 at first"),
+        ("endpoint", "duration of each operation on endpoints, models and services"),
+        ("endpoint-warm", "time for which a deployed model answers 503 at first"),
+        ("cold-start", "time for which an instance of Cloud Run answers 503 at first"),
     ):
         parser.add_argument(f"--{name}-seconds", type=float, default=0.0, metavar="X", help=f"{what} (default: 0)")
     parser.add_argument(
@@ -171,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=DEFAULT_DELAY_SECONDS,
         metavar="X",
-        help=f"after its minute, until a point of a metric is seen (default: {DEFAULT_DELAY_SECONDS:g})",
+        help=f"delay after a minute until its points are visible in metrics (default: {DEFAULT_DELAY_SECONDS:g})",
     )
     parser.add_argument(
         "--env",
@@ -179,10 +194,16 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         const=TO_STDOUT,
         metavar="FILE",
-        help="stand in for Google's hosts, and print (or write to FILE) the exports under which clients come here",
+        help="stand in for Google's hosts, and print (or write to FILE) the exports that clients need",
     )
-    parser.add_argument("--proxy-port", type=int, default=0, help="with --env; 0 takes a free one (default)")
-    parser.add_argument("--project", default=DEFAULT_PROJECT, help=f"with --env (default: {DEFAULT_PROJECT})")
+    parser.add_argument(
+        "--proxy-port", type=int, default=0, help="port of the proxy of --env; 0 selects a free one (default)"
+    )
+    parser.add_argument(
+        "--project",
+        default=DEFAULT_PROJECT,
+        help=f"project of the credentials of --env (default: {DEFAULT_PROJECT})",
+    )
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="warning", help="to stderr"
     )
@@ -191,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def _file(path: Path | None, text: str) -> Iterator[None]:
-    """Keep `path` in place while the sandbox serves; it appears whole or not at all."""
+    """Keeps a file while the sandbox serves; it appears atomically."""
     if path is None:
         yield
         return

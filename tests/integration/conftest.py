@@ -12,7 +12,7 @@ import pytest
 from local_airflow import local_airflow
 from psycopg import sql
 
-from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings, Proxy, Sandbox
 from tests.integration.cases import Cloud
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,8 +90,9 @@ def metadata_database(postgres):
 def shared_sandbox():
     """The emulated cloud of the shared Airflow; reset by each module through `cloud`."""
     buckets = ("rows", "laptop", "deferred", "waiting")
-    settings = {"dataflow_start_seconds": 1, "dataflow_workers": 2}
-    with Sandbox(buckets=buckets, endpoint_seconds=1, endpoint_warm_seconds=1, **settings) as sandbox:
+    dataflow = DataflowSettings(start_seconds=1, workers=2)
+    endpoints = EndpointSettings(operation_seconds=1, warm_seconds=1)
+    with Sandbox(buckets=buckets, dataflow=dataflow, endpoints=endpoints) as sandbox:
         yield sandbox
 
 

@@ -11,7 +11,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.sandbox import Latency, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Sandbox
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,9 @@ SEGMENT_SECONDS = 15.0
 @pytest.fixture
 def sandbox():
     latency = Latency(mean_seconds=LATENCY_SECONDS)
-    with Sandbox(buckets=("rows",), latency=latency, dataflow_workers=WORKERS) as running:
+    with Sandbox(
+        buckets=("rows",), models=ModelSettings(latency=latency), dataflow=DataflowSettings(workers=WORKERS)
+    ) as running:
         yield running
 
 

@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import Fault, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, Fault, Sandbox
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ TEMPLATE_URI = "gs://rows/template.json"
 
 @pytest.fixture
 def sandbox():
-    with Sandbox(buckets=("rows",), projects=("llmbeam-sandbox",)) as running:
+    with Sandbox(buckets=("rows",), dataflow=DataflowSettings(projects=("llmbeam-sandbox",))) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import Latency, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Quota, Sandbox
 
 pytestmark = pytest.mark.slow
 
@@ -20,9 +20,10 @@ WORKERS, REQUESTS_PER_MINUTE, ROWS = 4, 600, 900
 def sandbox():
     with Sandbox(
         buckets=("rows",),
-        quota=Quota(requests_per_minute=REQUESTS_PER_MINUTE),
-        latency=Latency(mean_seconds=0.5, sigma=0.3),
-        dataflow_workers=WORKERS,
+        models=ModelSettings(
+            quota=Quota(requests_per_minute=REQUESTS_PER_MINUTE), latency=Latency(mean_seconds=0.5, sigma=0.3)
+        ),
+        dataflow=DataflowSettings(workers=WORKERS),
     ) as running:
         yield running
 

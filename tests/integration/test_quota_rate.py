@@ -9,7 +9,7 @@ import time
 import pytest
 import requests
 
-from airflow_provider_llmbeam.sandbox import Latency, Proxy, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import Latency, ModelSettings, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.tasks.process import JobProcess
@@ -45,7 +45,10 @@ class Task:
 def cloud(monkeypatch):
     """A quota of which a neighbour takes two fifths: for the last ten minutes, and as long as the test goes on."""
     latency = Latency(mean_seconds=0.2)
-    with Sandbox(quota=Quota(requests_per_minute=QUOTA), latency=latency) as sandbox, Proxy(sandbox) as proxy:
+    with (
+        Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=QUOTA), latency=latency)) as sandbox,
+        Proxy(sandbox) as proxy,
+    ):
         use_environment(monkeypatch, proxy.environment())
         sandbox.monitoring.add_traffic(MODEL, minutes=15, requests_per_minute=NEIGHBOURS)
         is_over = threading.Event()

@@ -58,7 +58,7 @@ def served() -> Iterator[tuple[Sandbox, Proxy]]:
 @pytest.fixture(scope="module")
 def served_slowly() -> Iterator[tuple[Sandbox, Proxy]]:
     """Every job of BigQuery takes half a second."""
-    yield from serve(job_seconds=0.5)
+    yield from serve(bigquery_job_seconds=0.5)
 
 
 def enter(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:

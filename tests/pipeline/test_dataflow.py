@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 from google.cloud import storage
 
-from airflow_provider_llmbeam.sandbox import Latency, Proxy, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import (
+    DataflowSettings,
+    Latency,
+    ModelSettings,
+    Proxy,
+    Sandbox,
+    prompt_sha256,
+)
 from tests.clouds import use_environment
 from tests.waiting import until
 
@@ -84,7 +91,9 @@ class Cloud:
 def cloud():
     with (
         Sandbox(
-            buckets=("rows",), latency=Latency(mean_seconds=0.2), dataflow_workers=2, dataflow_bundle_repeats=1
+            buckets=("rows",),
+            models=ModelSettings(latency=Latency(mean_seconds=0.2)),
+            dataflow=DataflowSettings(workers=2, bundle_repeats=1),
         ) as sandbox,
         Proxy(sandbox) as proxy,
         pytest.MonkeyPatch.context() as patched,

@@ -17,7 +17,7 @@ from pymilvus import MilvusClient
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, NothingAnsweredError
 from airflow_provider_llmbeam.pipeline.__main__ import run
-from airflow_provider_llmbeam.sandbox import Fault, Latency, Quota, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.waiting import until_job
@@ -180,7 +180,7 @@ def test_troubles_on_the_way_cost_requests_and_no_row(embed, sandbox):
 
 
 def test_a_quota_of_tokens_is_kept_without_a_429(tmp_path, make_job):
-    with Sandbox(quota=Quota(tokens_per_minute=60_000)) as sandbox:
+    with Sandbox(models=ModelSettings(quota=Quota(tokens_per_minute=60_000))) as sandbox:
         job = make_job(tmp_path, sandbox)
         embedding_job(job, type="openai", name="m", base_url=sandbox.openai_url)
         texts = [{"id": number, "text": f"{number:06} " * 100} for number in range(20)]
@@ -219,7 +219,7 @@ def test_an_echo_needs_no_server(echo_job):
 
 def test_a_job_killed_with_kill_9_pays_again_at_most_for_what_was_in_flight(tmp_path, make_job):
     count, instances, in_flight = 600, 10, 4
-    with Sandbox(latency=Latency(mean_seconds=0.05)) as sandbox:
+    with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.05))) as sandbox:
         job = make_job(tmp_path, sandbox)
         embedding_job(job, type="openai", name="m", base_url=sandbox.openai_url)
         job.spec |= {"limits": {"max_in_flight": in_flight}, "batching": {"max_instances": instances}}

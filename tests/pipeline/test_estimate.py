@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, NothingAnsweredError
 from airflow_provider_llmbeam.pipeline.__main__ import estimate, main
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 
 GENERATE = "gemini.generateContent"
@@ -78,7 +78,7 @@ SETS = {
 
 @pytest.fixture(scope="module")
 def real_model():
-    with Sandbox(tokenizer=pieces) as running:
+    with Sandbox(models=ModelSettings(tokenizer=pieces)) as running:
         yield running
 
 
@@ -245,7 +245,7 @@ def write(path, rows):
 
 
 def test_a_storm_of_rejections_costs_time_and_no_row(make_job, tmp_path):
-    with Sandbox(quota=Quota(requests_per_minute=600, burst_seconds=0.1)) as busy:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=600, burst_seconds=0.1))) as busy:
         job = make_job(tmp_path, busy)
         job.write(numbered(60))
         found = make_estimate(JobSpec.parse(job.spec), sample_size=20)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.pipeline.__main__ import run
-from airflow_provider_llmbeam.sandbox import Fault, Latency, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 from tests.waiting import has_ended, until
@@ -76,7 +76,7 @@ def test_a_job_killed_with_kill_9_at_any_moment_ends_as_if_undisturbed(tmp_path,
     """Ten moments at random: before the first request, while sending, while publishing, after the end."""
     count, seed = 120, random.randrange(10**6)
     chances = random.Random(seed)
-    with Sandbox(latency=Latency(mean_seconds=0.05)) as sandbox:
+    with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.05))) as sandbox:
 
         def make(name: str):
             (tmp_path / name).mkdir()
@@ -109,7 +109,7 @@ def test_a_job_killed_with_kill_9_at_any_moment_ends_as_if_undisturbed(tmp_path,
 
 
 def test_a_job_ends_when_its_parent_dies(tmp_path, make_job):
-    with Sandbox(quota=Quota(requests_per_minute=60)) as sandbox:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=60))) as sandbox:
         job = make_job(tmp_path, sandbox)
         job.write(rows(500))
         spec = tmp_path / "spec.json"

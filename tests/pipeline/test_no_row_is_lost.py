@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, NothingAnsweredError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline.__main__ import run
-from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 
@@ -95,7 +95,7 @@ def test_lines_that_are_no_rows_die_alone_and_keep_their_text(job):
 
 def test_a_row_above_the_limit_of_the_model_fails_with_the_message_of_the_server(tmp_path, make_job):
 
-    with Sandbox(input_token_limit=1000) as sandbox:
+    with Sandbox(models=ModelSettings(input_token_limit=1000)) as sandbox:
         job = make_job(tmp_path, sandbox)
         ended = job.run([*rows(5), {"id": 99, "text": "x" * 8000}])
     (dead,) = ended.dead
@@ -198,7 +198,7 @@ def test_a_missing_model_fails_with_the_message_of_the_server(job):
 
 def test_a_daily_quota_that_is_used_up_stops_the_sending(tmp_path, make_job):
 
-    with Sandbox(quota=Quota(requests_per_day=30)) as sandbox:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_day=30))) as sandbox:
         job = make_job(tmp_path, sandbox)
         ended = job.run(rows(200), limits={"max_in_flight": 4})
         assert len(sandbox.requests) < 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.sandbox import Fault, Latency, Sandbox
+from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Sandbox
 
 STREAMS = {"gemini": "gemini.streamGenerateContent", "openai": "openai.chatCompletions"}
 STREAMED = {"stream": True, "stream_idle_timeout_seconds": 0.5}
@@ -65,6 +65,8 @@ def test_a_stream_counts_its_tokens(either):
 
 
 def test_the_first_token_comes_before_the_last(tmp_path, make_job):
-    with Sandbox(latency=Latency(mean_seconds=0.05, per_output_token_seconds=0.1)) as sandbox:
+    with Sandbox(
+        models=ModelSettings(latency=Latency(mean_seconds=0.05, per_output_token_seconds=0.1))
+    ) as sandbox:
         ended = make_job(tmp_path, sandbox).run(rows(10), generation=STREAMED)
     assert ended.report["first_token_seconds"]["p50"] < 0.8 * ended.report["latency_seconds"]["p50"]

@@ -10,32 +10,50 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.bigquery import jobs
 from airflow_provider_llmbeam.sandbox.bigquery.catalog import Table, TableId
+from airflow_provider_llmbeam.sandbox.bigquery.checks import check_dataset_id
 from airflow_provider_llmbeam.sandbox.bigquery.columns import TimestampFormat, parsed_row
 from airflow_provider_llmbeam.sandbox.bigquery.jobs import LOCATION, Job, Jobs
 from airflow_provider_llmbeam.sandbox.bigquery.responses import (
     HTTP_STATUS_OF,
     WORDING,
     dataset_resource,
+    dry_run_resource,
     flat_options,
+    insert_error,
+    job_resource,
+    job_status,
     next_token,
     processed_bytes,
+    results_resource,
     table_outline,
     timestamp_format,
 )
 from airflow_provider_llmbeam.sandbox.bigquery.state import Tables
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.clock import Clock
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service, no_content, page
+from airflow_provider_llmbeam.sandbox.core.uploads import Sessions, parts
 from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
-from airflow_provider_llmbeam.sandbox.storage.uploads import Sessions, parts
 
 PREFIXES = ("/bigquery/v2", "/upload/bigquery/v2", "/resumable/upload/bigquery/v2")
+_RESOURCE_VERBS = ("delete", "get", "insert", "list", "patch")
+_JOB_VERBS = ("cancel", "delete", "get", "getQueryResults", "insert", "list", "query")
+METHODS = Methods(
+    names=(
+        *(f"bigquery.datasets.{verb}" for verb in _RESOURCE_VERBS),
+        *(f"bigquery.jobs.{verb}" for verb in _JOB_VERBS),
+        *("bigquery.tabledata.insertAll", "bigquery.tabledata.list"),
+        *(f"bigquery.tables.{verb}" for verb in _RESOURCE_VERBS),
+        "bigquery.uploads.start",
+    ),
+    abortable=frozenset({"bigquery.jobs.insert", "bigquery.jobs.query"}),
+)
 DEFAULT_PAGE = 10_000
 WAIT_SECONDS = 10.0
-"""How long `jobs.query` and `jobs.getQueryResults` wait for a job unless told.
+"""Default time that `jobs.query` and `jobs.getQueryResults` wait for a job, in seconds.
 
 Source: docs.cloud.google.com/bigquery/docs/reference/rest/v2/jobs/getQueryResults, `timeoutMs`.
 """
@@ -50,19 +68,29 @@ class BigQuery:
     """The methods of BigQuery.
 
     Args:
-        backend: Its clock, and where what is billed is counted.
-        store: Where loads read and extracts write.
-        job_seconds: How long each job takes.
+        clock: Returns seconds since the epoch.
+        store: Files of loads and extracts.
+        job_seconds: Duration of each job, in seconds.
+
+    Raises:
+        ValueError: `job_seconds` is negative.
     """
 
-    def __init__(self, backend: Backend, store: ObjectStore, *, job_seconds: float) -> None:
-        self._tables = Tables(backend.now)
-        self._jobs = Jobs(self._tables, store, backend, job_seconds)
+    def __init__(self, clock: Clock, store: ObjectStore, *, job_seconds: float) -> None:
+        if not job_seconds >= 0:
+            raise ValueError(f"`bigquery_job_seconds` must be >= 0; got {job_seconds!r}.")
+        self._tables = Tables(clock)
+        self._jobs = Jobs(self._tables, store, clock, job_seconds)
         self._sessions = Sessions()
         self._inserted: set[tuple[TableId, str]] = set()
 
+    @property
+    def billed_bytes(self) -> int:
+        """Bytes that all queries were billed."""
+        return self._jobs.billed_bytes
+
     def routes(self) -> list[Route]:
-        """Return the methods and where they are found."""
+        """Returns the methods and their paths."""
         return [
             self._route("POST", f"{_PROJECT}/datasets", "bigquery.datasets.insert", self._insert_dataset),
             self._route("GET", f"{_PROJECT}/datasets", "bigquery.datasets.list", self._list_datasets),
@@ -93,7 +121,7 @@ class BigQuery:
         ]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all tables and jobs."""
         with self._tables.lock:
             self._tables.clear()
             self._jobs.clear()
@@ -101,7 +129,7 @@ class BigQuery:
             self._inserted.clear()
 
     def _waiting(self, verb: str, path: str, method: Method, work: Callable[[RestCall], Reply]) -> Route:
-        """Return a route whose work takes the lock only while it does not wait."""
+        """Returns a route whose handler releases the lock while it waits."""
         pattern = re.compile(f"/bigquery/v2{path}")
         return Route(verb=verb, pattern=pattern, method=method, work=work, label=_label)
 
@@ -125,10 +153,7 @@ class BigQuery:
     def _insert_dataset(self, call: RestCall) -> Reply:
         fields = call.fields()
         name = (fields.get("datasetReference") or {}).get("datasetId") or ""
-        if not re.fullmatch(r"\w{1,1024}", name):
-            raise RestError(
-                400, f'Invalid dataset ID "{name}". Dataset IDs must be alphanumeric (plus underscores).'
-            )
+        check_dataset_id(name)
         return json_reply(dataset_resource(self._tables.add_dataset(call.names["project"], name, fields)))
 
     def _list_datasets(self, call: RestCall) -> Reply:
@@ -202,7 +227,7 @@ class BigQuery:
         size = call.number("maxResults", DEFAULT_PAGE) if size is None else size
         rows = self._tables.rows(table, start=start, size=size, timestamps=timestamps)
         end = start + len(rows)
-        # A client that asked for no rows (`maxResults=0`) only wants to know whether the job is done.
+        # A client that requests no rows (`maxResults=0`) only checks whether the job is done.
         token = {"pageToken": str(end)} if end < total and size else {}
         return ({"rows": rows} if rows else {}) | token
 
@@ -219,8 +244,7 @@ class BigQuery:
                 good.append(parsed_row(row["json"], columns, ignores_unknown=unknown))
                 ids.append(key)
             except ValueError as error:
-                item = {"reason": "invalid", "location": "", "debugInfo": "", "message": str(error).lower()}
-                errors.append({"index": index, "errors": [item]})
+                errors.append(insert_error(index, str(error)))
         if errors and not fields.get("skipInvalidRows"):
             good, ids = [], []
         if good:
@@ -241,40 +265,32 @@ class BigQuery:
         if configuration.get("dryRun"):
             return json_reply(self._dry_run(project, job_id or "", configuration))
         job = self._jobs.insert(project, job_id, configuration, media=media, is_aborted=call.is_aborted)
-        return json_reply(jobs.resource(job, base_url=call.base_url))
+        return json_reply(job_resource(job, base_url=call.base_url))
 
     def _dry_run(self, project: str, job_id: str, configuration: Mapping[str, Any]) -> dict[str, Any]:
         if "query" not in configuration:
             raise RestError(400, "The sandbox estimates queries only.", "invalid")
-        estimate = self._jobs.estimate(project, configuration)
-        total = str(estimate.processed_bytes)
-        return {
-            "kind": "bigquery#job",
-            "jobReference": {"projectId": project, "jobId": job_id, "location": LOCATION},
-            "configuration": {**configuration, "jobType": "QUERY"},
-            "status": {"state": "DONE"},
-            "statistics": {"totalBytesProcessed": total, "query": estimate.statistics() | {"cacheHit": False}},
-        }
+        return dry_run_resource(project, job_id, configuration, self._jobs.estimate(project, configuration))
 
     def _list_jobs(self, call: RestCall) -> Reply:
         states = call.query.get("stateFilter", "").upper()
         found = [
             job
             for job in self._jobs.of_project(call.names["project"])
-            if (not states or jobs.status(job)["state"] == states)
+            if (not states or job_status(job)["state"] == states)
             and call.number("minCreationTime", 0) <= job.created_at * 1000
             and job.created_at * 1000 <= call.number("maxCreationTime", 1 << 62)
         ]
         chosen, token = page(call, found, default=1000)
-        listed = [resource | {"state": resource["status"]["state"]} for resource in map(jobs.resource, chosen)]
+        listed = [resource | {"state": resource["status"]["state"]} for resource in map(job_resource, chosen)]
         return json_reply({"kind": "bigquery#jobList", "etag": "CAE=", "jobs": listed} | next_token(token))
 
     def _get_job(self, call: RestCall) -> Reply:
-        return json_reply(jobs.resource(self._job(call), base_url=call.base_url))
+        return json_reply(job_resource(self._job(call), base_url=call.base_url))
 
     def _cancel_job(self, call: RestCall) -> Reply:
         job = self._jobs.cancel(call.names["project"], call.names["job"])
-        return json_reply({"kind": "bigquery#jobCancelResponse", "job": jobs.resource(job)})
+        return json_reply({"kind": "bigquery#jobCancelResponse", "job": job_resource(job)})
 
     def _delete_job(self, call: RestCall) -> Reply:
         self._jobs.delete(call.names["project"], call.names["job"])
@@ -287,9 +303,9 @@ class BigQuery:
         fields, project = call.fields(), call.names["project"]
         if fields.get("dryRun"):
             with self._tables.lock:
-                told = self._dry_run(project, "", {"query": fields})["statistics"]["query"]
-            body = {"jobComplete": True, "schema": told.get("schema", {"fields": []}), "cacheHit": False}
-            return json_reply({"kind": "bigquery#queryResponse"} | body | processed_bytes(told))
+                statistics = self._dry_run(project, "", {"query": fields})["statistics"]["query"]
+            body = {"jobComplete": True, "schema": statistics.get("schema", {"fields": []}), "cacheHit": False}
+            return json_reply({"kind": "bigquery#queryResponse"} | body | processed_bytes(statistics))
         with self._tables.lock:
             job = self._query_job(call, fields)
         self._wait(job, fields.get("timeoutMs"))
@@ -301,7 +317,7 @@ class BigQuery:
         return json_reply({"kind": "bigquery#queryResponse", "location": LOCATION} | body)
 
     def _query_job(self, call: RestCall, fields: Mapping[str, Any]) -> Job:
-        """Begin the job of a `jobs.query`, or find the one that the same `requestId` began."""
+        """Starts the job of a `jobs.query`, or returns the one of the same `requestId`."""
         project, request_id = call.names["project"], fields.get("requestId") or ""
         job = self._jobs.of_request(project, request_id) if request_id else None
         if job is None:
@@ -336,17 +352,8 @@ class BigQuery:
             raise RestError(status, job.error.message, job.error.reason)
         destination = job.result.destination
         total = 0 if destination is None else self._tables.row_count(destination)
-        body = {
-            "jobReference": job.reference(),
-            "jobComplete": True,
-            "cacheHit": False,
-            "schema": {"fields": job.result.columns},
-            "totalRows": str(total),
-            **processed_bytes(job.statistics),
-        }
-        told = ("numDmlAffectedRows", "dmlStats", "totalBytesBilled")
-        body |= {name: job.statistics[name] for name in told if name in job.statistics}
-        return body | (self._rows(call, destination, total, timestamps, size=size) if destination else {})
+        rows = self._rows(call, destination, total, timestamps, size=size) if destination else {}
+        return results_resource(job, total) | rows
 
     # Uploads
 
@@ -363,7 +370,7 @@ class BigQuery:
 
     def _load_chunk(self, call: RestCall) -> Reply:
         session = self._sessions.of(call)
-        if session.reply is None and not session.is_complete(call):
+        if session.reply is None and not session.add(call):
             return session.incomplete()
         if session.reply is None:
             session.reply = self._inserted_job(session.start, session.metadata, bytes(session.data))
@@ -377,13 +384,13 @@ _QUERY_OPTIONS = frozenset(
 
 
 def routes(backend: Backend, bigquery: BigQuery) -> list[web.RouteDef]:
-    """Return the routes of BigQuery."""
+    """Returns the routes of BigQuery."""
     service = Service(backend, WORDING, bigquery.routes(), is_slow=True)
     return [web.route("*", f"{prefix}/{{tail:.*}}", service.serve) for prefix in PREFIXES]
 
 
 def _label(call: RestCall) -> str:
-    """Name what a call is about: of a new job the id, which stands in the body."""
+    """Returns the name of the resource: for a new job the id, which is in the body."""
     match = re.search(rb'"jobId"\s*:\s*"([^"]*)"', call.body)
     return "/".join((*call.names.values(), *([match[1].decode()] if match else ())))
 

@@ -1,4 +1,4 @@
-"""What BigQuery calls its tables and datasets."""
+"""Datasets and tables of BigQuery, and their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.sandbox.core.rest import RestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableId:
-    """The name of a table; sorts and prints as BigQuery writes it."""
+    """The name of a table; prints as BigQuery writes it."""
 
     project: str
     dataset: str
@@ -20,26 +20,26 @@ class TableId:
 
     @classmethod
     def of(cls, reference: Mapping[str, Any], project: str = "") -> TableId:
-        """Read a `TableReference`.
+        """Reads a `TableReference`.
 
         Raises:
-            RestError: A part is missing, or a partition is meant.
+            RestError: A part is missing, or it names a partition.
         """
         names = [str(reference.get(key) or "") for key in ("projectId", "datasetId", "tableId")]
         names[0] = names[0] or project
         if not all(names):
             raise RestError(400, "Required parameter is missing: tableReference", "required")
         if "$" in names[2]:
-            raise RestError(400, f"The sandbox has no partitions; {names[2]!r} was asked for.", "invalid")
+            raise RestError(400, f"The sandbox has no partitions; got {names[2]!r}.", "invalid")
         return cls(project=names[0], dataset=names[1], table=names[2])
 
     def __str__(self) -> str:
-        """Return e.g. "project:dataset.table"."""
+        """Returns e.g. "project:dataset.table"."""
         return f"{self.project}:{self.dataset}.{self.table}"
 
     @property
     def schema(self) -> str:
-        """The DuckDB schema it is in."""
+        """Its DuckDB schema."""
         return f"{self.project}:{self.dataset}"
 
     @property
@@ -48,7 +48,7 @@ class TableId:
         return f"{quoted(self.schema)}.{quoted(self.table)}"
 
     def reference(self) -> dict[str, str]:
-        """Return a `TableReference`."""
+        """Returns a `TableReference`."""
         return {"projectId": self.project, "datasetId": self.dataset, "tableId": self.table}
 
 
@@ -57,10 +57,10 @@ class Table:
     """A table without its rows.
 
     Attributes:
-        id: Its name.
-        created_at: Seconds since the epoch.
-        modified_at: Seconds since the epoch.
-        fields: What the client set: `schema`, `labels`, `expirationTime` and more.
+        id: Name of the table.
+        created_at: Time of creation, in seconds since the epoch.
+        modified_at: Time of the last change, in seconds since the epoch.
+        fields: Fields of the client: `schema`, `labels`, `expirationTime` and more.
     """
 
     id: TableId
@@ -70,18 +70,18 @@ class Table:
 
     @property
     def columns(self) -> list[Field]:
-        """Its schema; empty when it has none yet."""
+        """Its schema; empty before it has one."""
         return list((self.fields.get("schema") or {}).get("fields") or [])
 
     @property
     def is_view(self) -> bool:
-        """Whether it is a query under a name."""
+        """Whether it is a view."""
         return bool(self.fields.get("view"))
 
 
 @dataclass(slots=True, kw_only=True)
 class Dataset:
-    """A dataset: what the client set, and its tables."""
+    """A dataset: the fields of the client, and its tables."""
 
     project: str
     name: str

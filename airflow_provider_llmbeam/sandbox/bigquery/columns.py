@@ -1,4 +1,4 @@
-"""Columns of BigQuery: their types in DuckDB, Arrow and JSON, and what values look like in each."""
+"""Columns of BigQuery: their types and values in DuckDB, Arrow and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 Field = Mapping[str, Any]
-"""A field of a schema as the API has it: `name`, `type`, `mode`, `fields`."""
+"""A field of a schema in the API: `name`, `type`, `mode`, `fields`."""
 TimestampFormat = Literal["seconds", "microseconds", "iso"]
 
 _ALIASES = {
@@ -54,26 +54,26 @@ _ARROW = {"STRING": "string", "BYTES": "binary", "INTEGER": "int64", "FLOAT": "f
 
 
 def type_of(field: Field) -> str:
-    """Return the type, by its older name: INTEGER, FLOAT, BOOLEAN, RECORD."""
+    """Returns the type, by its older name: INTEGER, FLOAT, BOOLEAN, RECORD."""
     name = str(field["type"]).upper()
     return _ALIASES.get(name, name)
 
 
 def is_repeated(field: Field) -> bool:
-    """Return whether the field holds a list."""
+    """Returns whether the field holds a list."""
     return str(field.get("mode", "")).upper() == "REPEATED"
 
 
 def quoted(name: str) -> str:
-    """Return a name as an identifier of SQL."""
+    """Returns a name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def duckdb_type(field: Field) -> str:
-    """Return the type of a field in DuckDB.
+    """Returns the type of a field in DuckDB.
 
     Raises:
-        ValueError: The sandbox does not know it.
+        ValueError: The type is unknown.
     """
     name = type_of(field)
     if name == "RECORD":
@@ -87,7 +87,7 @@ def duckdb_type(field: Field) -> str:
 
 
 def field_of(name: str, kind: Any) -> dict[str, Any]:
-    """Return the field that a column of a DuckDB result makes; `kind` is a `DuckDBPyType`."""
+    """Returns the field of a column of a DuckDB result; `kind` is a `DuckDBPyType`."""
     if kind.id in ("list", "array"):
         return {**field_of(name, kind.children[0][1]), "mode": "REPEATED"}
     if kind.id == "struct":
@@ -98,7 +98,7 @@ def field_of(name: str, kind: Any) -> dict[str, Any]:
 
 
 def arrow_schema(fields: Sequence[Field]) -> Any:
-    """Return the Arrow schema that `parsed` rows fit."""
+    """Returns the Arrow schema of `parsed` rows."""
     import pyarrow as pa
 
     return pa.schema([(field["name"], _arrow_type(field)) for field in fields])
@@ -130,10 +130,10 @@ def _arrow_type(field: Field) -> Any:
 
 
 def parsed(value: Any, field: Field) -> Any:
-    """Return a value from JSON, CSV or Avro as Arrow takes it.
+    """Returns a value from JSON, CSV or Avro in the type that Arrow accepts.
 
     Raises:
-        ValueError: It does not fit; worded as BigQuery words it.
+        ValueError: It does not fit the field; the message is that of BigQuery.
     """
     if is_repeated(field):
         item = {**field, "mode": "NULLABLE"}
@@ -159,7 +159,7 @@ def parsed(value: Any, field: Field) -> Any:
 def parsed_row(
     row: Mapping[str, Any], fields: Sequence[Field], *, prefix: str = "", ignores_unknown: bool = False
 ) -> dict[str, Any]:
-    """Return a row as Arrow takes it; raises `ValueError` when it does not fit."""
+    """Returns a row in the types that Arrow accepts; raises `ValueError` if it does not fit."""
     unknown = row.keys() - {field["name"] for field in fields}
     if unknown and not ignores_unknown:
         raise ValueError(f"No such field: {prefix}{min(unknown)}.")
@@ -218,7 +218,7 @@ def _is_json(text: str) -> bool:
 
 
 def cell(value: Any, field: Field, timestamps: TimestampFormat) -> dict[str, Any]:
-    """Return a value as rows of the REST API hold it: everything is text, structs are lists."""
+    """Returns a value as in rows of the REST API: everything is text, structs are lists."""
     if is_repeated(field):
         item = {**field, "mode": "NULLABLE"}
         return {"v": [cell(one, item, timestamps) for one in value or ()]}
@@ -255,7 +255,7 @@ def _text(value: Any, name: str, timestamps: TimestampFormat) -> str:
 
 
 def exported(value: Any, field: Field) -> Any:
-    """Return a value as an export to JSON writes it; INTEGER becomes text, as in the real exports."""
+    """Returns a value as an export to JSON writes it; INTEGER becomes text, as in the real exports."""
     if is_repeated(field):
         item = {**field, "mode": "NULLABLE"}
         return [exported(one, item) for one in value or ()]
@@ -275,7 +275,7 @@ def exported(value: Any, field: Field) -> Any:
 
 
 def bytes_sql(field: Field) -> str:
-    """Return the SQL that counts the logical bytes of one column in one row.
+    """Returns the SQL that counts the logical bytes of one column in one row.
 
     Source: docs.cloud.google.com/bigquery/pricing, "data size calculation"; nested columns by their JSON.
     """

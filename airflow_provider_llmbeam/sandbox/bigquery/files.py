@@ -1,4 +1,4 @@
-"""Files of rows, as BigQuery loads and extracts them: JSON lines, CSV, Avro, Parquet."""
+"""Files of rows that BigQuery loads and extracts: JSON lines, CSV, Avro, Parquet."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ _NUMBERS = (("INTEGER", re.compile(r"[+-]?\d+")), ("FLOAT", re.compile(r"[+-]?\d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a load job reads.
+    """The source of a load job.
 
     Attributes:
         format: `sourceFormat`, in upper case.
-        files: URI ("" for an upload) and bytes of each.
-        fields: The schema to read with; empty takes that of the files.
-        options: The job's `load` configuration.
+        files: URI ("" for an upload) and content of each file.
+        fields: Schema to read with; empty uses that of the files.
+        options: `load` configuration of the job.
     """
 
     format: str
@@ -66,12 +66,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows that were read.
+    """The rows of a load job.
 
     Attributes:
-        fields: Their schema.
-        table: An Arrow table.
-        bad: How many rows were left out, as `maxBadRecords` allows.
+        fields: Schema of the rows.
+        table: Arrow table of the rows.
+        bad: Number of invalid rows that were skipped, as `maxBadRecords` allows.
     """
 
     fields: Sequence[Field]
@@ -79,19 +79,11 @@ class Rows:
     bad: int = 0
 
 
-class UnreadableError(RestError):
-    """Files that do not fit; `details` holds what the job lists under `errors`."""
-
-    def __init__(self, message: str, details: list[dict[str, str]]) -> None:
-        super().__init__(400, message, "invalid")
-        self.details = details
-
-
 def read(source: Source) -> Rows:
-    """Read all files of a load job.
+    """Reads all files of a load job.
 
     Raises:
-        RestError: The format is unknown, no schema is known, or rows do not fit.
+        RestError: The format or the schema is unknown, or rows do not fit.
     """
     if source.format == "PARQUET":
         return _read_parquet(source)
@@ -115,7 +107,7 @@ def read(source: Source) -> Rows:
     return Rows(fields=fields, table=pa.Table.from_pylist(good, schema=arrow_schema(fields)), bad=len(errors))
 
 
-def _unreadable(source: Source, count: int, errors: list[tuple[str, int, str]]) -> UnreadableError:
+def _unreadable(source: Source, count: int, errors: list[tuple[str, int, str]]) -> RestError:
     word = {"NEWLINE_DELIMITED_JSON": "JSON"}.get(source.format, source.format)
     start = "Error while reading data, error message: "
     message = (
@@ -124,9 +116,12 @@ def _unreadable(source: Source, count: int, errors: list[tuple[str, int, str]]) 
     )
     details = [{"reason": "invalid", "message": message}]
     for uri, place, text in errors[:5]:
-        told = f"{start}{word} parsing error in row starting at position {place}: {text}"
-        details.append({"reason": "invalid", "message": f"{told} File: {uri}" if uri else told} | _location(uri))
-    return UnreadableError(message, details)
+        text_of_error = f"{start}{word} parsing error in row starting at position {place}: {text}"
+        details.append(
+            {"reason": "invalid", "message": f"{text_of_error} File: {uri}" if uri else text_of_error}
+            | _location(uri)
+        )
+    return RestError(400, message, "invalid", details=details)
 
 
 def _location(uri: str) -> dict[str, str]:
@@ -247,7 +242,7 @@ def _read_parquet(source: Source) -> Rows:
 
 
 def write(table: Any, fields: Sequence[Field], options: Mapping[str, Any]) -> bytes:
-    """Return an Arrow table as one file of an extract job.
+    """Returns an Arrow table as one file of an extract job.
 
     Raises:
         RestError: The format is unknown.

@@ -1,4 +1,4 @@
-"""Jobs of BigQuery: queries, loads, extracts and copies, each done once and kept by its id."""
+"""Jobs of BigQuery: queries, loads, extracts and copies, each run once and kept by its id."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from airflow_provider_llmbeam.sandbox.bigquery import files as bigquery_files
 from airflow_provider_llmbeam.sandbox.bigquery.catalog import Table, TableId
-from airflow_provider_llmbeam.sandbox.bigquery.files import Source, UnreadableError
+from airflow_provider_llmbeam.sandbox.bigquery.files import Source
 from airflow_provider_llmbeam.sandbox.bigquery.queries import Estimate, Queries, Result, duckdb_error
 from airflow_provider_llmbeam.sandbox.bigquery.state import ABORTED, Tables
-from airflow_provider_llmbeam.sandbox.core.backend import Backend
+from airflow_provider_llmbeam.sandbox.core.clock import Clock
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
 from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
 
@@ -26,19 +26,19 @@ class Job:
     """One job.
 
     Attributes:
-        project: It belongs to.
-        id: Unique in the project.
-        kind: One of `KINDS`.
-        configuration: As the client sent it, with what the service filled in.
-        created_at: Seconds since the epoch.
-        due_at: When it ends, seconds since the epoch.
-        media: The bytes of an uploaded file; None when it reads from Cloud Storage.
-        is_aborted: Whether a fault ends it half-way.
+        project: Project that owns the job.
+        id: Id, unique in the project.
+        kind: Kind of the job, one of `KINDS`.
+        configuration: Configuration of the client, with the fields that the service adds.
+        created_at: Time of creation, in seconds since the epoch.
+        due_at: Time of its end, in seconds since the epoch.
+        media: Content of an uploaded file; None when it reads from Cloud Storage.
+        is_aborted: Whether a fault interrupts it half-way.
         is_done: Whether it has ended.
-        error: Why it failed; None when it did not.
-        statistics: Of its kind.
-        result: What a query returned.
-        billed_bytes: What a query is billed.
+        error: Error after a failure, else None.
+        statistics: Statistics of its kind.
+        result: Result of a query.
+        billed_bytes: Bytes that a query is billed.
     """
 
     project: str
@@ -57,27 +57,28 @@ class Job:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The configuration of its kind."""
+        """Configuration of its kind."""
         found: dict[str, Any] = self.configuration[self.kind]
         return found
 
     def reference(self) -> dict[str, str]:
-        """Return a `JobReference`."""
+        """Returns a `JobReference`."""
         return {"projectId": self.project, "jobId": self.id, "location": LOCATION}
 
 
 class Jobs:
-    """All jobs, and what runs them.
+    """All jobs, and how they run.
 
     Args:
-        tables: What they read and write; its lock is held by the caller.
-        store: Where files are.
-        backend: Its clock, and where what is billed is counted.
-        job_seconds: How long each job takes; what it does happens when it ends.
+        tables: Tables that jobs read and write; the caller holds their lock.
+        store: Files of loads and extracts.
+        clock: Returns seconds since the epoch.
+        job_seconds: Duration of each job, in seconds; its effects happen at its end.
     """
 
-    def __init__(self, tables: Tables, store: ObjectStore, backend: Backend, job_seconds: float) -> None:
-        self._backend = backend
+    def __init__(self, tables: Tables, store: ObjectStore, clock: Clock, job_seconds: float) -> None:
+        self.billed_bytes = 0
+        self._clock = clock
         self._tables = tables
         self._store = store
         self._job_seconds = job_seconds
@@ -89,16 +90,17 @@ class Jobs:
         return len(self._jobs)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all jobs."""
+        self.billed_bytes = 0
         self._jobs.clear()
         self._requests.clear()
 
     def estimate(self, project: str, configuration: Mapping[str, Any]) -> Estimate:
-        """Return what a query would do and cost; raises `RestError` when it is not valid."""
+        """Returns the effects and cost of a query; raises `RestError` if it is invalid."""
         return self._queries.estimate(project, configuration["query"])
 
     def add_view(self, table: TableId, fields: Mapping[str, Any]) -> Table:
-        """Make a view; raises `RestError` when its query is not valid."""
+        """Creates a view; raises `RestError` if its query is invalid."""
         estimate = self._queries.estimate(table.project, fields["view"])
         return self._tables.add_view(table, fields, estimate.statement.sql)
 
@@ -111,10 +113,10 @@ class Jobs:
         media: bytes | None = None,
         is_aborted: bool = False,
     ) -> Job:
-        """Begin a job.
+        """Starts a job.
 
         Raises:
-            RestError: The id was used before, or the configuration is none of a job.
+            RestError: The id was used before, or the configuration is not that of a job.
         """
         kind = next((one for one in KINDS if configuration.get(one) is not None), None)
         if kind is None:
@@ -124,9 +126,9 @@ class Jobs:
         name = job_id or f"job_{uuid.uuid4().hex}"
         if (project, name) in self._jobs:
             raise RestError(409, f"Already Exists: Job {project}:{LOCATION}.{name}", "duplicate")
-        # A client without the extra must learn it here, not from a failed job.
+        # A client without the extra gets the error here, not from a failed job.
         _ = self._tables.connection
-        now = self._backend.now()
+        now = self._clock()
         job = Job(
             project=project,
             id=name,
@@ -142,18 +144,18 @@ class Jobs:
         return job
 
     def of_request(self, project: str, request_id: str) -> Job | None:
-        """Return the job that a `jobs.query` with this `requestId` has begun, if any."""
+        """Returns the job that a `jobs.query` with this `requestId` has started, if any."""
         return self._requests.get((project, request_id))
 
     def remember(self, job: Job, request_id: str) -> None:
-        """Let a repeated `jobs.query` find its job."""
+        """Keeps the job of a `requestId` for repeated calls of `jobs.query`."""
         self._requests[job.project, request_id] = job
 
     def get(self, project: str, job_id: str) -> Job:
-        """Return a job.
+        """Returns a job.
 
         Raises:
-            RestError: There is none.
+            RestError: There is none of that id.
         """
         self.settle()
         if (project, job_id) not in self._jobs:
@@ -161,26 +163,26 @@ class Jobs:
         return self._jobs[project, job_id]
 
     def of_project(self, project: str) -> list[Job]:
-        """Return the jobs of a project, the latest first."""
+        """Returns the jobs of a project, the latest first."""
         self.settle()
         return [job for (owner, _), job in reversed(self._jobs.items()) if owner == project]
 
     def cancel(self, project: str, job_id: str) -> Job:
-        """End a job that has not ended; what it would have done never happens."""
+        """Cancels a job that has not ended; it has no effects."""
         job = self.get(project, job_id)
         if not job.is_done:
             job.error = RestError(499, "Job execution was cancelled: User requested cancellation", "stopped")
-            job.is_done, job.due_at = True, self._backend.now()
+            job.is_done, job.due_at = True, self._clock()
         return job
 
     def delete(self, project: str, job_id: str) -> None:
-        """Forget a job; raises `RestError` when there is none."""
+        """Removes a job; raises `RestError` if there is none of that id."""
         self.get(project, job_id)
         del self._jobs[project, job_id]
 
     def settle(self) -> None:
-        """Do what the jobs that are due by now do, in the order they were begun."""
-        now = self._backend.now()
+        """Runs the jobs that are due, in the order of their creation."""
+        now = self._clock()
         for job in self._jobs.values():
             if not job.is_done and job.due_at <= now:
                 self._end(job)
@@ -202,7 +204,7 @@ class Jobs:
         # A result without a destination is a table of its own.
         result = self._queries.run(estimate.statement, job.project, job.id, job.options, is_aborted=job.is_aborted)
         job.result, job.billed_bytes = result, estimate.billed_bytes
-        self._backend.billed_bytes += estimate.billed_bytes
+        self.billed_bytes += estimate.billed_bytes
         job.statistics |= {"totalBytesBilled": str(estimate.billed_bytes), "billingTier": 1, "totalSlotMs": "1"}
         if result.destination is not None:
             job.options["destinationTable"] = result.destination.reference()
@@ -279,35 +281,3 @@ class Jobs:
         union = " UNION ALL ".join(f"SELECT * FROM {self._tables.get(table).id.sql}" for table in tables)
         count = self._tables.write(destination, fields, f"({union})", options, is_aborted=job.is_aborted)
         job.statistics = {"copiedRows": str(count)}
-
-
-def status(job: Job) -> dict[str, Any]:
-    """Return the status of a job as the API shows it."""
-    if not job.is_done:
-        return {"state": "RUNNING"}
-    if job.error is None:
-        return {"state": "DONE"}
-    result = {"reason": job.error.reason, "message": job.error.message}
-    errors = job.error.details if isinstance(job.error, UnreadableError) else [result]
-    return {"state": "DONE", "errorResult": result, "errors": errors}
-
-
-def resource(job: Job, *, base_url: str = "") -> dict[str, Any]:
-    """Return a job as the API shows it."""
-    begun = str(int(job.created_at * 1000))
-    statistics: dict[str, Any] = {"creationTime": begun, "startTime": begun, job.kind: job.statistics}
-    if job.is_done:
-        statistics["endTime"] = str(int(job.due_at * 1000))
-    if "totalBytesProcessed" in job.statistics:
-        statistics["totalBytesProcessed"] = job.statistics["totalBytesProcessed"]
-    return {
-        "kind": "bigquery#job",
-        "etag": "CAE=",
-        "id": f"{job.project}:{LOCATION}.{job.id}",
-        "selfLink": f"{base_url}/bigquery/v2/projects/{job.project}/jobs/{job.id}?location={LOCATION}",
-        "jobReference": job.reference(),
-        "user_email": USER,
-        "configuration": job.configuration,
-        "status": status(job),
-        "statistics": statistics,
-    }

@@ -1,4 +1,4 @@
-"""Runs a query job's statement on the tables: what it costs, what it changes, what it returns."""
+"""Statements of query jobs: their cost, their effects and their results."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 MEBIBYTE = 1 << 20
 MINIMUM_BILLED_BYTES = 10 * MEBIBYTE
-"""Per table that a query reads. Source: docs.cloud.google.com/bigquery/pricing, "on-demand"."""
+"""Minimum per table that a query reads. Source: docs.cloud.google.com/bigquery/pricing, "on-demand"."""
 ANONYMOUS = "_llmbeam_results"
-"""The hidden dataset of results that no destination was given for."""
+"""Hidden dataset of results without a destination."""
 _DML_COUNTS = {"INSERT": "insertedRowCount", "UPDATE": "updatedRowCount", "DELETE": "deletedRowCount"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a query would do, as a dry run tells.
+    """The effects and cost of a query, as a dry run returns them.
 
     Attributes:
-        statement: To be run.
-        processed_bytes: Logical bytes of the columns it names.
-        billed_bytes: Those, rounded as BigQuery bills them.
-        columns: The schema of the result; empty when it has none.
+        statement: Statement of the query.
+        processed_bytes: Logical bytes of the columns that it names.
+        billed_bytes: `processed_bytes`, rounded as BigQuery bills them.
+        columns: Schema of the result; empty without one.
     """
 
     statement: Statement
@@ -42,7 +42,7 @@ class Estimate:
     columns: list[dict[str, Any]]
 
     def statistics(self) -> dict[str, Any]:
-        """Return the part `statistics.query` that is known before it runs."""
+        """Returns the part of `statistics.query` that is known before the query runs."""
         return {
             "statementType": self.statement.kind,
             "totalBytesProcessed": str(self.processed_bytes),
@@ -53,13 +53,13 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a query did.
+    """The result of a query.
 
     Attributes:
-        destination: Where its rows are; None when it has none.
-        columns: The schema of the rows.
+        destination: Table of its rows; None without rows.
+        columns: Schema of the rows.
         dml: `insertedRowCount`, `updatedRowCount`, `deletedRowCount`; None for other statements.
-        operation: What a DDL statement did, e.g. "CREATE"; "" for others.
+        operation: Operation of a DDL statement, e.g. "CREATE"; "" for others.
     """
 
     destination: TableId | None = None
@@ -72,17 +72,17 @@ class Queries:
     """Runs statements on tables.
 
     Args:
-        tables: What they read and write; its lock is held by the caller.
+        tables: Tables that statements read and write; the caller holds their lock.
     """
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     def estimate(self, project: str, options: Mapping[str, Any]) -> Estimate:
-        """Check a query and say what it costs, without running it.
+        """Checks a query and returns its cost, without running it.
 
         Raises:
-            RestError: It is not valid, a table is missing, or it costs more than `maximumBytesBilled`.
+            RestError: It is invalid, a table is missing, or it costs more than `maximumBytesBilled`.
         """
         text = str(options.get("query") or "")
         statement = read(text, project, options)
@@ -109,10 +109,10 @@ class Queries:
     def run(
         self, statement: Statement, project: str, job_id: str, options: Mapping[str, Any], *, is_aborted: bool
     ) -> Result:
-        """Run a statement, whole or not at all.
+        """Runs a statement atomically.
 
         Raises:
-            RestError: It failed, or a fault ended it half-way; nothing was changed.
+            RestError: It failed, or a fault interrupted it; nothing was changed.
         """
         try:
             if statement.kind == "SELECT":
@@ -204,14 +204,14 @@ class Queries:
 
 
 def duckdb_error() -> type[duckdb.Error]:
-    """Return the class of all errors of DuckDB, which is imported on first use."""
+    """Returns the base class of DuckDB's errors; DuckDB is imported on first use."""
     import duckdb
 
     return duckdb.Error
 
 
 def _worded(error: duckdb.Error, statement: Statement) -> RestError:
-    """Return an error of DuckDB as BigQuery would word it, as far as that is known."""
+    """Returns an error of DuckDB with the message of BigQuery, where that is known."""
     import re
 
     text = str(error).split("\n", 1)[0]

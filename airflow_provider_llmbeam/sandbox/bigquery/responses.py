@@ -1,4 +1,4 @@
-"""How BigQuery words datasets, tables, results and errors."""
+"""Datasets, tables, jobs, results and errors in the format of BigQuery."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow_provider_llmbeam.sandbox.bigquery.catalog import Dataset, Table
 from airflow_provider_llmbeam.sandbox.bigquery.columns import TimestampFormat
-from airflow_provider_llmbeam.sandbox.bigquery.jobs import LOCATION
+from airflow_provider_llmbeam.sandbox.bigquery.jobs import LOCATION, USER, Job
+from airflow_provider_llmbeam.sandbox.bigquery.queries import Estimate
 from airflow_provider_llmbeam.sandbox.bigquery.state import ABORTED
 from airflow_provider_llmbeam.sandbox.core.rest import RestError, Wording
 
@@ -52,7 +53,7 @@ HTTP_STATUS_OF = {
 
 
 def dataset_resource(dataset: Dataset) -> dict[str, Any]:
-    """Return a dataset as the API shows it."""
+    """Returns a dataset as the API returns it."""
     created = str(int(dataset.created_at * 1000))
     return {
         "location": LOCATION,
@@ -67,7 +68,7 @@ def dataset_resource(dataset: Dataset) -> dict[str, Any]:
 
 
 def table_outline(table: Table) -> dict[str, Any]:
-    """Return a table as lists show it."""
+    """Returns a table as lists have it."""
     return {
         **table.fields,
         "kind": "bigquery#table",
@@ -81,12 +82,12 @@ def table_outline(table: Table) -> dict[str, Any]:
 
 
 def flat_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the `formatOptions` of a body by the names they have in a query string."""
+    """Returns the `formatOptions` of a body by their names in a query string."""
     return {f"formatOptions.{name}": str(value) for name, value in options.items()}
 
 
 def timestamp_format(query: Mapping[str, str]) -> TimestampFormat:
-    """Return how a request wants its timestamps."""
+    """Returns the timestamp format that a request selects."""
     if query.get("formatOptions.timestampOutputFormat") == "ISO8601_STRING":
         return "iso"
     is_integer = query.get("formatOptions.useInt64Timestamp", "").lower() == "true"
@@ -94,10 +95,76 @@ def timestamp_format(query: Mapping[str, str]) -> TimestampFormat:
 
 
 def processed_bytes(statistics: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a query read, as results say it."""
+    """Returns the bytes that a query read, as results have them."""
     return {"totalBytesProcessed": str(statistics.get("totalBytesProcessed", 0))}
 
 
 def next_token(token: str) -> dict[str, str]:
-    """Return the token of the next page, if there is one."""
+    """Returns the token of the next page, if there is one."""
     return {"nextPageToken": token} if token else {}
+
+
+def job_status(job: Job) -> dict[str, Any]:
+    """Returns the status of a job as the API returns it."""
+    if not job.is_done:
+        return {"state": "RUNNING"}
+    if job.error is None:
+        return {"state": "DONE"}
+    result = {"reason": job.error.reason, "message": job.error.message}
+    errors = list(job.error.details) or [result]
+    return {"state": "DONE", "errorResult": result, "errors": errors}
+
+
+def job_resource(job: Job, *, base_url: str = "") -> dict[str, Any]:
+    """Returns a job as the API returns it."""
+    created = str(int(job.created_at * 1000))
+    statistics: dict[str, Any] = {"creationTime": created, "startTime": created, job.kind: job.statistics}
+    if job.is_done:
+        statistics["endTime"] = str(int(job.due_at * 1000))
+    if "totalBytesProcessed" in job.statistics:
+        statistics["totalBytesProcessed"] = job.statistics["totalBytesProcessed"]
+    return {
+        "kind": "bigquery#job",
+        "etag": "CAE=",
+        "id": f"{job.project}:{LOCATION}.{job.id}",
+        "selfLink": f"{base_url}/bigquery/v2/projects/{job.project}/jobs/{job.id}?location={LOCATION}",
+        "jobReference": job.reference(),
+        "user_email": USER,
+        "configuration": job.configuration,
+        "status": job_status(job),
+        "statistics": statistics,
+    }
+
+
+def dry_run_resource(
+    project: str, job_id: str, configuration: Mapping[str, Any], estimate: Estimate
+) -> dict[str, Any]:
+    """Returns the job of a dry run as the API returns it."""
+    total = str(estimate.processed_bytes)
+    return {
+        "kind": "bigquery#job",
+        "jobReference": {"projectId": project, "jobId": job_id, "location": LOCATION},
+        "configuration": {**configuration, "jobType": "QUERY"},
+        "status": {"state": "DONE"},
+        "statistics": {"totalBytesProcessed": total, "query": estimate.statistics() | {"cacheHit": False}},
+    }
+
+
+def results_resource(job: Job, total_rows: int) -> dict[str, Any]:
+    """Returns the results of a query as the API returns them, without rows."""
+    optional = ("numDmlAffectedRows", "dmlStats", "totalBytesBilled")
+    return {
+        "jobReference": job.reference(),
+        "jobComplete": True,
+        "cacheHit": False,
+        "schema": {"fields": job.result.columns},
+        "totalRows": str(total_rows),
+        **processed_bytes(job.statistics),
+        **{name: job.statistics[name] for name in optional if name in job.statistics},
+    }
+
+
+def insert_error(index: int, message: str) -> dict[str, Any]:
+    """Returns the error of a row of `insertAll` as the API returns it."""
+    item = {"reason": "invalid", "location": "", "debugInfo": "", "message": message.lower()}
+    return {"index": index, "errors": [item]}

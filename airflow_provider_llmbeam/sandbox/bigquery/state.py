@@ -31,14 +31,14 @@ NEEDS_EXTRA = (
 )
 ABORTED = "Error encountered during execution. Retrying may solve the problem."
 RESULT = '"llmbeam_result"'
-"""A temporary table between a query and its destination."""
+"""Temporary table between a query and its destination."""
 
 
 class Tables:
     """All datasets and tables. Safe to use from any thread while `lock` is held.
 
     Args:
-        clock: Seconds since the epoch; tables expire by it.
+        clock: Returns seconds since the epoch, by which tables expire.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -49,7 +49,7 @@ class Tables:
 
     @property
     def connection(self) -> DuckDBPyConnection:
-        """The database, opened on first use.
+        """Database, opened on first use.
 
         Raises:
             RestError: The extra is not installed.
@@ -57,17 +57,17 @@ class Tables:
         if self._connection is None:
             try:
                 import duckdb
-                import sqlglot  # noqa: F401 - so that the first call says what is missing
+                import sqlglot  # noqa: F401 - so that the first call names the missing package
             except ImportError as error:
                 raise RestError(501, NEEDS_EXTRA, "notImplemented") from error
             self._connection = duckdb.connect(config={"enable_external_access": "false"})
             self._connection.execute("SET TimeZone = 'UTC'")
-            # A missing table must not be looked for among Python's variables.
+            # DuckDB must not resolve a missing table among Python's variables.
             self._connection.execute("SET python_enable_replacements = false")
         return self._connection
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all datasets and tables."""
         with self.lock:
             self._datasets.clear()
             if self._connection is not None:
@@ -77,15 +77,15 @@ class Tables:
     # Datasets
 
     def datasets(self, project: str) -> list[Dataset]:
-        """Return those of a project; without the hidden ones, whose names begin with "_"."""
+        """Returns the datasets of a project, without hidden ones, whose names begin with "_"."""
         found = (dataset for (owner, name), dataset in sorted(self._datasets.items()) if owner == project)
         return [dataset for dataset in found if not dataset.name.startswith("_")]
 
     def dataset(self, project: str, name: str) -> Dataset:
-        """Return one.
+        """Returns a dataset.
 
         Raises:
-            RestError: There is none.
+            RestError: There is none of that name.
         """
         if (project, name) not in self._datasets:
             raise RestError(404, f"Not found: Dataset {project}:{name}", "notFound")
@@ -95,7 +95,7 @@ class Tables:
         return dataset
 
     def add_dataset(self, project: str, name: str, fields: Mapping[str, Any]) -> Dataset:
-        """Make a dataset.
+        """Creates a dataset.
 
         Raises:
             RestError: It exists.
@@ -108,10 +108,10 @@ class Tables:
         return dataset
 
     def drop_dataset(self, project: str, name: str, *, with_tables: bool) -> None:
-        """Delete a dataset.
+        """Deletes a dataset.
 
         Raises:
-            RestError: There is none, or it holds tables.
+            RestError: There is none of that name, or it has tables.
         """
         if self.dataset(project, name).tables and not with_tables:
             raise RestError(400, f"Dataset {project}:{name} is still in use", "resourceInUse")
@@ -121,26 +121,26 @@ class Tables:
     # Tables
 
     def has_dataset(self, project: str, name: str) -> bool:
-        """Return whether there is such a dataset."""
+        """Returns whether a dataset exists."""
         return (project, name) in self._datasets
 
     def find_or_none(self, table: TableId) -> Table | None:
-        """Return a table, if any, even when there is no such dataset."""
+        """Returns a table, if any; also if the dataset is unknown."""
         return self.find(table) if self.has_dataset(table.project, table.dataset) else None
 
     def touch(self, table: TableId) -> None:
-        """Note that rows of a table have changed."""
+        """Sets the time of the last change of a table to now."""
         self.get(table).modified_at = self._clock()
 
     def find(self, table: TableId) -> Table | None:
-        """Return a table, if any; raises `RestError` when there is no such dataset."""
+        """Returns a table, if any; raises `RestError` for an unknown dataset."""
         return self.dataset(table.project, table.dataset).tables.get(table.table)
 
     def get(self, table: TableId, *, in_query: bool = False) -> Table:
-        """Return a table.
+        """Returns a table.
 
         Raises:
-            RestError: There is none.
+            RestError: There is none of that name.
         """
         found = self.find(table)
         if found is None:
@@ -149,10 +149,10 @@ class Tables:
         return found
 
     def add(self, table: TableId, fields: Mapping[str, Any]) -> Table:
-        """Make an empty table.
+        """Creates an empty table.
 
         Raises:
-            RestError: It exists, there is no such dataset, or the schema is none.
+            RestError: It exists, the dataset is unknown, or the schema is invalid.
         """
         dataset = self.dataset(table.project, table.dataset)
         if table.table in dataset.tables:
@@ -168,10 +168,10 @@ class Tables:
         return made
 
     def add_view(self, table: TableId, fields: Mapping[str, Any], sql: str) -> Table:
-        """Make a view of a query.
+        """Creates a view of a query.
 
         Raises:
-            RestError: There is a table of that name, or no such dataset.
+            RestError: There is a table of that name, or the dataset is unknown.
         """
         made = self.add(table, {**fields, "schema": {}})
         self.run(f"CREATE VIEW {table.sql} AS {sql}")
@@ -179,7 +179,7 @@ class Tables:
         return made
 
     def patch(self, table: TableId, fields: Mapping[str, Any]) -> Table:
-        """Change fields; None drops one. A schema may only gain columns.
+        """Changes fields; None removes one. A schema may only gain columns.
 
         Raises:
             RestError: There is no such table, or the schema loses or changes a column.
@@ -195,18 +195,18 @@ class Tables:
         return found
 
     def drop(self, table: TableId) -> None:
-        """Delete a table; raises `RestError` when there is none."""
+        """Deletes a table; raises `RestError` if there is none of that name."""
         self.get(table)
         self._drop(self.dataset(table.project, table.dataset), table)
 
     def row_count(self, table: TableId) -> int:
-        """Return the number of rows."""
+        """Returns the number of rows."""
         if not self.get(table).columns:
             return 0
         return int(self._one(f"SELECT count(*) FROM {table.sql}"))
 
     def byte_count(self, table: TableId, columns: Iterable[str] | None = None) -> int:
-        """Return the logical bytes of the columns; None takes all of them."""
+        """Returns the logical bytes of the columns; None means all columns."""
         chosen = None if columns is None else {name.lower() for name in columns}
         sums = [
             bytes_sql(one) for one in self.get(table).columns if chosen is None or one["name"].lower() in chosen
@@ -214,7 +214,7 @@ class Tables:
         return int(self._one(f"SELECT coalesce(sum({' + '.join(sums)}), 0) FROM {table.sql}")) if sums else 0
 
     def rows(self, table: TableId, *, start: int, size: int, timestamps: TimestampFormat) -> list[dict[str, Any]]:
-        """Return rows as the REST API has them, in the order they were written."""
+        """Returns rows in the format of the REST API, in the order in which they were written."""
         columns = self.get(table).columns
         if not columns:
             return []
@@ -225,10 +225,10 @@ class Tables:
 
     @contextmanager
     def transaction(self, *, is_aborted: bool = False) -> Iterator[None]:
-        """Keep all that is done inside, or nothing.
+        """Commits all changes of the block, or none.
 
         Raises:
-            RestError: `is_aborted`: all was done, and is taken back.
+            RestError: `is_aborted`: the changes were made and rolled back.
         """
         self.run("BEGIN")
         try:
@@ -249,15 +249,15 @@ class Tables:
         *,
         is_aborted: bool = False,
     ) -> int:
-        """Write the rows of a relation into a table, whole or not at all; returns their number.
+        """Writes the rows of a relation into a table atomically, and returns their number.
 
         Args:
-            table: Made when it is not there.
-            fields: The schema of the source.
-            source: The relation, as SQL has it.
+            table: Table to write, created if it does not exist.
+            fields: Schema of the source.
+            source: Relation, as SQL.
             options: `writeDisposition` (WRITE_EMPTY unless given), `createDisposition`,
                 `schemaUpdateOptions`.
-            is_aborted: Whether a fault ends it half-way.
+            is_aborted: Whether a fault interrupts it half-way.
 
         Raises:
             RestError: The dispositions, or the schema, do not allow it.
@@ -285,7 +285,7 @@ class Tables:
         return count
 
     def append(self, table: TableId, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add `parsed_row`s to a table."""
+        """Appends `parsed_row`s to a table."""
         import pyarrow as pa
 
         columns = self.get(table).columns
@@ -294,7 +294,7 @@ class Tables:
 
     @contextmanager
     def incoming(self, rows: Any) -> Iterator[str]:
-        """Show an Arrow table to SQL; yields its name there."""
+        """Registers an Arrow table in the database, and yields its name there."""
         self.connection.register("llmbeam_incoming", rows)
         try:
             yield '"llmbeam_incoming"'
@@ -303,7 +303,7 @@ class Tables:
 
     @contextmanager
     def result_of(self, sql: str) -> Iterator[list[dict[str, Any]]]:
-        """Keep the result of a query in `RESULT`; yields its schema."""
+        """Keeps the result of a query in `RESULT`, and yields its schema."""
         self.run(f"CREATE OR REPLACE TEMP TABLE {RESULT} AS {sql}")
         try:
             yield self.shape(f"SELECT * FROM {RESULT}")
@@ -311,18 +311,18 @@ class Tables:
             self.run(f"DROP TABLE IF EXISTS {RESULT}")
 
     def shape(self, sql: str) -> list[dict[str, Any]]:
-        """Return the schema of a query without running it."""
+        """Returns the schema of a query without running it."""
         relation = self.connection.sql(sql)
         return [field_of(name, kind) for name, kind in zip(relation.columns, relation.types, strict=True)]
 
     def arrow(self, sql: str) -> Any:
-        """Return the result of a query as an Arrow table."""
+        """Returns the result of a query as an Arrow table."""
         return self.connection.sql(sql).to_arrow_table()
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run SQL and return all of its result.
+        """Runs SQL and returns its whole result.
 
-        DuckDB 2.0 refuses other work on a connection while rows are left to fetch.
+        DuckDB 2.0 refuses other statements on a connection while rows are left to fetch.
         """
         return self.connection.execute(sql).fetchall()
 
@@ -343,7 +343,7 @@ class Tables:
         self.run(f"CREATE OR REPLACE TABLE {table.sql} ({text})")
 
     def _widen(self, table: Table, fields: Sequence[Field], *, may_add: bool) -> list[Field]:
-        """Return the schema of a table after `fields` were written to it, adding columns if allowed."""
+        """Returns the schema of a table after `fields` were written to it, adding columns if allowed."""
         known = {one["name"]: one for one in table.columns}
         start = f"Provided Schema does not match Table {table.id}."
         for one in fields:

@@ -1,4 +1,4 @@
-"""One SQL statement: read as BigQuery's, rewritten for DuckDB."""
+"""SQL statements of BigQuery, rewritten for DuckDB."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Statement:
     """A statement that DuckDB can run.
 
     Attributes:
-        kind: As in `statementType`, e.g. "SELECT", "MERGE", "CREATE_TABLE_AS_SELECT".
-        tree: The rewritten syntax tree.
-        text: As the client wrote it.
-        references: The tables it reads or writes, in order of appearance.
-        columns: The columns it names; None when it takes all ("*").
+        kind: `statementType`, e.g. "SELECT", "MERGE", "CREATE_TABLE_AS_SELECT".
+        tree: Rewritten syntax tree.
+        text: Text of the client.
+        references: Tables that it reads or writes, in order of appearance.
+        columns: Columns that it names; None for all ("*").
     """
 
     kind: str
@@ -42,18 +42,18 @@ class Statement:
 
     @property
     def target(self) -> TableId:
-        """The table that is written."""
+        """Table that is written."""
         return self.references[0]
 
     def place_of(self, name: str) -> str:
-        """Return where a name stands in the text, as BigQuery says it: "[line:column]"."""
+        """Returns the position of a name in the text as BigQuery writes it: "[line:column]"."""
         found = re.search(rf"\b{re.escape(name)}\b", self.text, re.IGNORECASE)
         start = found.start() if found else 0
         line = self.text.count("\n", 0, start)
         return f"[{line + 1}:{start - self.text.rfind(chr(10), 0, start)}]"
 
     def double_match_sql(self) -> str | None:
-        """Return a query for target rows that a MERGE matches twice; None when it may.
+        """Returns a query for target rows that a MERGE matches twice; None if it may match them twice.
 
         BigQuery refuses those with an error; DuckDB updates them with either row.
         """
@@ -74,22 +74,22 @@ class Statement:
 
 
 def sql_of(tree: exp.Expr) -> str:
-    """Return a tree as SQL of DuckDB; what DuckDB has no word for is left out."""
+    """Returns a tree as SQL of DuckDB, without parts that DuckDB does not support."""
     from sqlglot import ErrorLevel
 
     return tree.sql(dialect="duckdb", unsupported_level=ErrorLevel.IGNORE)
 
 
 def read(text: str, project: str, options: Mapping[str, Any]) -> Statement:
-    """Read a statement.
+    """Reads a statement.
 
     Args:
-        text: In GoogleSQL.
-        project: Of tables that name none.
+        text: Statement in GoogleSQL.
+        project: Project of tables that name none.
         options: `defaultDataset`, `queryParameters`, `useLegacySql`.
 
     Raises:
-        RestError: It is no statement, or one that the sandbox does not emulate.
+        RestError: It is invalid, or the sandbox does not emulate it.
     """
     import sqlglot
     from sqlglot.errors import SqlglotError
@@ -152,7 +152,7 @@ def _columns(tree: exp.Expr) -> frozenset[str] | None:
 
 
 def _resolve(tree: exp.Expr, project: str, default: Mapping[str, Any]) -> tuple[TableId, ...]:
-    """Give each table its name in DuckDB."""
+    """Replaces the name of each table by its name in DuckDB."""
     from sqlglot import exp
 
     known = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
@@ -177,7 +177,7 @@ def _resolve(tree: exp.Expr, project: str, default: Mapping[str, Any]) -> tuple[
 
 
 def _bind(tree: exp.Expr, parameters: Sequence[Mapping[str, Any]]) -> None:
-    """Put the values of query parameters into the tree."""
+    """Replaces query parameters in the tree by their values."""
     from sqlglot import exp
 
     named = {one["name"].lower(): one for one in parameters if one.get("name")}
@@ -231,7 +231,7 @@ def _value_sql(value: Mapping[str, Any], kind: Mapping[str, Any]) -> str:
 
 
 def _rewrite(tree: exp.Expr) -> None:
-    """Change what the two dialects write differently and sqlglot leaves alone."""
+    """Rewrites differences of the two dialects that sqlglot does not translate."""
     from sqlglot import exp
 
     for unnest in list(tree.find_all(exp.Unnest)):
@@ -242,12 +242,12 @@ def _rewrite(tree: exp.Expr) -> None:
     for update in [tree] if isinstance(tree, exp.Update) else list(tree.find_all(exp.Update)):
         for assignment in update.expressions:
             if isinstance(assignment, exp.EQ) and isinstance(assignment.this, exp.Column):
-                # DuckDB takes no table in front of what is set.
+                # DuckDB accepts no table name in front of an assigned column.
                 assignment.set("this", exp.column(assignment.this.this.copy()))
 
 
 def _spread(unnest: exp.Expr) -> None:
-    """Let UNNEST of an array of structs give one column per field, as BigQuery's does."""
+    """Makes UNNEST of an array of structs return one column per field, as BigQuery's does."""
     from sqlglot import exp, parse_one
 
     (array, *more) = unnest.expressions or [None]

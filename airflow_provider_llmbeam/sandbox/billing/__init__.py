@@ -1,1 +1,1 @@
-"""What the emulated accelerators cost."""
+"""Accelerators of the emulated cloud: prices, quotas, provisioning settings, and the bill."""

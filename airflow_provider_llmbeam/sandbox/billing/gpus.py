@@ -1,4 +1,4 @@
-"""The accelerators that the emulated cloud rents out: where, in which machines, at what price an hour."""
+"""The accelerators of the emulated cloud: their locations, machines and prices."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Gpu:
     """One kind of accelerator.
 
     Attributes:
-        name: As Vertex AI calls it.
-        number: Of the enum `AcceleratorType`, which clients send in place of the name.
-        quota: Word in the names of Vertex AI's quotas.
-        vertex_usd_per_hour: Of one accelerator in a Vertex AI endpoint; the machine around it is not counted.
-        vertex_locations: Where endpoints may have it.
-        cloud_run_name: As a node selector of Cloud Run; "" where that has none.
-        cloud_run_usd_per_hour: Of one accelerator, without zonal redundancy.
-        cloud_run_locations: Where services may have it.
-        least_cpus: That Cloud Run asks for beside it.
-        least_gib: Of memory, that Cloud Run asks for beside it.
+        name: Name in Vertex AI.
+        number: Number in the enum `AcceleratorType`, which clients may send in place of the name.
+        quota: Part of the names of Vertex AI's quotas.
+        vertex_usd_per_hour: Price of one accelerator in a Vertex AI endpoint, without its machine.
+        vertex_locations: Locations of endpoints that may have it.
+        cloud_run_name: Name in node selectors of Cloud Run; "" where Cloud Run does not offer it.
+        cloud_run_usd_per_hour: Price of one accelerator in Cloud Run, without zonal redundancy.
+        cloud_run_locations: Locations of services that may have it.
+        least_cpus: Minimum number of CPUs beside it in Cloud Run.
+        least_gib: Minimum memory beside it in Cloud Run, in GiB.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Gpu:
     least_gib: int = 0
 
 
-# List prices of us-central1, rounded to a cent, as of `PRICES_AS_OF`: good for proportions, not for invoices.
+# List prices of us-central1, rounded to a cent, as of `PRICES_AS_OF`: they show proportions, not invoices.
 # Those of L4 are quoted publicly; the others could not be checked. Cloud Run's minima and regions:
 # cloud.google.com/run/docs/configuring/services/gpu. Vertex AI's regions are a plausible handful of those that
 # cloud.google.com/vertex-ai/docs/general/locations lists.
@@ -108,7 +108,7 @@ GPUS: tuple[Gpu, ...] = (
         least_gib=80,
     ),
 )
-# How many accelerators each machine has; N1 takes what it is given.
+# Number of accelerators of each machine type; N1 accepts any number.
 # Source: docs.cloud.google.com/compute/docs/gpus.
 _G2 = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
 _G4 = {48: 1, 96: 2, 192: 4, 384: 8}
@@ -126,24 +126,24 @@ _ATTACHED = "NVIDIA_TESLA_T4"
 
 
 def gpu_named(name: str | int) -> Gpu | None:
-    """Return the accelerator with a name of Vertex AI or Cloud Run, or a number of the enum; None without one."""
+    """Returns the accelerator with a name of Vertex AI or Cloud Run, or a number of the enum; None if unknown."""
     text = str(name)
     return next((gpu for gpu in GPUS if text in (gpu.name, gpu.cloud_run_name, str(gpu.number))), None)
 
 
 def machine_fault(machine_type: str, gpu: str, gpus: int) -> str:
-    """Return why a machine cannot have these accelerators; "" when it can.
+    """Returns the reason why a machine cannot have these accelerators; "" if it can.
 
     Args:
-        machine_type: E.g. "g2-standard-12".
-        gpu: As Vertex AI calls it; "" is none.
-        gpus: How many, 0 without `gpu`.
+        machine_type: Machine type, e.g. "g2-standard-12".
+        gpu: Accelerator, by Vertex AI's name; "" is none.
+        gpus: Number of accelerators, 0 without `gpu`.
     """
     built_in = _MACHINES.get(machine_type)
-    asked = (gpu, gpus)
-    if built_in is not None and asked != built_in:
+    requested = (gpu, gpus)
+    if built_in is not None and requested != built_in:
         name, count = built_in
-        return f"Machine type {machine_type!r} has {count} {name}; {gpus} {gpu or 'accelerators'} were asked for."
+        return f"Machine type {machine_type!r} has {count} {name}; {gpus} {gpu or 'accelerators'} were requested."
     if built_in is None and not _CPU_MACHINE.fullmatch(machine_type):
         return f"Machine type {machine_type!r} is not supported."
     if built_in is None and gpu and (gpu != _ATTACHED or not machine_type.startswith("n1-")):

@@ -1,14 +1,15 @@
-"""Cloud Quotas' REST API: what a project may use of models with a published quota, and of accelerators."""
+"""Cloud Quotas' REST API: the quotas of models with a published quota, and of accelerators."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.billing.gpus import GPUS
+from airflow_provider_llmbeam.sandbox.billing.settings import GpuLimits
 from airflow_provider_llmbeam.sandbox.cloud_quotas.published import (
     GPU_QUOTAS,
     RATE_QUOTAS,
@@ -18,30 +19,18 @@ from airflow_provider_llmbeam.sandbox.cloud_quotas.published import (
     base_model,
     rate_quotas,
 )
+from airflow_provider_llmbeam.sandbox.cloud_quotas.responses import WORDING, dimensions_info, quota_info
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
+from airflow_provider_llmbeam.sandbox.core.checks import project_number
+from airflow_provider_llmbeam.sandbox.core.methods import Methods
 from airflow_provider_llmbeam.sandbox.core.resource_filter import paged
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.core.rest import STATUSES, RestCall, RestError, Route, Service, StatusWording
-from airflow_provider_llmbeam.sandbox.monitoring.api import Monitoring
-from airflow_provider_llmbeam.sandbox.monitoring.gauges import GpuLimits
-from airflow_provider_llmbeam.sandbox.vertex.checks import project_number
+from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
+from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
-UNLIMITED = "-1"
+METHODS = Methods(names=("cloudquotas.quotaInfos.get", "cloudquotas.quotaInfos.list"))
 LOCATIONS = frozenset({"global"}).union(*(gpu.vertex_locations for gpu in GPUS))
-"""Where models can be asked for what concerns quotas."""
-WORDING = StatusWording(
-    reasons=STATUSES,
-    messages={
-        403: "Permission 'cloudquotas.quotas.get' denied on resource (or it may not exist).",
-        500: "Internal error encountered.",
-        503: "The service is currently unavailable.",
-    },
-    rate_limit=RestError(
-        429,
-        "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute' of service "
-        "'cloudquotas.googleapis.com'.",
-    ),
-)
+"""Locations of models in quotas."""
 _INFOS = r"/v1/projects/(?P<project>[^/]+)/locations/global/services/(?P<service>[^/]+)/quotaInfos"
 
 
@@ -49,18 +38,23 @@ class CloudQuotas:
     """The methods of Cloud Quotas.
 
     Args:
-        backend: What is allowed.
-        monitoring: Which models have a published quota.
-        gpu_quota: Location and accelerator to number; None is without limit.
+        models: Server of all models, which has their quotas.
+        requested_models: Returns the models with a published quota, and their locations.
+        gpu_quota: Quota of accelerators; None is no limit.
     """
 
-    def __init__(self, backend: Backend, monitoring: Monitoring, gpu_quota: GpuLimits | None) -> None:
-        self._backend = backend
-        self._monitoring = monitoring
+    def __init__(
+        self,
+        models: ModelServer,
+        requested_models: Callable[[], Mapping[str, set[str]]],
+        gpu_quota: GpuLimits | None,
+    ) -> None:
+        self._models = models
+        self._requested_models = requested_models
         self._gpu_quota = gpu_quota
 
     def routes(self) -> list[Route]:
-        """Return the methods and where they are found."""
+        """Returns the methods and their paths."""
         one = re.compile(rf"{_INFOS}/(?P<quota>[^/]+)")
         return [
             Route(verb="GET", pattern=re.compile(_INFOS), method="cloudquotas.quotaInfos.list", work=self._list),
@@ -80,14 +74,16 @@ class CloudQuotas:
         service = call.names["service"]
         parent = f"projects/{project_number(call.names['project'])}/locations/global/services/{service}"
         found = [
-            _info(parent, quota.id, service, quota.metric, quota.title, ["region"], self._of_gpus(quota))
+            quota_info(
+                parent, quota.id, service, quota.metric, quota.title, ["region"], self._gpu_dimensions(quota)
+            )
             for quota in GPU_QUOTAS
             if quota.service == service
         ]
         for quota in RATE_QUOTAS if service == VERTEX else ():
-            dimensions = self._of_models(quota)
+            dimensions = self._model_dimensions(quota)
             if dimensions:
-                info = _info(
+                info = quota_info(
                     parent,
                     quota.id,
                     service,
@@ -99,70 +95,38 @@ class CloudQuotas:
                 found.append(info | {"refreshInterval": "minute"})
         return found
 
-    def _of_gpus(self, quota: GpuQuota) -> list[dict[str, Any]]:
+    def _gpu_dimensions(self, quota: GpuQuota) -> list[dict[str, Any]]:
         limits = {
             place: own[quota.gpu.name] for place, own in (self._gpu_quota or {}).items() if quota.gpu.name in own
         }
-        told = [_dimensions({"region": place}, limit, [place]) for place, limit in sorted(limits.items())]
+        infos = [dimensions_info({"region": place}, limit, [place]) for place, limit in sorted(limits.items())]
         others = sorted(quota.locations - limits.keys())
-        return [*told, _dimensions({}, None if self._gpu_quota is None else 0, others)]
+        return [*infos, dimensions_info({}, None if self._gpu_quota is None else 0, others)]
 
-    def _of_models(self, quota: RateQuota) -> list[dict[str, Any]]:
-        """Return what is told of each base model: first locations with a quota of their own, then all others."""
-        asked, quotas, now = self._monitoring.asked(), self._backend.quotas, float("inf")
+    def _model_dimensions(self, quota: RateQuota) -> list[dict[str, Any]]:
+        """Returns the limits of each base model: first locations with a quota of their own, then all others."""
+        models, quotas, now = self._requested_models(), self._models.quotas, float("inf")
         places: dict[str, set[str]] = {}
-        for model, locations in asked.items():
+        for model, locations in models.items():
             if quota in rate_quotas(model):
                 places.setdefault(base_model(model), set()).update(locations)
         special = sorted(quotas.locations)
         found = [
-            _dimensions({"region": place, "base_model": name}, quota.limit(quotas.at(now, place)), [place])
+            dimensions_info({"region": place, "base_model": name}, quota.limit(quotas.at(now, place)), [place])
             for name in sorted(places)
             for place in special
         ]
         usual = quota.limit(quotas.at(now))
         for name, locations in sorted(places.items()):
             found.append(
-                _dimensions({"base_model": name}, usual, sorted((LOCATIONS | locations).difference(special)))
+                dimensions_info({"base_model": name}, usual, sorted((LOCATIONS | locations).difference(special)))
             )
         return found
 
 
 def routes(backend: Backend, quotas: CloudQuotas) -> list[web.RouteDef]:
-    """Return the routes of Cloud Quotas."""
+    """Returns the routes of Cloud Quotas."""
     service = Service(backend, WORDING, quotas.routes(), is_slow=False)
     return [
         web.get("/v1/projects/{project}/locations/global/services/{service}/quotaInfos{tail:.*}", service.serve)
     ]
-
-
-def _info(
-    parent: str,
-    quota_id: str,
-    service: str,
-    metric: str,
-    title: str,
-    dimensions: list[str],
-    told: list[dict[str, Any]],
-) -> dict[str, Any]:
-    return {
-        "name": f"{parent}/quotaInfos/{quota_id}",
-        "quotaId": quota_id,
-        "metric": metric,
-        "service": service,
-        "isPrecise": True,
-        "containerType": "PROJECT",
-        "dimensions": dimensions,
-        "metricDisplayName": title,
-        "quotaDisplayName": title,
-        "metricUnit": "1",
-        "isFixed": False,
-        "dimensionsInfos": told,
-    }
-
-
-def _dimensions(names: Mapping[str, str], limit: int | None, locations: list[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {"dimensions": dict(names)} if names else {}
-    value = UNLIMITED if limit is None else str(limit)
-    details = {"value": value} if limit != 0 else {}  # as JSON of Google's APIs leaves a 0 out
-    return told | {"details": details, "applicableLocations": locations}

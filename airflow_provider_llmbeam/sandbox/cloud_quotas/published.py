@@ -1,4 +1,4 @@
-"""The quotas that the emulated cloud tells of: of models with a fixed one, and of accelerators. Pure."""
+"""The quotas that the emulated cloud publishes: of models with a fixed quota, and of accelerators. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class RateQuota:
     """A limit per minute, project, location and base model.
 
     Attributes:
-        metric: Without the service in front.
-        id: In Cloud Quotas; the `limit_name` in Cloud Monitoring.
-        title: For people.
-        is_tokens: Whether input tokens are limited rather than requests.
+        metric: Metric, without the service in front.
+        id: Id in Cloud Quotas; the `limit_name` in Cloud Monitoring.
+        title: Display name.
+        is_tokens: Whether it limits input tokens, not requests.
     """
 
     metric: str
@@ -28,7 +28,7 @@ class RateQuota:
     is_tokens: bool
 
     def limit(self, quota: Quota) -> int | None:
-        """Return the limit in what the sandbox allows; None is without limit."""
+        """Returns the limit in a quota of the sandbox; None is no limit."""
         return quota.tokens_per_minute if self.is_tokens else quota.requests_per_minute
 
 
@@ -37,12 +37,12 @@ class GpuQuota:
     """A limit of accelerators per project and region.
 
     Attributes:
-        service: Vertex AI or Cloud Run.
-        gpu: Which accelerator.
-        metric: In full.
-        id: In Cloud Quotas.
-        title: For people.
-        is_used: Whether what is rented counts against it; of the two of Cloud Run one.
+        service: Service: Vertex AI or Cloud Run.
+        gpu: Kind of accelerator.
+        metric: Full metric.
+        id: Id in Cloud Quotas.
+        title: Display name.
+        is_used: Whether accelerators in use count against it; Cloud Run has two quotas, of which one counts.
     """
 
     service: str
@@ -54,7 +54,7 @@ class GpuQuota:
 
     @property
     def locations(self) -> frozenset[str]:
-        """Where there is such an accelerator."""
+        """Locations of the accelerator."""
         return self.gpu.vertex_locations if self.service == VERTEX else self.gpu.cloud_run_locations
 
 
@@ -91,12 +91,12 @@ RATE_QUOTAS = (*_GENERATION, *_EMBEDDING)
 
 
 def rate_quotas(model: str) -> tuple[RateQuota, ...]:
-    """Return those that a model has, if it has a published quota."""
+    """Returns the quotas of a model with a published quota."""
     return _EMBEDDING if "embedding" in model else _GENERATION
 
 
 def has_published_quota(model: str) -> bool:
-    """Return whether a model has a fixed quota, rather than a share of a pool.
+    """Returns whether a model has a fixed quota, not a share of a pool.
 
     Source: https://cloud.google.com/vertex-ai/generative-ai/docs/dynamic-shared-quota (Gemini 2.0 and later).
     """
@@ -105,7 +105,7 @@ def has_published_quota(model: str) -> bool:
 
 
 def base_model(model: str) -> str:
-    """Return the name under which the quota of a model is kept, without its version.
+    """Returns the base model that the quota of a model belongs to, without the version.
 
     Source: 429s quoted in public repositories: "with base model: textembedding-gecko", "…: gemini-embedding".
     """

@@ -1,4 +1,4 @@
-"""Cloud Run's Admin API v2, as far as services go."""
+"""Cloud Run's Admin API v2 of services."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from airflow_provider_llmbeam.sandbox.billing.bill import Bill
-from airflow_provider_llmbeam.sandbox.cloud_run.checks import WORDING, Plan, check_id, over_quota, read_plan
+from aiohttp import web
+
+from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
+from airflow_provider_llmbeam.sandbox.billing.state import Bill
+from airflow_provider_llmbeam.sandbox.cloud_run.checks import Plan, check_id, read_plan
+from airflow_provider_llmbeam.sandbox.cloud_run.responses import WORDING, busy, over_quota
 from airflow_provider_llmbeam.sandbox.cloud_run.state import (
     FAILED,
     RECONCILING,
@@ -17,17 +21,33 @@ from airflow_provider_llmbeam.sandbox.cloud_run.state import (
     RunService,
 )
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Fault, Method
+from airflow_provider_llmbeam.sandbox.core.checks import check_caller, check_labels, check_location
+from airflow_provider_llmbeam.sandbox.core.clock import Timeline, timestamp
+from airflow_provider_llmbeam.sandbox.core.faults import Fault
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.operations import Operation, Operations, failure
 from airflow_provider_llmbeam.sandbox.core.resource_filter import paged
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
-from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
-from airflow_provider_llmbeam.sandbox.dataflow.checks import check_caller
-from airflow_provider_llmbeam.sandbox.storage.state import timestamp
-from airflow_provider_llmbeam.sandbox.vertex.checks import check_labels, check_location
 
 Work = Callable[[RestCall], Reply]
+METHODS = Methods(
+    names=(
+        "run.services.create",
+        "run.services.delete",
+        "run.services.get",
+        "run.services.getIamPolicy",
+        "run.services.list",
+        "run.services.patch",
+        "run.services.setIamPolicy",
+        "run.operations.delete",
+        "run.operations.get",
+        "run.operations.list",
+        "run.operations.wait",
+    ),
+    operations=frozenset({"run.services.create", "run.services.delete", "run.services.patch"}),
+    accelerators=frozenset({"run.services.create", "run.services.patch"}),
+)
 _TYPE = "type.googleapis.com/google.cloud.run.v2.Service"
 _PARENT = r"/v2/(?P<parent>projects/[^/]+/locations/[^/:]+)"
 _SERVICE = r"/v2/(?P<parent>projects/[^/]+/locations/[^/:]+)/services/(?P<service>[^/:]+)"
@@ -53,13 +73,11 @@ class CloudRun:
     """The methods of Cloud Run.
 
     Args:
-        backend: Faults, log and clock.
-        timeline: What is due.
-        bill: For the instances that run.
-        operation_seconds: How long an operation takes, by the clock.
-        instances: How instances start and end.
-        gpu_quota: Location and accelerator to number, what is not named is 0; None is without limit.
-        has_secret: Whether there is a version of a secret, given project, name and version.
+        backend: Faults, request log and clock.
+        timeline: Scheduled actions.
+        bill: Charges for running instances.
+        settings: Durations and the quota of accelerators.
+        has_secret: Returns whether a version of a secret exists, given project, name and version.
     """
 
     def __init__(
@@ -67,36 +85,33 @@ class CloudRun:
         backend: Backend,
         timeline: Timeline,
         bill: Bill,
+        settings: EndpointSettings,
         *,
-        operation_seconds: float,
-        instances: Instances,
-        gpu_quota: Mapping[str, Mapping[str, int]] | None,
         has_secret: Callable[[str, str, str], bool],
     ) -> None:
         self.timeline = timeline
-        self.instances = instances
-        self._bill = bill
-        self._gpu_quota = gpu_quota
+        self.instances = Instances(timeline=timeline, bill=bill, settings=settings)
+        self._settings = settings
         self._has_secret = has_secret
-        self._operations = Operations(timeline=timeline, seconds=operation_seconds)
+        self._operations = Operations(timeline=timeline, seconds=settings.operation_seconds)
         self._services: dict[str, RunService] = {}
         self._count = 0
         self.service = Service(backend, WORDING, self._routes(), is_slow=False)
 
     @property
     def services(self) -> list[dict[str, Any]]:
-        """All services as the API shows them."""
+        """All services as the API returns them."""
         with self.timeline.lock:
             self.timeline.settle()
             return [service.resource() for service in self._services.values()]
 
     def at(self, host: str) -> RunService | None:
-        """Return the service that answers at a host; None when there is none. Called under the timeline's lock."""
+        """Returns the service with a host, if any. Called under the timeline's lock."""
         url = f"https://{host}"
         return next((one for one in self._services.values() if one.serving and url in one.urls), None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all services."""
         with self.timeline.lock:
             self._services.clear()
             self._operations.clear()
@@ -147,13 +162,13 @@ class CloudRun:
         return self._roll_out(service, plan, call.fault)
 
     def _roll_out(self, service: RunService, plan: Plan, fault: Fault | None) -> Reply:
-        """Bring up an instance of what the service is to be from now on; it must start for that to succeed."""
+        """Starts an instance of a new configuration; the operation succeeds if it starts."""
         now = self.timeline.now()
         service.state, service.message, service.plan = RECONCILING, "", plan
         if not service.instances:
             self.instances.start(service, plan, max(plan.least, 1), now)
         missing = [secret for secret in plan.secrets if not self._has_secret(*secret)]
-        failed = _fate(service, plan, fault, missing)
+        failed = _outcome(service, plan, fault, missing)
 
         def finish(at: float) -> dict[str, Any]:
             service.state, service.serving, service.updated_at = SUCCEEDED, plan, at
@@ -181,7 +196,7 @@ class CloudRun:
         service, fields = self._find(call), _settable(call.fields())
         mask = [part for part in call.query.get("updateMask", "").split(",") if part]
         if self._operations_on(service):
-            raise _busy(service)
+            raise busy(service)
         merged = _masked(service.fields, fields, mask)
         check_labels(merged.get("labels") or {})
         plan = read_plan(merged, service.name)
@@ -192,7 +207,7 @@ class CloudRun:
     def _delete(self, call: RestCall) -> Reply:
         service = self._find(call)
         if self._operations_on(service):
-            raise _busy(service)
+            raise busy(service)
 
         def finish(at: float) -> dict[str, Any]:
             self.instances.stop(service, at)
@@ -239,7 +254,7 @@ class CloudRun:
         if plan.gpu is None:
             return
         _, project, _, location, *_ = name.split("/")
-        limit = None if self._gpu_quota is None else self._gpu_quota.get(location, {}).get(plan.gpu.name, 0)
+        limit = self._settings.gpu_limit(location, plan.gpu.name)
         others = sum(
             one.plan.most * one.plan.gpus
             for other, one in self._services.items()
@@ -276,8 +291,13 @@ class CloudRun:
         return json_reply(paged(call, "operations", found, is_filtered=False))
 
 
-def _fate(service: RunService, plan: Plan, fault: Fault | None, missing: list[Any]) -> dict[str, Any] | None:
-    """Return what bringing up an instance is going to end in; None when it succeeds."""
+def routes(cloud_run: CloudRun) -> list[web.RouteDef]:
+    """Returns the routes of Cloud Run's Admin API."""
+    return [web.route("*", "/v2/projects/{tail:.*}", cloud_run.service.serve)]
+
+
+def _outcome(service: RunService, plan: Plan, fault: Fault | None, missing: list[Any]) -> dict[str, Any] | None:
+    """Returns the failure in which the start of an instance will end; None if it will succeed."""
     location = service.name.split("/")[3]
     if fault is not None and fault.kind == "stock-out":
         text = (
@@ -292,7 +312,7 @@ def _fate(service: RunService, plan: Plan, fault: Fault | None, missing: list[An
             f"projects/{project}/secrets/{name}/versions/{version} was not found",
         )
     if plan.served.failure:
-        # Source: cloud.google.com/run/docs/troubleshooting. The service tells of a log; its last line is here.
+        # Source: cloud.google.com/run/docs/troubleshooting. The sandbox adds the last line of the log.
         return failure(
             400,
             f"Revision '{service.id}-{service.generation:05d}-abc' is not ready and cannot serve traffic. The "
@@ -303,26 +323,17 @@ def _fate(service: RunService, plan: Plan, fault: Fault | None, missing: list[An
     return None
 
 
-def _busy(service: RunService) -> RestError:
-    return RestError(
-        409,
-        f"Conflict for resource '{service.id}': version '{service.generation}' was specified but another "
-        "operation is under way.",
-        "ABORTED",
-    )
-
-
 def _settable(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in _OUTPUT}
 
 
 def _masked(old: Mapping[str, Any], new: Mapping[str, Any], mask: list[str]) -> dict[str, Any]:
-    """Return the fields after an update: all new ones without a mask, else those that it names.
+    """Returns the fields after an update: all new ones without a mask, else those that it names.
 
     Args:
-        old: As they are.
-        new: As sent.
-        mask: Paths such as "template.scaling", in either case; "*" is all.
+        old: Current fields.
+        new: Fields as sent.
+        mask: Paths such as "template.scaling", in camel or snake case; "*" is all.
     """
     if not mask or "*" in mask:
         return dict(new)

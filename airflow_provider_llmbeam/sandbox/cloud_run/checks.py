@@ -1,4 +1,4 @@
-"""What the emulated Cloud Run refuses, and how it says so."""
+"""Checks of the emulated Cloud Run."""
 
 from __future__ import annotations
 
@@ -10,41 +10,26 @@ from typing import Any
 from airflow_provider_llmbeam.sandbox.billing.gpus import Gpu, gpu_named
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
 from airflow_provider_llmbeam.sandbox.models.catalog import Served, read_container
-from airflow_provider_llmbeam.sandbox.vertex.checks import WORDING as VERTEX_WORDING
-from airflow_provider_llmbeam.sandbox.vertex.checks import VertexWording
 
 _ID = re.compile(r"[a-z]([a-z0-9-]{0,47}[a-z0-9])?")
 _GPU = "nvidia.com/gpu"
 _UNITS = {"": 1 / 2**30, "Mi": 1 / 1024, "Gi": 1.0, "Ti": 1024.0, "M": 1e6 / 2**30, "G": 1e9 / 2**30}
-MOST_INSTANCES = 100
-"""What a service gets that names no maximum. Source: cloud.google.com/run/docs/configuring/max-instances."""
-
-WORDING = VertexWording(
-    reasons=VERTEX_WORDING.reasons,
-    messages={
-        **VERTEX_WORDING.messages,
-        403: "Permission 'run.services.create' denied on resource (or resource may not exist).",
-    },
-    rate_limit=RestError(
-        429,
-        "Quota exceeded for quota metric 'Write requests' and limit 'Write requests per minute' of service "
-        "'run.googleapis.com'.",
-    ),
-)
+DEFAULT_MAX_INSTANCES = 100
+"""Maximum of a service that names none. Source: cloud.google.com/run/docs/configuring/max-instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a service asks for.
+    """The configuration of a service.
 
     Attributes:
-        served: By its container.
-        gpu: None without one.
-        gpus: Of each instance.
-        secrets: In its environment: project, name and version of each.
-        least: Instances kept.
-        most: Instances at most.
-        is_redundant: Whether accelerators are kept ready in a second zone.
+        served: Model that its container serves.
+        gpu: Kind of accelerator; None without one.
+        gpus: Number of accelerators per instance.
+        secrets: Secrets in its environment: project, name and version of each.
+        least: Minimum number of instances.
+        most: Maximum number of instances.
+        is_redundant: Whether accelerators are reserved in a second zone.
     """
 
     served: Served
@@ -57,10 +42,10 @@ class Plan:
 
 
 def check_id(name: str) -> None:
-    """Check the id of a service.
+    """Checks the id of a service.
 
     Raises:
-        RestError: It cannot be one.
+        RestError: It is invalid.
     """
     if not _ID.fullmatch(name):
         raise RestError(
@@ -71,14 +56,14 @@ def check_id(name: str) -> None:
 
 
 def read_plan(service: Mapping[str, Any], name: str) -> Plan:
-    """Return what a service asks for.
+    """Returns the configuration of a service.
 
     Args:
-        service: As sent.
-        name: Of the service, in full.
+        service: Fields as sent.
+        name: Full name of the service.
 
     Raises:
-        RestError: The location does not have it, or it contradicts itself.
+        RestError: It is invalid, or not available in the location.
     """
     _, project, _, location, *_ = name.split("/")
     template = service.get("template") or {}
@@ -101,7 +86,7 @@ def read_plan(service: Mapping[str, Any], name: str) -> Plan:
     scaling = template.get("scaling") or {}
     own = service.get("scaling") or {}
     least = int(scaling.get("minInstanceCount") or own.get("minInstanceCount") or 0)
-    most = int(scaling.get("maxInstanceCount") or own.get("maxInstanceCount") or MOST_INSTANCES)
+    most = int(scaling.get("maxInstanceCount") or own.get("maxInstanceCount") or DEFAULT_MAX_INSTANCES)
     if most < least:
         raise _violation("scaling", f"max_instance_count {most} is below min_instance_count {least}")
     return Plan(
@@ -115,28 +100,14 @@ def read_plan(service: Mapping[str, Any], name: str) -> Plan:
     )
 
 
-def over_quota(plan: Plan) -> RestError:
-    """Return the refusal of a service for which the project's quota is too small.
-
-    Source of the wording: output of `gcloud run deploy` quoted in public repositories.
-    """
-    zones = "with" if plan.is_redundant else "without"
-    return RestError(
-        400,
-        "template.scaling.max_instance_count: You do not have quota for using GPUs "
-        f"{zones} zonal redundancy. Learn more about GPU zonal redundancy: g.co/cloudrun/gpu-redundancy-help\n\n"
-        "To request quota: g.co/cloudrun/gpu-quota\n",
-    )
-
-
 def _secrets(container: Mapping[str, Any], project: str) -> tuple[tuple[str, str, str], ...]:
     found = []
     for variable in container.get("env") or ():
-        asked = (variable.get("valueSource") or {}).get("secretKeyRef") or {}
-        if asked:
-            parts = str(asked.get("secret") or "").split("/")
+        reference = (variable.get("valueSource") or {}).get("secretKeyRef") or {}
+        if reference:
+            parts = str(reference.get("secret") or "").split("/")
             home = parts[1] if parts[0] == "projects" and len(parts) > 1 else project
-            found.append((home, parts[-1], str(asked.get("version") or "latest")))
+            found.append((home, parts[-1], str(reference.get("version") or "latest")))
     return tuple(found)
 
 
@@ -145,7 +116,7 @@ def _check_gpu(gpu: Gpu, gpus: int, resources: Mapping[str, Any], location: str)
     if location not in gpu.cloud_run_locations:
         raise _violation("nodeSelector", f"GPU {gpu.cloud_run_name} is not available in region {location}")
     if gpus != 1:
-        raise _violation("containers", f"an instance has one GPU; {gpus} were asked for")
+        raise _violation("containers", f"an instance has one GPU; {gpus} were requested")
     cpus, gib = _cpus(str(limits.get("cpu") or "1")), _gib(str(limits.get("memory") or "512Mi"))
     if cpus < gpu.least_cpus or gib < gpu.least_gib:
         raise _violation(
@@ -165,11 +136,11 @@ def _cpus(text: str) -> float:
     try:
         return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
     except ValueError as error:
-        raise _violation("containers", f"cpu {text!r} is no number") from error
+        raise _violation("containers", f"cpu {text!r} is not a number") from error
 
 
 def _gib(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text)
     if found is None or found[2] not in _UNITS:
-        raise _violation("containers", f"memory {text!r} is no size")
+        raise _violation("containers", f"memory {text!r} is not a size")
     return float(found[1]) * _UNITS[found[2]]

@@ -1,4 +1,4 @@
-"""Services of the emulated Cloud Run: what each is, and which of its instances run. No HTTP."""
+"""Services of the emulated Cloud Run and their instances. No HTTP."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from airflow_provider_llmbeam.sandbox.billing.bill import CLOUD_RUN, Bill, Rent
+from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
+from airflow_provider_llmbeam.sandbox.billing.state import CLOUD_RUN, Bill, Rent
 from airflow_provider_llmbeam.sandbox.cloud_run.checks import Plan
-from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
-from airflow_provider_llmbeam.sandbox.storage.state import timestamp
-from airflow_provider_llmbeam.sandbox.vertex.checks import project_number
+from airflow_provider_llmbeam.sandbox.core.checks import project_number
+from airflow_provider_llmbeam.sandbox.core.clock import Timeline, timestamp
 
 SUFFIX = ".run.app"
 RECONCILING = "CONDITION_RECONCILING"
@@ -38,20 +38,20 @@ class RunService:
     """A service.
 
     Attributes:
-        name: In full, as the caller wrote the project.
-        fields: As created and patched.
-        plan: What these ask for.
-        created_at: Seconds since the epoch.
-        updated_at: Seconds since the epoch.
-        generation: How often it has been changed, from 1.
-        state: One of the conditions above.
-        message: Why it failed.
-        policy: Who may do what.
-        serving: What runs now serves this; None before the first success.
-        instances: How many run.
-        warm_at: Since when they answer, or will, in seconds since the epoch; None while none runs.
-        asked_at: When the last request came, in seconds since the epoch.
-        starts: How many instances there have been.
+        name: Full name, with the project as the caller wrote it.
+        fields: Fields as created and patched.
+        plan: Configuration of these fields.
+        created_at: Time of creation, in seconds since the epoch.
+        updated_at: Time of the last change, in seconds since the epoch.
+        generation: Number of the generation, from 1.
+        state: Condition: `RECONCILING`, `SUCCEEDED` or `FAILED`.
+        message: Message of the failure.
+        policy: IAM policy.
+        serving: Configuration of the instances that run; None before the first success.
+        instances: Number of running instances.
+        warm_at: Time from which instances answer, in seconds since the epoch; None while none runs.
+        requested_at: Time of the last request, in seconds since the epoch.
+        starts: Number of instances started so far.
     """
 
     name: str
@@ -66,23 +66,23 @@ class RunService:
     serving: Plan | None = None
     instances: int = 0
     warm_at: float | None = None
-    asked_at: float = 0.0
+    requested_at: float = 0.0
     starts: int = 0
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """As they are now."""
+        """Current labels."""
         labels: Mapping[str, str] = self.fields.get("labels") or {}
         return labels
 
     @property
     def id(self) -> str:
-        """The last part of its name."""
+        """Last part of its name."""
         return self.name.rpartition("/")[2]
 
     @property
     def uri(self) -> str:
-        """Where it answers."""
+        """Address in the newer format."""
         _, project, _, location, *_ = self.name.split("/")
         number = project_number(project)
         digest = hashlib.sha256(f"{number}/{location}".encode()).hexdigest()
@@ -91,20 +91,20 @@ class RunService:
 
     @property
     def urls(self) -> tuple[str, str]:
-        """Both its addresses."""
+        """Both addresses."""
         _, project, _, location, *_ = self.name.split("/")
         return f"https://{self.id}-{project_number(project)}.{location}{SUFFIX}", self.uri
 
     @property
     def is_public(self) -> bool:
-        """Whether everybody may ask it."""
+        """Whether every caller may invoke it."""
         return any(
             binding.get("role") == "roles/run.invoker" and "allUsers" in (binding.get("members") or ())
             for binding in self.policy.get("bindings") or ()
         )
 
     def resource(self) -> dict[str, Any]:
-        """Return it as the API shows it."""
+        """Returns the service as the API returns it."""
         at, updated = timestamp(self.created_at), timestamp(self.updated_at)
         condition = {"type": "Ready", "state": self.state, "lastTransitionTime": updated}
         if self.message:
@@ -133,19 +133,17 @@ class Instances:
     """Starts and ends the instances of services; called under the timeline's lock.
 
     Attributes:
-        timeline: When an idle one ends.
-        bill: For those that run.
-        cold_start_seconds: From the start of an instance to its first answer.
-        idle_seconds: After its last request, one that is not kept ends.
+        timeline: Scheduler of the ends of idle instances.
+        bill: Charges for running instances.
+        settings: Durations of cold starts and idle times.
     """
 
     timeline: Timeline
     bill: Bill
-    cold_start_seconds: float
-    idle_seconds: float
+    settings: EndpointSettings
 
     def start(self, service: RunService, plan: Plan, count: int, at: float) -> None:
-        """Have `count` instances run rather than those that do; times in seconds since the epoch."""
+        """Replaces the running instances by `count` new ones at `at`, in seconds since the epoch."""
         self.stop(service, at)
         for number in range(count):
             rent = Rent(
@@ -155,28 +153,28 @@ class Instances:
         service.instances, service.starts = count, service.starts + count
 
     def stop(self, service: RunService, at: float) -> None:
-        """End all instances of a service."""
+        """Ends all instances of a service."""
         for number in range(service.instances):
             self.bill.stop(f"{service.name}/{number}", at)
         service.instances, service.warm_at = 0, None
 
-    def ask(self, service: RunService, now: float) -> bool:
-        """Return whether an instance answers a request; one is started when none runs."""
-        service.asked_at = now
+    def admit(self, service: RunService, now: float) -> bool:
+        """Returns whether an instance can answer a request; starts one if none runs."""
+        service.requested_at = now
         if service.warm_at is None and service.serving is not None:
             self.start(service, service.serving, 1, now)
-            service.warm_at = now + self.cold_start_seconds
-            self._watch(service, service.starts, now)
+            service.warm_at = now + self.settings.cold_start_seconds
+            self._end_when_idle(service, service.starts, now)
         return service.warm_at is not None and service.warm_at <= now
 
-    def _watch(self, service: RunService, starts: int, at: float) -> None:
-        def look(when: float) -> None:
+    def _end_when_idle(self, service: RunService, starts: int, at: float) -> None:
+        def check(when: float) -> None:
             if service.starts != starts or service.warm_at is None:
                 return
-            idle_at = max(service.asked_at, service.warm_at) + self.idle_seconds
+            idle_at = max(service.requested_at, service.warm_at) + self.settings.idle_seconds
             if idle_at <= when:
                 self.stop(service, when)
             else:
-                self.timeline.at(idle_at, look)
+                self.timeline.at(idle_at, check)
 
-        self.timeline.at(at + self.cold_start_seconds + self.idle_seconds, look)
+        self.timeline.at(at + self.settings.cold_start_seconds + self.settings.idle_seconds, check)

@@ -1,4 +1,4 @@
-"""Faults a test puts in front of a method, and sees consumed."""
+"""Faults that a test queues for a method, and whose consumption it can check."""
 
 from __future__ import annotations
 
@@ -9,110 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from airflow_provider_llmbeam.sandbox.core.hold import Hold
-
-Method = Literal[
-    "gemini.generateContent",
-    "gemini.streamGenerateContent",
-    "gemini.countTokens",
-    "gemini.batchEmbedContents",
-    "gemini.embedContent",
-    "gemini.predict",
-    "openai.chatCompletions",
-    "openai.embeddings",
-    "openai.models",
-    "storage.buckets.delete",
-    "storage.buckets.get",
-    "storage.buckets.insert",
-    "storage.buckets.list",
-    "storage.buckets.patch",
-    "storage.objects.batch",
-    "storage.objects.compose",
-    "storage.objects.copy",
-    "storage.objects.delete",
-    "storage.objects.get",
-    "storage.objects.insert",
-    "storage.objects.list",
-    "storage.objects.move",
-    "storage.objects.patch",
-    "storage.objects.rewrite",
-    "storage.uploads.cancel",
-    "storage.uploads.start",
-    "bigquery.datasets.delete",
-    "bigquery.datasets.get",
-    "bigquery.datasets.insert",
-    "bigquery.datasets.list",
-    "bigquery.datasets.patch",
-    "bigquery.jobs.cancel",
-    "bigquery.jobs.delete",
-    "bigquery.jobs.get",
-    "bigquery.jobs.getQueryResults",
-    "bigquery.jobs.insert",
-    "bigquery.jobs.list",
-    "bigquery.jobs.query",
-    "bigquery.tabledata.insertAll",
-    "bigquery.tabledata.list",
-    "bigquery.tables.delete",
-    "bigquery.tables.get",
-    "bigquery.tables.insert",
-    "bigquery.tables.list",
-    "bigquery.tables.patch",
-    "bigquery.uploads.start",
-    "secretmanager.secrets.addVersion",
-    "secretmanager.secrets.create",
-    "secretmanager.secrets.get",
-    "secretmanager.secrets.list",
-    "secretmanager.versions.access",
-    "secretmanager.versions.list",
-    "dataflow.flexTemplates.launch",
-    "dataflow.jobs.aggregated",
-    "dataflow.jobs.create",
-    "dataflow.jobs.get",
-    "dataflow.jobs.getMetrics",
-    "dataflow.jobs.list",
-    "dataflow.jobs.messages.list",
-    "dataflow.jobs.update",
-    "vertex.chatCompletions",
-    "vertex.predict",
-    "vertex.rawPredict",
-    "vertex.endpoints.create",
-    "vertex.endpoints.delete",
-    "vertex.endpoints.deployModel",
-    "vertex.endpoints.get",
-    "vertex.endpoints.list",
-    "vertex.endpoints.patch",
-    "vertex.endpoints.undeployModel",
-    "vertex.modelGarden.deploy",
-    "vertex.modelGarden.get",
-    "vertex.models.delete",
-    "vertex.models.get",
-    "vertex.models.list",
-    "vertex.models.patch",
-    "vertex.models.upload",
-    "vertex.operations.cancel",
-    "vertex.operations.delete",
-    "vertex.operations.get",
-    "vertex.operations.list",
-    "vertex.operations.wait",
-    "run.services.create",
-    "run.services.delete",
-    "run.services.get",
-    "run.services.getIamPolicy",
-    "run.services.list",
-    "run.services.patch",
-    "run.services.setIamPolicy",
-    "run.operations.delete",
-    "run.operations.get",
-    "run.operations.list",
-    "run.operations.wait",
-    "run.health",
-    "run.models",
-    "run.chatCompletions",
-    "run.completions",
-    "monitoring.timeSeries.list",
-    "cloudquotas.quotaInfos.get",
-    "cloudquotas.quotaInfos.list",
-]
-METHODS: tuple[Method, ...] = get_args(Method)
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 
 FaultKind = Literal[
     "error",
@@ -132,66 +29,43 @@ FaultKind = Literal[
     "slow",
 ]
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-STREAMING_METHODS = frozenset(
-    {
-        "gemini.streamGenerateContent",
-        "openai.chatCompletions",
-        "run.chatCompletions",
-        "run.completions",
-        "vertex.chatCompletions",
-        "vertex.rawPredict",
-    }
-)
-GPU_METHODS = frozenset(
-    {"vertex.endpoints.deployModel", "vertex.modelGarden.deploy", "run.services.create", "run.services.patch"}
-)
-"""Those that ask for accelerators: there may be none, or none for this project."""
-OPERATION_METHODS = GPU_METHODS | {
-    "vertex.endpoints.create",
-    "vertex.endpoints.delete",
-    "vertex.endpoints.undeployModel",
-    "vertex.models.delete",
-    "vertex.models.upload",
-    "run.services.delete",
-}
-"""Those that begin a long-running operation."""
 _STATUS_KINDS = frozenset({"error", "stream-error", "operation-error", "stock-out"})
 _TIMED_KINDS = frozenset({"operation-error", "slow", "stock-out"})
-ABORTED_METHODS = frozenset({"storage.objects.insert", "bigquery.jobs.insert", "bigquery.jobs.query"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One thing that goes wrong with one call.
+    """A failure that the sandbox injects into a call.
 
-    Kinds that never reach the model, so nothing is billed: `error` (an error body of the service),
-    `rate-limit` (429 with a delay), `garbage` and `garbage-json` (200 with an HTML page, declared
-    as HTML or as JSON), `hang` (no answer until client or server closes).
-    One kind changes nothing but the time: `hold` (the call waits until `until` is released, and is then
-    answered as usual; a client that has closed the connection by then is not billed).
-    Kinds that hit a computed answer, which *is* billed: `truncated` (JSON cut in the middle, a
-    consistent `Content-Length`), `drop` (connection lost in the middle of the body), `disconnect`
-    (connection lost before the first byte), `stream-error` (an error event after the first chunk;
-    on an answer that is not streamed, a plain error).
-    One kind ends the work itself: `abort` (half of an upload has arrived when the connection is lost, and
-    no object is made; a BigQuery job fails half-way with `backendError`, and no table is changed).
-    Kinds for what takes long: `operation-error` (the operation begins, and ends in an error), `slow` (it takes
-    `after_seconds` rather than what the sandbox was told, or ends when `until` is released), and where
-    accelerators are asked for `stock-out` (the operation ends because the location has none left) and `quota`
-    (refused at once: the project has too few).
+    Kinds that answer before the model is called, so that nothing is billed: `error` (an error body of the
+    service), `rate-limit` (429 with a delay), `garbage` and `garbage-json` (200 with an HTML page, declared as
+    HTML or as JSON), `hang` (no answer until client or server closes).
+    A kind that only delays: `hold` (the call waits until `until` is released, and is then answered as usual; a
+    client that has closed the connection by then is not billed).
+    Kinds that damage a computed answer, which *is* billed: `truncated` (JSON cut in the middle, a consistent
+    `Content-Length`), `drop` (connection lost in the middle of the body), `disconnect` (connection lost before
+    the first byte), `stream-error` (an error event after the first chunk; a plain error where the answer is not
+    streamed).
+    A kind that interrupts the work: `abort` (the connection is lost after half of an upload, and no object is
+    created; a BigQuery job fails half-way with `backendError`, and no table is changed).
+    Kinds of long-running operations: `operation-error` (the operation starts, and ends in an error), `slow` (it
+    takes `after_seconds` instead of the usual time, or ends when `until` is released); for methods that request
+    accelerators also `stock-out` (the operation fails because the location has none left) and `quota` (the call
+    is refused because the quota of the project is too small).
 
     Attributes:
-        kind: One of `FAULT_KINDS`.
-        http_status: 400 to 599; only for `error`, `stream-error` and `operation-error`, where None means 500, and
-            for `stock-out`: 503 (also None) and 429 are worded differently.
-        message: Replaces the service's usual message.
-        retry_delay_seconds: Only for `rate-limit`, >= 0; None says no delay, as Vertex AI does.
-        after_seconds: When the operation ends, >= 0, by the sandbox's clock; only for `operation-error`,
-            `stock-out`, where None takes what the sandbox was told, and `slow`.
-        until: What a `hold` waits for, and a `slow` operation instead of `after_seconds`.
+        kind: Kind of the fault, one of `FAULT_KINDS`.
+        http_status: Status of the answer, 400 to 599; only for `error`, `stream-error` and `operation-error`,
+            where None means 500, and for `stock-out`: 503 (also None) and 429, which have different messages.
+        message: Message in place of the service's usual one; "" keeps the usual one.
+        retry_delay_seconds: Delay that the answer names, in seconds, >= 0; only for `rate-limit`. None names no
+            delay, as Vertex AI does.
+        after_seconds: Duration of the operation, in seconds of the sandbox's clock, >= 0; only for
+            `operation-error` and `stock-out`, where None means the usual duration, and for `slow`.
+        until: Hold that delays the call (`hold`) or the operation (`slow`, in place of `after_seconds`).
 
     Raises:
-        ValueError: A value is outside these bounds.
+        ValueError: A value is out of bounds, or does not belong to the kind.
     """
 
     kind: FaultKind
@@ -284,94 +158,110 @@ class _When:
 
 
 class Faults:
-    """The faults in front of each method: a queue first, then rules in the order they were added.
+    """The faults of each method: a queue first, then rules in the order in which they were added.
 
-    A call takes at most one fault, and only once it is authenticated, well-formed and admitted by
-    the quota, so that no fault is used up unseen. Safe to use from any thread.
+    A call takes at most one fault, and only after it was authenticated, parsed and admitted by the quota, so
+    that every fault that is taken becomes visible to a client. Safe to use from any thread.
+
+    Args:
+        methods: The methods that faults can be queued for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, methods: Methods) -> None:
+        self._methods = methods
         self._lock = threading.Lock()
-        self._queues: dict[Method, deque[Fault]] = {method: deque() for method in METHODS}
-        self._rules: dict[Method, list[_Every | _When]] = {method: [] for method in METHODS}
+        self._queues: dict[Method, deque[Fault]] = {method: deque() for method in methods.names}
+        self._rules: dict[Method, list[_Every | _When]] = {method: [] for method in methods.names}
         self._holds: list[Hold] = []
 
     def queue(self, method: Method, *faults: Fault) -> None:
-        """Put `faults` at the end of the queue of `method`; each call takes one.
+        """Appends `faults` to the queue of `method`; each call takes one.
 
         Raises:
-            ValueError: `method` is unknown, or cannot show such a fault.
+            ValueError: `method` is unknown, or does not support such a fault.
         """
-        check_method(method)
+        self._methods.check(method)
         for fault in faults:
-            _check_fits(method, fault)
+            self._check_supported(method, fault)
         with self._lock:
             self._queues[method].extend(faults)
 
     def every(self, method: Method, n: int, fault: Fault) -> None:
-        """Give `fault` to every `n`-th call of `method` from now on, n >= 1.
+        """Applies `fault` to every `n`-th call of `method` from now on, n >= 1.
 
         Raises:
-            ValueError: `method` is unknown or cannot show such a fault, or `n` is below 1.
+            ValueError: `method` is unknown or does not support such a fault, or `n` is below 1.
         """
-        check_method(method)
-        _check_fits(method, fault)
+        self._methods.check(method)
+        self._check_supported(method, fault)
         _check_count("n", n)
         with self._lock:
             self._rules[method].append(_Every(n=n, fault=fault))
 
     def when(self, method: Method, contains: str, fault: Fault, times: int | None = None) -> None:
-        """Give `fault` to calls of `method` whose text contains a string.
+        """Applies `fault` to calls of `method` whose text contains a string.
 
         The text is prompt and system text of a model, bucket and object of a storage method, path and
         body of a BigQuery, Dataflow, Vertex AI or Cloud Run method, project and secret of a Secret Manager
         method, project of a Monitoring method, project, service and quota of a Quotas method.
 
         Args:
-            method: The method to watch.
-            contains: Not empty.
-            fault: What happens to such a call.
-            times: How often, >= 1; None means always.
+            method: Method of the calls.
+            contains: String to search for, not empty.
+            fault: Fault of such a call.
+            times: Number of calls, >= 1; None means all.
 
         Raises:
-            ValueError: `method` is unknown or cannot show such a fault, `contains` is empty, or
+            ValueError: `method` is unknown or does not support such a fault, `contains` is empty, or
                 `times` is below 1.
         """
-        check_method(method)
-        _check_fits(method, fault)
+        self._methods.check(method)
+        self._check_supported(method, fault)
         if not contains:
-            raise ValueError("`contains` must not be empty; `every(method, 1, fault)` hits each call.")
+            raise ValueError("`contains` must not be empty; `every(method, 1, fault)` applies to each call.")
         if times is not None:
             _check_count("times", times)
         with self._lock:
             self._rules[method].append(_When(contains=contains, fault=fault, times=times))
 
     def hold(self, method: Method, contains: str = "", after: int = 0) -> Hold:
-        """Keep calls of `method` waiting until the hold that this returns is released.
+        """Makes calls of `method` wait until the returned hold is released.
 
-        A call that begins a long-running operation (`OPERATION_METHODS`) is answered at once: its operation is
-        what waits. `reset`, `clear` and the end of the sandbox release all holds.
+        A call that starts a long-running operation (`Methods.operations`) is answered at once, and its operation
+        waits. `reset`, `clear` and the end of the sandbox release all holds.
 
         Args:
-            method: The method to hold.
-            contains: Only calls whose text contains this, see `when`; "" holds all of them.
-            after: How many of those calls are let through first, >= 0.
+            method: Method of the calls.
+            contains: String that the text of a call must contain, as for `when`; "" holds all calls.
+            after: Number of such calls that pass first, >= 0.
 
         Raises:
             ValueError: `method` is unknown, or `after` is negative.
         """
-        check_method(method)
+        self._methods.check(method)
         if after < 0:
             raise ValueError(f"`after` must be >= 0; got {after!r}.")
         hold = Hold()
-        fault = Fault(kind="slow" if method in OPERATION_METHODS else "hold", until=hold)
+        fault = Fault(kind="slow" if method in self._methods.operations else "hold", until=hold)
         with self._lock:
             self._rules[method].append(_When(contains=contains, fault=fault, times=None, after=after))
             self._holds.append(hold)
         return hold
 
+    def _check_supported(self, method: Method, fault: Fault) -> None:
+        for kinds, supporting in (
+            (("stream-error",), self._methods.streaming),
+            (("abort",), self._methods.abortable),
+            (("stock-out", "quota"), self._methods.accelerators),
+            (("operation-error", "slow"), self._methods.operations),
+        ):
+            if fault.kind in kinds and method not in supporting:
+                article = "An" if fault.kind[0] in "ao" else "A"
+                known = ", ".join(sorted(supporting))
+                raise ValueError(f"{article} {fault.kind!r} needs one of {known}; got {method!r}.")
+
     def take(self, method: Method, text: str) -> Fault | None:
-        """Return the fault that this call of `method` meets, if any, and count it as seen."""
+        """Returns the fault of this call of `method`, if any, and counts it as consumed."""
         with self._lock:
             for rule in self._rules[method]:
                 rule.count_call()
@@ -380,54 +270,33 @@ class Faults:
             return next((fault for rule in self._rules[method] if (fault := rule.take(text))), None)
 
     def left(self) -> dict[Method, int]:
-        """Return how many queued and counted faults each method still has, methods with none omitted."""
+        """Returns the number of queued and counted faults left per method, without methods that have none."""
         with self._lock:
             counts = {
                 method: len(self._queues[method]) + sum(rule.left() for rule in self._rules[method])
-                for method in METHODS
+                for method in self._methods.names
             }
         return {method: count for method, count in counts.items() if count}
 
     def assert_all_consumed(self) -> None:
-        """Check that every queued fault, and every `when` with `times`, was seen by a client.
+        """Checks that every queued fault, and every `when` with `times`, was consumed by a call.
 
         Raises:
-            AssertionError: Names what is left, per method.
+            AssertionError: Some are left; the message has their number per method.
         """
         left = self.left()
         if left:
-            raise AssertionError(f"Faults that no call has met: {', '.join(_describe(left.items()))}.")
+            raise AssertionError(f"Faults that no call consumed: {', '.join(_describe(left.items()))}.")
 
     def clear(self) -> None:
-        """Forget all faults and rules, and release all holds."""
+        """Removes all faults and rules, and releases all holds."""
         with self._lock:
-            for method in METHODS:
+            for method in self._methods.names:
                 self._queues[method].clear()
                 self._rules[method].clear()
             holds, self._holds = self._holds, []
         for hold in holds:
             hold.release()
-
-
-def check_method(method: str) -> None:
-    """Check that `method` is one the sandbox serves.
-
-    Raises:
-        ValueError: It is not; names those that are.
-    """
-    if method not in METHODS:
-        raise ValueError(f"`method` must be one of {', '.join(METHODS)}; got {method!r}.")
-
-
-def _check_fits(method: Method, fault: Fault) -> None:
-    if fault.kind == "stream-error" and method not in STREAMING_METHODS:
-        raise ValueError(f"A 'stream-error' needs one of {', '.join(sorted(STREAMING_METHODS))}; got {method!r}.")
-    if fault.kind == "abort" and method not in ABORTED_METHODS:
-        raise ValueError(f"An 'abort' needs one of {', '.join(sorted(ABORTED_METHODS))}; got {method!r}.")
-    if fault.kind in ("stock-out", "quota") and method not in GPU_METHODS:
-        raise ValueError(f"A {fault.kind!r} needs one of {', '.join(sorted(GPU_METHODS))}; got {method!r}.")
-    if fault.kind in ("operation-error", "slow") and method not in OPERATION_METHODS:
-        raise ValueError(f"A {fault.kind!r} needs one of {', '.join(sorted(OPERATION_METHODS))}; got {method!r}.")
 
 
 def _check_count(name: str, value: int) -> None:

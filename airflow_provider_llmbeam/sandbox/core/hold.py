@@ -1,4 +1,4 @@
-"""A hold: calls and operations that a test keeps waiting until it releases them."""
+"""A hold: keeps calls and operations waiting until a test releases them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Hold:
-    """Keeps calls, or the operations that calls begin, waiting until `release`. Safe to use from any thread."""
+    """Keeps calls, or the operations that they start, waiting until `release`. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -17,17 +17,17 @@ class Hold:
 
     @property
     def is_released(self) -> bool:
-        """Whether nothing waits any longer."""
+        """Whether calls and operations pass."""
         return self._is_released
 
     @property
     def waiting(self) -> int:
-        """How many calls and operations wait now."""
+        """Number of calls and operations that wait now."""
         with self._lock:
             return self._waiting
 
     def release(self) -> None:
-        """Let all that waits go on, and all that comes later pass; does nothing the second time."""
+        """Releases all waiting calls and operations, and lets later ones pass; idempotent."""
         with self._lock:
             self._is_released, callbacks = True, self._callbacks
             self._callbacks = []
@@ -35,17 +35,17 @@ class Hold:
             callback()
 
     def enter(self) -> None:
-        """Count a call that begins to wait."""
+        """Counts a call that starts to wait."""
         with self._lock:
             self._waiting += 1
 
     def leave(self) -> None:
-        """Count a call that waits no longer."""
+        """Counts a call that has stopped waiting."""
         with self._lock:
             self._waiting -= 1
 
     def on_release(self, callback: Callable[[], None]) -> None:
-        """Call `callback` at the release; at once when that is past. Until then it counts as waiting."""
+        """Calls `callback` at the release, or at once after it. Until the release it counts as waiting."""
         with self._lock:
             if not self._is_released:
                 self._waiting += 1

@@ -1,4 +1,4 @@
-"""Long-running operations: begun, polled, ended by the sandbox's clock."""
+"""Long-running operations, which end by the sandbox's clock."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_llmbeam.sandbox.core.clock import Timeline
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
-from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
 
-# HTTP status to google.rpc.Code. Source: google/rpc/code.proto, "HTTP Mapping" of each code.
+# `google.rpc.Code` by HTTP status. Source: google/rpc/code.proto, "HTTP Mapping" of each code.
 CODES: Mapping[int, int] = {
     400: 9,
     401: 16,
@@ -34,14 +34,13 @@ class Operation:
     """One operation.
 
     Attributes:
-        name: In full.
-        metadata: With its "@type".
-        finish: Does what the operation is for, at its time in seconds since the epoch; returns its response,
-            with its "@type".
-        undo: Takes back what was begun, at such a time; called instead when the operation fails.
-        failure: A `google.rpc.Status` that it is going to end in; None when it succeeds.
-        response: Once it is done.
-        error: Once it has failed.
+        name: Full name.
+        metadata: Metadata with its "@type".
+        finish: Completes the work at a time in seconds since the epoch; returns the response with its "@type".
+        undo: Reverts the work at such a time; called instead of `finish` when the operation fails.
+        failure: The `google.rpc.Status` in which it will end; None when it will succeed.
+        response: Response after a success.
+        error: Error after a failure.
     """
 
     name: str
@@ -54,11 +53,11 @@ class Operation:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the operation has ended."""
         return self.response is not None or self.error is not None
 
     def resource(self) -> dict[str, Any]:
-        """Return it as the API shows it."""
+        """Returns the operation as the API returns it."""
         shown: dict[str, Any] = {"name": self.name, "metadata": self.metadata}
         if self.error is not None:
             return {**shown, "done": True, "error": self.error}
@@ -72,8 +71,8 @@ class Operations:
     """The operations of one service.
 
     Attributes:
-        timeline: When they end.
-        seconds: How long one takes that no fault speaks of, by the sandbox's clock.
+        timeline: Scheduler of their ends.
+        seconds: Duration of an operation without a fault, in seconds of the sandbox's clock.
     """
 
     timeline: Timeline
@@ -83,15 +82,16 @@ class Operations:
     def start(
         self, operation: Operation, fault: Fault | None = None, *, seconds: float | None = None
     ) -> Operation:
-        """Begin an operation.
+        """Starts an operation.
 
         Args:
-            operation: What it does.
-            fault: What the call met that asked for it.
-            seconds: How long it takes when no fault says so; None takes what is usual.
+            operation: The operation.
+            fault: Fault of the call that requested it.
+            seconds: Duration without a fault, in seconds; None is `self.seconds`.
         """
-        usual = self.seconds if seconds is None else seconds
-        told = fault.after_seconds if fault is not None else None
+        duration = self.seconds if seconds is None else seconds
+        if fault is not None and fault.after_seconds is not None:
+            duration = fault.after_seconds
         if fault is not None and fault.kind == "operation-error":
             operation.failure = failure(fault.http_status or 500, fault.message or "Internal error encountered.")
         with self.timeline.lock:
@@ -99,12 +99,11 @@ class Operations:
             if fault is not None and fault.until is not None:
                 fault.until.on_release(lambda: self._end_now(operation))
             else:
-                ends_at = self.timeline.now() + (usual if told is None else told)
-                self.timeline.at(ends_at, lambda at: end(operation, at))
+                self.timeline.at(self.timeline.now() + duration, lambda at: end(operation, at))
         return operation
 
     def get(self, name: str) -> Operation:
-        """Return an operation.
+        """Returns an operation.
 
         Raises:
             RestError: There is none of that name.
@@ -115,20 +114,20 @@ class Operations:
         return found
 
     def under(self, parent: str) -> list[Operation]:
-        """Return the operations of a resource or of what lies below it, the newest first."""
+        """Returns the operations whose names begin with `parent`, the newest first."""
         return [one for name, one in reversed(self._all.items()) if name.startswith(f"{parent}/")]
 
     def running(self, target: str) -> list[str]:
-        """Return the names of the operations on a resource that have not ended."""
+        """Returns the names of the operations on a resource that have not ended."""
         return [one.name for one in self.under(f"{target}/operations") if not one.is_done]
 
     def forget(self, name: str) -> None:
-        """Delete a record; the operation goes on."""
+        """Deletes the record of an operation, which continues."""
         self.get(name)
         del self._all[name]
 
     def cancel(self, name: str) -> None:
-        """Have an operation end as cancelled, `seconds` from now or when it would have ended anyway."""
+        """Makes an operation end as cancelled, `seconds` from now or at its own end if that is earlier."""
         operation = self.get(name)
         if not operation.is_done:
             operation.failure = dict(CANCELLED)
@@ -138,12 +137,12 @@ class Operations:
         self.timeline.at(self.timeline.now(), lambda at: end(operation, at))
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Removes all operations."""
         self._all.clear()
 
 
 def end(operation: Operation, at: float) -> None:
-    """End an operation at a time in seconds since the epoch; does nothing when it has ended already."""
+    """Ends an operation at a time in seconds since the epoch; does nothing when it has ended already."""
     if operation.is_done:
         return
     if operation.failure is not None:
@@ -154,9 +153,5 @@ def end(operation: Operation, at: float) -> None:
 
 
 def failure(http_status: int, message: str) -> Failure:
-    """Return the `google.rpc.Status` of an operation that fails."""
+    """Returns the `google.rpc.Status` of an operation that fails."""
     return {"code": CODES.get(http_status, 2), "message": message}
-
-
-def nothing(at: float) -> None:
-    """Take nothing back."""

@@ -1,4 +1,4 @@
-"""The log of requests: what was asked, what was answered, and what was billed."""
+"""The log of requests: each with its answer and with what was billed."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.sandbox.core.faults import Method, check_method
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """One request as the server saw it.
+    """One request and its answer.
 
     Attributes:
-        method: E.g. "gemini.generateContent".
-        model: As asked for; "" when the request was refused before it was read.
-        prompt_sha256: `prompt_sha256(prompt, system)`; "" when there was no prompt.
-        texts_sha256: Of each text that was to be embedded, or answered by itself.
-        http_status: As sent, or as it was about to be sent when the connection was dropped; None when
-            the server never answers.
-        input_tokens: 0 when nothing is billed.
-        output_tokens: 0 when nothing is billed.
-        received_at: Seconds since the epoch.
-        answered_at: Seconds since the epoch; None when the server never answers.
+        method: Method called, e.g. "gemini.generateContent".
+        model: Model name of the request; "" when the request was refused before it was parsed.
+        prompt_sha256: `prompt_sha256(prompt, system)`; "" without a prompt.
+        texts_sha256: Hash of each text to embed, or of each prompt of a request that has several.
+        http_status: Status as sent, or as it would have been sent when the connection was dropped; None when
+            the request was never answered.
+        input_tokens: Billed input tokens; 0 when nothing is billed.
+        output_tokens: Billed output tokens; 0 when nothing is billed.
+        received_at: Time of arrival, in seconds since the epoch.
+        answered_at: Time of the answer, in seconds since the epoch; None when the request was never answered.
         is_billed: Whether an answer was computed, delivered or not.
-        resource: What a request to storage or BigQuery was about; of models the project and location on Vertex AI,
-            or the model deployed to an endpoint, "" on other paths.
-        limit_name: The limit of the quota that rejected it; "" when none did.
-        received_bytes: Of the body, as far as it was read; only for storage and BigQuery.
-        sent_bytes: Of the body; only for storage and BigQuery.
+        resource: Name of the resource: of storage and BigQuery as the path has it; of models the project and
+            location on Vertex AI, or the model deployed to an endpoint, "" on other paths.
+        limit_name: The limit of the quota that rejected the request; "" when none did.
+        received_bytes: Size of the request body as far as it was read, in bytes; not for models.
+        sent_bytes: Size of the answer's body, in bytes; not for models.
     """
 
     method: Method
@@ -49,9 +49,14 @@ class RequestRecord:
 
 
 class RequestLog:
-    """Records in the order the server finished with them. Safe to read from any thread."""
+    """Records in the order in which the requests were completed. Safe to read from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        methods: The methods that records may have.
+    """
+
+    def __init__(self, methods: Methods) -> None:
+        self._methods = methods
         self._records: list[RequestRecord] = []
         self.epoch = 0
 
@@ -65,30 +70,30 @@ class RequestLog:
         return self._records[index]
 
     def append(self, record: RequestRecord, epoch: int) -> None:
-        """Add a record, unless the log was cleared since the request began in `epoch`."""
+        """Appends a record, unless the log was cleared after the request arrived in `epoch`."""
         if epoch == self.epoch:
             self._records.append(record)
 
     def clear(self) -> None:
-        """Forget all records, and those of requests that are still in flight."""
+        """Removes all records, and ignores those of requests that are still in flight."""
         self.epoch += 1
         self._records.clear()
 
     def paid(self, method: Method | None = None) -> Counter[str]:
-        """Count the billed answers per prompt, or per text embedded: whoever is above 1 was paid for twice.
+        """Counts the billed answers per prompt, or per embedded text: a count above 1 was paid for twice.
 
         Args:
-            method: Only this method; None counts all.
+            method: Method to count; None counts all.
 
         Returns:
-            `prompt_sha256` to the number of answers computed, including those that a fault cut or
-            dropped on the way, and those whose caller had gone.
+            Number of computed answers by `prompt_sha256`, including those that a fault damaged or dropped, and
+            those whose caller had disconnected.
 
         Raises:
             ValueError: `method` is unknown.
         """
         if method is not None:
-            check_method(method)
+            self._methods.check(method)
         return Counter(
             paid
             for record in self

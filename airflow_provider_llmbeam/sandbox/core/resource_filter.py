@@ -1,4 +1,4 @@
-"""Filters and pages of lists, as Google's APIs take them: `labels.a=b AND labels.c:* AND display_name="d"`."""
+"""Filters and pages of lists in Google's APIs: `labels.a=b AND labels.c:* AND display_name="d"`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DEFAULT_PAGE = 100
 
 
 def matches(text: str, resource: Mapping[str, Any]) -> bool:
-    """Return whether a resource is meant by a filter.
+    """Returns whether a filter selects a resource.
 
     Args:
-        text: Terms joined by AND; "" means all resources.
-        resource: As the API shows it.
+        text: Terms joined by AND; "" selects all resources.
+        resource: Resource as the API returns it.
 
     Raises:
-        RestError: The filter cannot be read.
+        RestError: The filter cannot be parsed.
     """
     return all(_holds(term.strip(), resource) for term in re.split(r"\s+AND\s+", text.strip()) if term.strip())
 
@@ -28,7 +28,7 @@ def matches(text: str, resource: Mapping[str, Any]) -> bool:
 def paged(
     call: RestCall, key: str, found: Sequence[dict[str, Any]], *, is_filtered: bool = True
 ) -> dict[str, Any]:
-    """Return the page of a list that a call asks for, of what its filter lets through."""
+    """Returns the requested page of the resources that the filter of a call selects."""
     if is_filtered:
         found = [one for one in found if matches(call.query.get("filter", ""), one)]
     start, size = call.number("pageToken", 0), call.number("pageSize", 0) or DEFAULT_PAGE

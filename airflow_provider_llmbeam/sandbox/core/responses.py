@@ -1,66 +1,44 @@
-"""What goes over the wire, whole or broken."""
+"""HTTP responses: their bodies, and how they are sent, whole or damaged."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.core.faults import Fault, Method
+from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.hold import Hold
-from airflow_provider_llmbeam.sandbox.models.answers import Answer
-from airflow_provider_llmbeam.sandbox.models.quota import Rejection
-from airflow_provider_llmbeam.sandbox.models.schema import Schema
 
 JSON_TYPE = "application/json; charset=UTF-8"
 EVENT_STREAM_TYPE = "text/event-stream"
 HTML_PAGE = b"<!DOCTYPE html>\n<html><head><title>Error</title></head><body><h1>Gateway</h1></body></html>\n"
 _GONE_CHECK_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCall:
-    """One request to a model, the same for every API.
-
-    Attributes:
-        model: As asked for.
-        prompt: All user text, parts joined by a line break.
-        system: The system text, or "".
-        input_tokens: Of `system` and `prompt`.
-        prompt_sha256: Of `system` and `prompt`.
-        schema: What the answer has to satisfy; None asks for text.
-        is_enum: Whether the answer is a bare enum value, not JSON.
-        max_output_tokens: None is no limit.
-        is_streamed: Whether the answer comes in pieces.
-        has_usage: Whether a streamed answer reports its tokens.
-        is_blocked: Whether the emulated safety filter keeps the model from answering.
-        texts: What is embedded, each by itself; `prompt` then holds them all.
-        dimensions: Of the vectors; None is the model's own number.
-        is_base64: Whether the vectors come as base64 of 32-bit numbers.
-        is_raw: Whether the answer is told without the prompt before it.
-        parts: What is answered each by itself; `prompt` then holds them all.
-    """
-
-    model: str
-    prompt: str
-    system: str
-    input_tokens: int
-    prompt_sha256: str
-    schema: Schema | None = None
-    is_enum: bool = False
-    max_output_tokens: int | None = None
-    is_streamed: bool = False
-    has_usage: bool = True
-    is_blocked: bool = False
-    texts: tuple[str, ...] = ()
-    dimensions: int | None = None
-    is_base64: bool = False
-    is_raw: bool = False
-    parts: tuple[ModelCall, ...] = ()
+ERROR_TYPE = "type.googleapis.com/google.rpc."
+# Source: google/rpc/code.proto, "HTTP Mapping" of each code.
+_GOOGLE_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_GOOGLE_MESSAGE = {
+    429: "Resource has been exhausted (e.g. check quota).",
+    500: "An internal error has occurred. Please retry or report in "
+    "https://developers.generativeai.google/guide/troubleshooting",
+    503: "The model is overloaded. Please try again later.",
+    504: "Deadline expired before operation could complete.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +46,11 @@ class Reply:
     """An HTTP response before it is sent.
 
     Attributes:
-        http_status: As sent.
-        chunks: The body; more than one chunk only when `is_streamed`.
-        content_type: Header value.
-        headers: Any others.
-        is_streamed: Sent with chunked transfer encoding, without a `Content-Length`.
+        http_status: Status of the response.
+        chunks: Body; in several chunks only when `is_streamed`.
+        content_type: Value of `Content-Type`.
+        headers: Other headers.
+        is_streamed: Whether it is sent with chunked transfer encoding, without a `Content-Length`.
     """
 
     http_status: int = 200
@@ -83,69 +61,26 @@ class Reply:
 
     @property
     def body(self) -> bytes:
-        """All chunks in one."""
+        """The body as one string of bytes."""
         return b"".join(self.chunks)
 
     def all_headers(self) -> dict[str, str]:
-        """Return the headers including `Content-Type`."""
+        """Returns the headers including `Content-Type`."""
         return {"Content-Type": self.content_type, **self.headers}
 
 
-class Dialect(Protocol):
-    """How one API reads requests and words its answers and errors."""
-
-    @property
-    def method(self) -> Method:
-        """The method called."""
-
-    @property
-    def is_metered(self) -> bool:
-        """Whether a call is charged to the quota, takes time and is billed."""
-
-    @property
-    def location(self) -> str:
-        """Where the quota is that a call is charged to; "" for the one that all others share."""
-
-    @property
-    def resource(self) -> str:
-        """What the log of requests calls what is asked."""
-
-    def read(self, request: web.Request, body: bytes) -> ModelCall:
-        """Check and read a request; raises `RefusedError` when the service would refuse it."""
-
-    def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
-        """Word an answer."""
-
-    def error(self, http_status: int, message: str) -> Reply:
-        """Word an error; an empty message gives the service's usual one."""
-
-    def quota_exceeded(self, call: ModelCall, rejection: Rejection | None, delay: float | None) -> Reply:
-        """Word a 429; `rejection` is None when a fault asked for it. `delay` in seconds."""
-
-    def stream_error(self, reply: Reply, error: Reply) -> Reply:
-        """Put an error after the first chunk of a streamed reply."""
-
-
-class RefusedError(Exception):
-    """The service answers with an error; carries the reply to send."""
-
-    def __init__(self, reply: Reply) -> None:
-        super().__init__(reply.body.decode())
-        self.reply = reply
-
-
 def json_reply(value: object, *, http_status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
-    """Return `value` as a JSON reply."""
+    """Returns `value` as a JSON reply."""
     return Reply(http_status=http_status, chunks=(encoded(value),), headers=headers or {})
 
 
 def encoded(value: object) -> bytes:
-    """Return `value` as UTF-8 JSON, non-ASCII characters as they are."""
+    """Returns `value` as UTF-8 JSON, non-ASCII characters as they are."""
     return json.dumps(value, ensure_ascii=False).encode()
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in `body`.
+    """Returns the JSON object in `body`.
 
     Raises:
         ValueError: It is not JSON, or not an object.
@@ -156,44 +91,38 @@ def read_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def preempting(fault: Fault, dialect: Dialect, call: ModelCall) -> Reply | None:
-    """Return what a fault sends instead of asking the model; None when the model is asked."""
-    match fault.kind:
-        case "error":
-            return dialect.error(fault.http_status or 500, fault.message)
-        case "stream-error" if not call.is_streamed:
-            return dialect.error(fault.http_status or 500, fault.message)
-        case "rate-limit":
-            return dialect.quota_exceeded(call, None, fault.retry_delay_seconds)
-        case "garbage":
-            return Reply(chunks=(HTML_PAGE,), content_type="text/html; charset=UTF-8")
-        case "garbage-json":
-            return Reply(chunks=(HTML_PAGE,))
-        case _:
-            return None
+def google_error(http_status: int, message: str = "", details: tuple[Mapping[str, Any], ...] = ()) -> Reply:
+    """Returns an error reply; an empty message gives the service's usual one."""
+    error: dict[str, Any] = {
+        "code": http_status,
+        "message": message or _GOOGLE_MESSAGE.get(http_status, f"HTTP {http_status}."),
+        "status": _GOOGLE_STATUS.get(http_status, "UNKNOWN"),
+    }
+    if details:
+        error["details"] = list(details)
+    return json_reply({"error": error}, http_status=http_status)
 
 
-def damaged(fault: Fault | None, dialect: Dialect, reply: Reply) -> Reply:
-    """Return the reply as a fault of kind `truncated` or `stream-error` leaves it."""
-    if fault is None or reply.http_status != 200:
-        return reply
-    if fault.kind == "truncated":
-        return replace(reply, chunks=(reply.body[: len(reply.body) // 2],), is_streamed=False)
-    if fault.kind == "stream-error":
-        return dialect.stream_error(reply, dialect.error(fault.http_status or 500, fault.message))
-    return reply
+def error_info(reason: str, **metadata: str) -> dict[str, Any]:
+    """Returns a `google.rpc.ErrorInfo` detail."""
+    return {
+        "@type": f"{ERROR_TYPE}ErrorInfo",
+        "reason": reason,
+        "domain": "googleapis.com",
+        "metadata": metadata,
+    }
 
 
 async def send(
     request: web.Request, reply: Reply, *, fault: Fault | None = None, seconds: float = 0.0
 ) -> web.StreamResponse:
-    """Send a reply, or as much of it as the fault lets through.
+    """Sends a reply, or the part of it that the fault leaves.
 
     Args:
-        request: What it answers.
-        reply: What to send.
-        fault: `drop` and `disconnect` lose the connection; other kinds change nothing here.
-        seconds: A streamed reply is spread over this long.
+        request: The request to answer.
+        reply: The reply to send.
+        fault: Fault of the call: `drop` and `disconnect` close the connection; other kinds have no effect here.
+        seconds: Duration over which a streamed reply is spread, in seconds.
     """
     if fault is not None and fault.kind in ("drop", "disconnect"):
         return await _send_part(request, reply, len(reply.body) // 2 if fault.kind == "drop" else 0)
@@ -209,7 +138,7 @@ async def send(
 
 
 async def _send_part(request: web.Request, reply: Reply, size: int) -> web.StreamResponse:
-    """Send headers with the full `Content-Length` and `size` bytes, then drop the connection."""
+    """Sends headers with the full `Content-Length` and `size` bytes, then drops the connection."""
     response = web.StreamResponse(status=reply.http_status, headers=reply.all_headers())
     response.content_length = len(reply.body)
     if size:
@@ -221,7 +150,7 @@ async def _send_part(request: web.Request, reply: Reply, size: int) -> web.Strea
 
 
 async def until_released(request: web.Request, hold: Hold) -> bool:
-    """Wait for a hold's release; returns whether the client still waits for its answer."""
+    """Waits for the release of a hold, and returns whether the client is still connected."""
     hold.enter()
     try:
         while not hold.is_released and not _is_gone(request):  # noqa: ASYNC110 - released from other threads
@@ -236,10 +165,10 @@ def _is_gone(request: web.Request) -> bool:
 
 
 async def until_gone(request: web.Request) -> None:
-    """Return once the client has closed the connection; a closing server cancels the wait.
+    """Waits until the client has closed the connection; a stopping server cancels the wait.
 
-    aiohttp tells a running handler of neither, unless it is told to cancel every handler whose
-    client has gone; the real services finish and bill those.
+    aiohttp informs a running handler of neither, unless it cancels every handler whose client has disconnected;
+    the real services complete and bill those requests.
     """
     while not _is_gone(request):  # noqa: ASYNC110 - no such event
         await asyncio.sleep(_GONE_CHECK_SECONDS)

@@ -1,4 +1,4 @@
-"""The path of one request to a REST service of Google: read, meet a fault, work, answer, record."""
+"""The path of one request to a REST API of Google: read, apply a fault, work, answer, record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Fault, Method
+from airflow_provider_llmbeam.sandbox.core.faults import Fault
+from airflow_provider_llmbeam.sandbox.core.methods import Method
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
 from airflow_provider_llmbeam.sandbox.core.responses import (
     HTML_PAGE,
@@ -33,28 +34,37 @@ class RestError(Exception):
     """The service answers with an error.
 
     Attributes:
-        http_status: 304 or 400 to 599.
-        reason: Google's word for it, e.g. "notFound"; "" takes the usual one of the status.
-        message: For people.
-        location: What the error is about, e.g. "If-Match"; "" says nothing.
+        http_status: Status of the answer, 304 or 400 to 599.
+        message: Message of the answer.
+        reason: Reason or status in Google's terms, e.g. "notFound"; "" takes the usual one of `http_status`.
+        location: Header that the error is about, e.g. "If-Match"; "" names none.
+        details: Details as in `google.rpc.Status`; only the newer APIs send them.
     """
 
-    def __init__(self, http_status: int, message: str, reason: str = "", location: str = "") -> None:
+    def __init__(
+        self,
+        http_status: int,
+        message: str,
+        reason: str = "",
+        location: str = "",
+        details: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         super().__init__(message)
         self.http_status = http_status
         self.message = message
         self.reason = reason
         self.location = location
+        self.details = details
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """How one service words the errors that a fault asks for.
+    """The errors of one service that a fault can cause.
 
     Attributes:
-        reasons: HTTP status to `reason`.
-        messages: HTTP status to message.
-        rate_limit: What a caller over its rate gets.
+        reasons: Reason by HTTP status.
+        messages: Message by HTTP status.
+        rate_limit: Error of a `rate-limit`.
     """
 
     reasons: Mapping[int, str]
@@ -62,7 +72,7 @@ class Wording:
     rate_limit: RestError
 
     def reply(self, error: RestError) -> Reply:
-        """Return an error as JSON, in the shape of Google's older APIs: with a list `errors`."""
+        """Returns an error as JSON, in the format of Google's older APIs: with a list `errors`."""
         reason = error.reason or self.reasons.get(error.http_status, "invalid")
         message = error.message or self.messages.get(error.http_status, f"HTTP {error.http_status}.")
         item = {"message": message, "domain": "global", "reason": reason}
@@ -84,18 +94,22 @@ STATUSES: Mapping[int, str] = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-"""HTTP status to `google.rpc.Code`, as the newer APIs call it. Source: google/rpc/code.proto."""
+"""`google.rpc.Code` by HTTP status, by the name that the newer APIs use. Source: google/rpc/code.proto."""
 
 
 class StatusWording(Wording):
-    """Errors in the shape of Google's newer APIs: `{"error": {code, message, status}}`."""
+    """Errors in the format of Google's newer APIs: `{"error": {code, message, status, details}}`."""
 
     def reply(self, error: RestError) -> Reply:
-        """Return an error as JSON."""
-        status = error.reason or self.reasons.get(error.http_status, "UNKNOWN")
-        message = error.message or self.messages.get(error.http_status, f"HTTP {error.http_status}.")
-        body = {"error": {"code": error.http_status, "message": message, "status": status}}
-        return json_reply(body, http_status=error.http_status)
+        """Returns an error as JSON; its reason, when it has one, is the status."""
+        body: dict[str, Any] = {
+            "code": error.http_status,
+            "message": error.message or self.messages.get(error.http_status, f"HTTP {error.http_status}."),
+            "status": error.reason or self.reasons.get(error.http_status, "UNKNOWN"),
+        }
+        if error.details:
+            body["details"] = list(error.details)
+        return json_reply({"error": body}, http_status=error.http_status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +117,14 @@ class RestCall:
     """One request to one method.
 
     Attributes:
-        names: From the path, unquoted.
-        query: A value of each parameter.
-        repeated: All values of each parameter.
-        headers: Names in lower case.
-        body: As sent, decompressed; the first half of it when `is_aborted`.
+        names: Names in the path, unquoted.
+        query: First value of each query parameter.
+        repeated: All values of each query parameter.
+        headers: Headers, with names in lower case.
+        body: Body, decompressed; its first half when `is_aborted`.
         base_url: Scheme and host as the client sees them.
-        is_aborted: Whether a fault ends this call half-way.
-        fault: What this call meets, for work that shows it itself.
+        is_aborted: Whether a fault interrupts this call half-way.
+        fault: Fault of this call, for handlers that apply it themselves.
     """
 
     names: Mapping[str, str]
@@ -123,10 +137,10 @@ class RestCall:
     repeated: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
-        """Return the JSON object in the body; {} when there is no body.
+        """Returns the JSON object in the body; {} without a body.
 
         Raises:
-            RestError: It is not JSON, or not an object.
+            RestError: The body is not JSON, or not an object.
         """
         try:
             value = json.loads(self.body or b"{}")
@@ -137,10 +151,10 @@ class RestCall:
         return value
 
     def number(self, name: str, default: int) -> int:
-        """Return a query parameter as a whole number >= 0.
+        """Returns a query parameter as a whole number >= 0.
 
         Raises:
-            RestError: It is none.
+            RestError: It is not such a number.
         """
         text = self.query.get(name, str(default))
         if not text.isdecimal():
@@ -150,16 +164,16 @@ class RestCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Where one method is found, and what does its work.
+    """The path of one method, and its handler.
 
     Attributes:
-        verb: The HTTP method.
-        pattern: Of the whole raw path; groups become names.
-        method: As in faults and statistics.
-        work: Returns the reply or raises `RestError`.
-        label: What `Faults.when` searches, and what the log calls the resource.
-        is_upload: Whether a fault of kind `abort` loses the connection in the middle of the body.
-        upload_type: What `uploadType` must be; None takes any.
+        verb: HTTP method.
+        pattern: Pattern of the whole raw path; groups become names.
+        method: Method name of faults and statistics.
+        work: Handler; returns the reply or raises `RestError`.
+        label: Returns the resource's name in the log, which `Faults.when` searches as well.
+        is_upload: Whether a fault of kind `abort` closes the connection in the middle of the body.
+        upload_type: Required value of `uploadType`; None accepts any.
     """
 
     verb: str
@@ -175,20 +189,25 @@ class Service:
     """One REST service.
 
     Args:
-        backend: Faults, log and clock.
-        wording: Of its errors.
-        routes: Its methods; the first that matches is called.
-        is_slow: Whether its work is done off the event loop.
+        backend: Faults, request log and clock.
+        wording: Errors of the service.
+        routes: Methods of the service; the first that matches is called.
+        is_slow: Whether handlers run in a thread, off the event loop.
+
+    Raises:
+        ValueError: A route has a method that no service has declared.
     """
 
     def __init__(self, backend: Backend, wording: Wording, routes: Sequence[Route], *, is_slow: bool) -> None:
+        for route in routes:
+            backend.methods.check(route.method)
         self._backend = backend
         self._wording = wording
         self._routes = routes
         self._is_slow = is_slow
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
+        """Answers one request."""
         arrival = self._backend.arrival()
         found = self.find(request.method, request.rel_url.raw_path, request.query)
         if found is None:
@@ -222,7 +241,7 @@ class Service:
         return await send(request, reply, fault=fault)
 
     def find(self, verb: str, raw_path: str, query: Mapping[str, str]) -> tuple[Route, dict[str, str]] | None:
-        """Return the route of a raw path and the names in it; None when there is no such method."""
+        """Returns the route of a raw path and the names in the path; None without such a method."""
         for route in self._routes:
             if route.verb != verb or route.upload_type not in (None, query.get("uploadType")):
                 continue
@@ -232,12 +251,12 @@ class Service:
         return None
 
     def take(self, route: Route, call: RestCall) -> Fault | None:
-        """Return the fault this call meets, if any."""
+        """Returns the fault of a call, if any."""
         text = "" if route.is_upload else call.body.decode(errors="replace")
         return self._backend.faults.take(route.method, f"{route.label(call)}\n{text}")
 
     def answer(self, route: Route, call: RestCall, fault: Fault | None) -> Reply:
-        """Return what the call is answered, broken bodies included; lost connections are up to the caller."""
+        """Returns the reply of a call, damaged by some faults; the caller drops the connection for others."""
         refusal = self._preempting(fault)
         if refusal is not None:
             return refusal
@@ -264,9 +283,9 @@ class Service:
                 return None
 
     async def _read(self, request: web.Request, route: Route, call: RestCall) -> tuple[RestCall, Fault | None]:
-        """Read the body; that of an upload only half when a fault aborts it.
+        """Reads the body; only the first half of an upload that a fault aborts.
 
-        Not with `request.read()`: uploads may be larger than what a model may be sent.
+        `request.read()` is not used: uploads may be larger than its limit, which is for models.
         """
         size = (request.content_length or 0) if route.is_upload else 0
         head = await request.content.readexactly(size // 2) if size else await request.content.read()
@@ -288,20 +307,20 @@ class Service:
         )
 
     def log(self, route: Route, call: RestCall, reply: Reply) -> None:
-        """Record a call that came inside another one, as in a batch."""
+        """Records a call inside another one, as in a batch."""
         arrival = self._backend.arrival()
         self._backend.log.append(self._record(route, call, arrival.received_at, reply), arrival.epoch)
 
 
 def page(call: RestCall, values: Sequence[Any], *, default: int) -> tuple[Sequence[Any], str]:
-    """Return the values that `pageToken` and `maxResults` ask for, and the next token or ""."""
+    """Returns the page of `values` that `pageToken` and `maxResults` select, and the next token or ""."""
     start, size = call.number("pageToken", 0), call.number("maxResults", default) or default
     end = start + size
     return values[start:end], str(end) if end < len(values) else ""
 
 
 def no_content() -> Reply:
-    """Return an empty 204."""
+    """Returns an empty 204."""
     return Reply(http_status=204, chunks=())
 
 

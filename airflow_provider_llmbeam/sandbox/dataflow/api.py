@@ -1,4 +1,4 @@
-"""Dataflow's REST API v1b3: jobs that are really run, their messages and metrics, flex templates."""
+"""Dataflow's REST API v1b3: jobs that are executed, their messages and metrics, flex templates."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ from typing import Any
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.checks import check_caller
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
 from airflow_provider_llmbeam.sandbox.dataflow import checks, flex
-from airflow_provider_llmbeam.sandbox.dataflow.runs import KILL_HARNESS, DataflowSettings, Runs
+from airflow_provider_llmbeam.sandbox.dataflow.responses import (
+    WORDING,
+    message_resource,
+    not_created,
+    not_found,
+    refused,
+)
+from airflow_provider_llmbeam.sandbox.dataflow.runs import KILL_HARNESS, Runs
+from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
 from airflow_provider_llmbeam.sandbox.dataflow.state import (
     BATCH,
     CANCELLED,
@@ -25,11 +34,23 @@ from airflow_provider_llmbeam.sandbox.dataflow.state import (
     STREAMING,
     Job,
     Jobs,
-    Message,
     timestamp,
+    workers_of,
 )
 from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
 
+METHODS = Methods(
+    names=(
+        "dataflow.flexTemplates.launch",
+        "dataflow.jobs.aggregated",
+        "dataflow.jobs.create",
+        "dataflow.jobs.get",
+        "dataflow.jobs.getMetrics",
+        "dataflow.jobs.list",
+        "dataflow.jobs.messages.list",
+        "dataflow.jobs.update",
+    )
+)
 DEFAULT_LOCATION = "us-central1"
 DEFAULT_PAGE = 100
 _PROJECT = r"/v1b3/projects/(?P<project>[^/]+)"
@@ -51,8 +72,8 @@ class Dataflow:
     """The methods of Dataflow.
 
     Args:
-        backend: Faults, log and clock.
-        store: Cloud Storage, where staged files and templates are.
+        backend: Faults, request log and clock.
+        store: Cloud Storage, which holds staged files and templates.
         settings: How jobs run.
     """
 
@@ -62,15 +83,15 @@ class Dataflow:
         self._store = store
         self._settings = settings
         self._launcher = flex.Launcher(self._jobs, self.runs, settings.flex_launcher)
-        self.service = Service(backend, checks.WORDING, self._routes(), is_slow=True)
+        self.service = Service(backend, WORDING, self._routes(), is_slow=True)
 
     @property
     def jobs(self) -> list[dict[str, Any]]:
-        """All jobs as the API shows them, the newest first."""
+        """All jobs as the API returns them, the newest first."""
         return [job.resource() for job in self._jobs.all()]
 
     def states(self, job_id: str) -> list[str]:
-        """Return all states that a job has had, in order.
+        """Returns all states that a job has had, in order.
 
         Raises:
             KeyError: There is no such job.
@@ -78,19 +99,19 @@ class Dataflow:
         return list(self._by_id(job_id).states)
 
     def by_state(self) -> dict[str, int]:
-        """Return how many jobs are in each state."""
+        """Returns the number of jobs by state."""
         return self._jobs.by_state()
 
     def kill_harness(self, job_id: str) -> None:
-        """Kill one SDK harness of a running job with -9, as a machine that is lost.
+        """Kills one SDK harness of a running job with SIGKILL, as when a machine is lost.
 
         Raises:
             KeyError: There is no such job.
         """
-        self.runs.order(self._by_id(job_id), KILL_HARNESS)
+        self.runs.send(self._by_id(job_id), KILL_HARNESS)
 
     def clear(self) -> None:
-        """End and forget all jobs."""
+        """Kills and removes all jobs."""
         self.runs.end_all()
         self._jobs.clear()
 
@@ -118,7 +139,7 @@ class Dataflow:
         permission = "dataflow.jobs.create" if verb == "POST" else method
 
         def checked(call: RestCall) -> Reply:
-            checks.check_caller(call.headers)
+            check_caller(call.headers)
             checks.check_project(call.names["project"], self._settings.projects, permission)
             if call.names.get("location"):
                 checks.check_location(call.names["location"])
@@ -137,7 +158,7 @@ class Dataflow:
         with self._jobs.lock:
             active = self._jobs.active(project, location, str(fields["name"]))
             if active is not None and not active.is_adoptable:
-                # Not an error: clients see by `clientRequestId` that the job is not theirs.
+                # Not an error: clients detect by `clientRequestId` that the job is not theirs.
                 return json_reply(active.resource())
             if active is None:
                 job = self._jobs.add(project, location, fields, PENDING)
@@ -145,9 +166,9 @@ class Dataflow:
                 job, job.is_adoptable = active, False
                 job.fields |= fields | {"labels": (job.fields.get("labels") or {}) | (fields.get("labels") or {})}
                 self._jobs.move(job, PENDING)
-        workers = checks.workers_of(job.fields)
+        workers = workers_of(job.fields)
         text = f"Worker configuration: {workers.machine_type or 'n1-standard-1'} in {location}."
-        self._jobs.say(job, "JOB_MESSAGE_BASIC", text)
+        self._jobs.log(job, "JOB_MESSAGE_BASIC", text)
         self.runs.execute(job)
         return json_reply(job.resource())
 
@@ -159,15 +180,15 @@ class Dataflow:
         environment = fields.get("environment") or {}
         options = (environment.get("sdkPipelineOptions") or {}).get("options") or {}
         if not options.get("pipelineUrl"):
-            raise checks.not_created("The job has no staged pipeline (`pipelineUrl` of its options).")
-        checks.check_machine_type(checks.workers_of(fields).machine_type)
+            raise not_created("The job has no staged pipeline (`pipelineUrl` of its options).")
+        checks.check_machine_type(workers_of(fields).machine_type)
         checks.check_bucket(self._store, str(environment.get("tempStoragePrefix") or ""), "temporary")
         checks.check_bucket(self._store, str(options["pipelineUrl"]), "staging")
 
     def _job(self, call: RestCall) -> Job:
         found = self._jobs.find(call.names["project"], call.names.get("location", ""), call.names["job"])
         if found is None:
-            raise checks.not_found(call.names["job"])
+            raise not_found(call.names["job"])
         return found
 
     def _get(self, call: RestCall) -> Reply:
@@ -190,33 +211,33 @@ class Dataflow:
 
     def _update(self, call: RestCall) -> Reply:
         job, fields = self._job(call), _fields(call)
-        asked = _name("requestedState", fields.get("requestedState"))
+        requested = _name("requestedState", fields.get("requestedState"))
         with self._jobs.lock:
             if fields.get("labels"):
                 job.fields["labels"] = fields["labels"]
-            if asked:
-                self._request(job, asked)
-        if asked == CANCELLED and job.is_active:
+            if requested:
+                self._request(job, requested)
+        if requested == CANCELLED and job.is_active:
             self.runs.cancel(job)
         return json_reply(job.resource())
 
     def _request(self, job: Job, state: str) -> None:
         if state != CANCELLED:
-            raise checks.refused(
+            raise refused(
                 400,
                 f"Workflow modification failed. Causes: a batch job can only be cancelled; {state} was requested.",
                 "FAILED_PRECONDITION",
             )
         if not job.is_active:
-            raise checks.refused(
+            raise refused(
                 400,
                 f"Workflow modification failed. Causes: the job {job.id} has already ended in {job.state}.",
                 "FAILED_PRECONDITION",
             )
         job.fields["requestedState"] = state
-        self._jobs.say(job, "JOB_MESSAGE_BASIC", f"Cancel request is requested for job {job.id}.")
+        self._jobs.log(job, "JOB_MESSAGE_BASIC", f"Cancel request is requested for job {job.id}.")
 
-    # What a job tells
+    # Messages and metrics
 
     def _messages(self, call: RestCall) -> Reply:
         job, query = self._job(call), call.query
@@ -227,12 +248,14 @@ class Dataflow:
             (number, message)
             for number, message in enumerate(list(job.messages))
             if IMPORTANCES.index(message.importance) >= rank
-            # As written: a client asks for what comes after the time that it was told.
+            # As written: a client requests the messages after the time that it received.
             and (not start or timestamp(message.at) >= start)
             and (not end or timestamp(message.at) < end)
         ]
         chosen, token = _page(call, found)
-        return json_reply({"jobMessages": [_message(number, message) for number, message in chosen]} | token)
+        return json_reply(
+            {"jobMessages": [message_resource(number, message) for number, message in chosen]} | token
+        )
 
     def _metrics(self, call: RestCall) -> Reply:
         job = self._job(call)
@@ -254,7 +277,7 @@ class Dataflow:
         with self._jobs.lock:
             active = self._jobs.active(project, location, launch.name)
             if active is not None:
-                raise checks.refused(
+                raise refused(
                     409,
                     "The workflow could not be created. Causes: There is already an active job named "
                     f"{launch.name}. "
@@ -267,7 +290,7 @@ class Dataflow:
 
 
 def routes(dataflow: Dataflow) -> list[web.RouteDef]:
-    """Return the routes of Dataflow, and the one with which other processes kill a harness."""
+    """Returns the routes of Dataflow, and the one with which other processes kill a harness."""
 
     async def kill(request: web.Request) -> web.Response:
         try:
@@ -290,7 +313,7 @@ def _fields(call: RestCall) -> dict[str, Any]:
 
 
 def _name(field: str, value: Any) -> str:
-    """Return the name of an enum's value that may be given as a number."""
+    """Returns the name of an enum's value, which may be sent as a number."""
     text = "" if value is None else str(value)
     return _NUMBERED[field].get(text, text)
 
@@ -308,12 +331,3 @@ def _moment(text: str | None) -> str:
         return timestamp(datetime.fromisoformat(text).timestamp())
     except ValueError as error:
         raise RestError(400, f"Invalid value at 'startTime' or 'endTime': {json.dumps(text)}") from error
-
-
-def _message(number: int, message: Message) -> dict[str, str]:
-    return {
-        "id": f"JOB_MESSAGE_{number}",
-        "time": timestamp(message.at),
-        "messageImportance": message.importance,
-        "messageText": message.text,
-    }

@@ -1,4 +1,4 @@
-"""Flex templates: a file that describes a container, and the local command that stands for the container."""
+"""Flex templates: a file that describes a container, and the local command in place of the container."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_llmbeam.sandbox.core import lifeline
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
-from airflow_provider_llmbeam.sandbox.dataflow.checks import refused
+from airflow_provider_llmbeam.sandbox.dataflow.job import lifeline
+from airflow_provider_llmbeam.sandbox.dataflow.responses import refused
 from airflow_provider_llmbeam.sandbox.dataflow.runs import Runs
 from airflow_provider_llmbeam.sandbox.dataflow.state import CANCELLED, FAILED, Job, Jobs
 from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
@@ -36,10 +36,10 @@ class Launch:
     """One launch of a template.
 
     Attributes:
-        name: Of the job.
-        parameters: Given to the container.
-        environment: How the workers are to be.
-        labels: Of the job.
+        name: Name of the job.
+        parameters: Parameters of the container.
+        environment: Settings of the workers.
+        labels: Labels of the job.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Launch:
 
 
 def read(store: ObjectStore, parameter: Mapping[str, Any]) -> Launch:
-    """Read and check a `LaunchFlexTemplateParameter`.
+    """Reads and checks a `LaunchFlexTemplateParameter`.
 
     Raises:
-        RestError: The template is not there or is none, or its parameters are not those given.
+        RestError: The template is missing or invalid, or the parameters do not match those that it declares.
     """
     uri = str(parameter.get("containerSpecGcsPath") or "")
     spec = parameter.get("containerSpec") or _template(store, uri)
@@ -70,13 +70,13 @@ def read(store: ObjectStore, parameter: Mapping[str, Any]) -> Launch:
 
 
 def arguments(launch: Launch, project: str, location: str, bucket: str) -> list[str]:
-    """Return the options with which the container submits the job.
+    """Returns the options with which the container submits the job.
 
     Args:
-        launch: What was asked for.
-        project: Of the job.
-        location: Of the job.
-        bucket: Where temporary files go when no place is named.
+        launch: The launch.
+        project: Project of the job.
+        location: Location of the job.
+        bucket: Bucket of temporary files when the launch names none.
     """
     environment = launch.environment
     temp = environment.get("tempLocation") or f"gs://{bucket}/tmp"
@@ -97,11 +97,11 @@ def arguments(launch: Launch, project: str, location: str, bucket: str) -> list[
 
 
 class Launcher:
-    """Runs the command that stands for the container.
+    """Runs the command in place of the container.
 
     Args:
-        jobs: Where states are kept.
-        runs: What runs processes.
+        jobs: Jobs and their states.
+        runs: Processes of the jobs.
         command: The command, to which the options are added.
     """
 
@@ -111,30 +111,30 @@ class Launcher:
         self._command = tuple(command)
 
     def start(self, job: Job, launch: Launch) -> None:
-        """Begin to launch a queued job."""
-        self._runs.follow(job, self._launch, launch)
+        """Starts the launch of a queued job."""
+        self._runs.in_thread(job, self._launch, launch)
 
     def _launch(self, job: Job, launch: Launch) -> None:
         self._runs.pause(job)
         bucket = f"dataflow-staging-{job.location}-{job.project}"
-        given = arguments(launch, job.project, job.location, bucket)
+        options = arguments(launch, job.project, job.location, bucket)
 
         def command(directory: Path) -> list[str]:
-            return [sys.executable, "-P", str(lifeline.__file__), *self._command, *given]
+            return [sys.executable, "-P", str(lifeline.__file__), *self._command, *options]
 
-        run = self._runs.start(job, command, "launcher", is_heard=False)
+        run = self._runs.start(job, command, "launcher", reads_output=False)
         status = run.wait() if run is not None else 0
         if not job.is_adoptable:
             return
         if run is None or self._runs.is_cancelled(job):
             self._jobs.move(job, CANCELLED)
             return
-        ended = "without a job" if status == 0 else f"with exit status {status}"
+        outcome = "without a job" if status == 0 else f"with exit status {status}"
         text = (
             "Error occurred in the launcher container: Template launch failed. See console logs. The launcher "
-            f"ended {ended}; its last lines:\n{run.last_lines()}"
+            f"ended {outcome}; the end of its log:\n{run.log_tail()}"
         )
-        self._jobs.say(job, "JOB_MESSAGE_ERROR", text)
+        self._jobs.log(job, "JOB_MESSAGE_ERROR", text)
         self._jobs.move(job, FAILED)
 
 

@@ -1,4 +1,4 @@
-"""Dataflow over gRPC, for Beam and for asynchronous hooks: the same methods, by way of their REST paths."""
+"""Dataflow over gRPC, for Beam and for asynchronous hooks: the methods of the REST API."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ _RPCS: tuple[tuple[str, str, str, str, str, Callable[[Any], str], str], ...] = (
 
 
 class GrpcServer:
-    """Serves gRPC on a port of loopback until it is closed.
+    """Serves gRPC on a loopback port until it is closed.
 
     Args:
         service: The methods of Dataflow.
 
     Raises:
-        ModuleNotFoundError: What it needs is not installed.
+        ModuleNotFoundError: A required package is not installed.
     """
 
     def __init__(self, service: Service) -> None:
@@ -99,7 +99,7 @@ class GrpcServer:
         self._service = service
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="dataflow-grpc")
         self._is_closing = False
-        # Jobs name all their options, so they may be large.
+        # Jobs list all their options, so they may be large.
         self._server = grpc.server(self._pool, options=[("grpc.max_receive_message_length", -1)])
         handlers: dict[str, dict[str, Any]] = {}
         for name, rpc, request, answer, verb, path, body in _RPCS:
@@ -119,7 +119,7 @@ class GrpcServer:
         self._server.start()
 
     def close(self) -> None:
-        """Stop at once."""
+        """Stops at once."""
         self._is_closing = True
         self._server.stop(0).wait()
         self._pool.shutdown()

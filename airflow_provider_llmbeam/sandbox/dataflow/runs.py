@@ -1,4 +1,4 @@
-"""Runs jobs of the emulated Dataflow, each in a group of processes of its own that ends with the sandbox."""
+"""Runs jobs of the emulated Dataflow, each in its own process group, which ends with the sandbox."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from airflow_provider_llmbeam.sandbox.dataflow.checks import workers_of
+from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
 from airflow_provider_llmbeam.sandbox.dataflow.state import (
     CANCELLED,
     CANCELLING,
@@ -25,64 +24,33 @@ from airflow_provider_llmbeam.sandbox.dataflow.state import (
     RUNNING,
     Job,
     Jobs,
+    workers_of,
 )
 
-# Taken as it is, and never refreshed; with none Beam looks for credentials for 25 s.
+# Used without a refresh; without credentials Beam searches for some for 25 s.
 _CREDENTIALS = {
     **dict.fromkeys(("client_id", "client_secret", "refresh_token", "token"), "sandbox"),
     "type": "authorized_user",
     "expiry": "2099-01-01T00:00:00Z",
 }
 KILL_HARNESS = "kill-harness"
-"""What `dataflow_job` understands on its standard input."""
+"""Command that `dataflow.job` reads on its standard input."""
 _ROOT = Path(__file__).resolve().parents[3]
 _LAST_LINES = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataflowSettings:
-    """How jobs of the emulated Dataflow run.
-
-    Attributes:
-        workers: SDK harnesses of each job, >= 1; a job that allows fewer workers gets fewer.
-        bundle_repeats: How often each bundle is run besides, its outputs forgotten, >= 0.
-        start_seconds: How long a job waits before it runs, >= 0.
-        projects: Those that there are; None stands for any.
-        flex_launcher: The command that stands for the container of a flex template.
-
-    Raises:
-        ValueError: A number is out of bounds, or the command is empty.
-    """
-
-    workers: int = 1
-    bundle_repeats: int = 0
-    start_seconds: float = 0.0
-    projects: tuple[str, ...] | None = None
-    flex_launcher: tuple[str, ...] = (sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--submit")
-
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"`dataflow_workers` must be >= 1; got {self.workers!r}.")
-        if self.bundle_repeats < 0:
-            raise ValueError(f"`dataflow_bundle_repeats` must be >= 0; got {self.bundle_repeats!r}.")
-        if not self.start_seconds >= 0:
-            raise ValueError(f"`dataflow_start_seconds` must be >= 0; got {self.start_seconds!r}.")
-        if not self.flex_launcher:
-            raise ValueError("`flex_launcher` must be a command, such as [sys.executable, 'launch.py'].")
-
-
 class Run:
-    """One process of a job, and the thread that follows it.
+    """One process of a job.
 
     Args:
-        command: What to run; its processes share a group.
-        directory: Where it runs and logs.
-        environment: Its variables.
-        is_heard: Whether its standard output is read; else it goes to the log.
+        command: Command to run; its processes share a group.
+        directory: Working directory, which gets the log.
+        environment: Environment variables.
+        reads_output: Whether standard output is read through `output`; otherwise it goes to the log.
     """
 
     def __init__(
-        self, command: Sequence[str], directory: Path, environment: Mapping[str, str], *, is_heard: bool
+        self, command: Sequence[str], directory: Path, environment: Mapping[str, str], *, reads_output: bool
     ) -> None:
         self.directory = directory
         self.log = directory / "log.txt"
@@ -93,19 +61,19 @@ class Run:
                 cwd=directory,
                 env=environment,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if is_heard else log,
+                stdout=subprocess.PIPE if reads_output else log,
                 stderr=log,
                 start_new_session=True,
             )
 
     @property
     def output(self) -> IO[bytes]:
-        """Standard output."""
+        """Standard output of the process."""
         assert self._process.stdout is not None
         return self._process.stdout
 
     def wait(self) -> int:
-        """Wait for the end, end what it left behind, and return the exit status."""
+        """Waits for the process, kills the rest of its group, and returns the exit status."""
         status = self._process.wait()
         self.kill()
         self._is_over = True
@@ -116,21 +84,21 @@ class Run:
         return status
 
     def kill(self) -> None:
-        """End all its processes at once; does nothing once it is over, as its number may be another's by then."""
-        # The group outlives its leader as long as one member is left.
+        """Kills all its processes; does nothing after the end, when its id may belong to another process."""
+        # The group outlives its leader while a member is left.
         if self._is_over:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def order(self, line: str) -> None:
-        """Ask something of it."""
+    def send(self, command: str) -> None:
+        """Sends a command to the process."""
         with contextlib.suppress(OSError, ValueError):
-            self._stdin.write(f"{line}\n".encode())
+            self._stdin.write(f"{command}\n".encode())
             self._stdin.flush()
 
-    def last_lines(self) -> str:
-        """Return the end of what it has written for people."""
+    def log_tail(self) -> str:
+        """Returns the end of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
 
     @property
@@ -143,8 +111,8 @@ class Runs:
     """Runs jobs.
 
     Args:
-        jobs: Where their states are kept.
-        settings: How they run.
+        jobs: Jobs and their states.
+        settings: How jobs run.
     """
 
     def __init__(self, jobs: Jobs, settings: DataflowSettings) -> None:
@@ -159,11 +127,11 @@ class Runs:
         self._is_ending = False
 
     def execute(self, job: Job) -> None:
-        """Begin to run a job."""
-        self.follow(job, self._run)
+        """Starts a job in a thread of its own."""
+        self.in_thread(job, self._run)
 
-    def follow(self, job: Job, target: Any, *arguments: Any) -> None:
-        """Do something for a job in a thread of its own."""
+    def in_thread(self, job: Job, target: Any, *arguments: Any) -> None:
+        """Calls `target(job, *arguments)` in a thread of its own."""
         thread = threading.Thread(target=target, args=(job, *arguments), name=f"dataflow-{job.id}", daemon=True)
         with self._lock:
             self._cancelled.setdefault(job.id, threading.Event())
@@ -171,15 +139,15 @@ class Runs:
         thread.start()
 
     def start(
-        self, job: Job, command: Callable[[Path], Sequence[str]], folder: str = "", *, is_heard: bool
+        self, job: Job, command: Callable[[Path], Sequence[str]], folder: str = "", *, reads_output: bool
     ) -> Run | None:
-        """Start a process of a job; None when the job has been ended meanwhile.
+        """Starts a process of a job; returns None if the job was cancelled in the meantime.
 
         Args:
-            job: Whose it is.
-            command: Given the directory in which it runs.
-            folder: Of the job's directory; "" is the directory itself.
-            is_heard: Whether its standard output is read.
+            job: The job.
+            command: Returns the command for a working directory.
+            folder: Folder in the job's directory; "" is the directory itself.
+            reads_output: Whether standard output is read; otherwise it goes to the log.
         """
         with self._lock:
             if self._is_ending or self._cancelled[job.id].is_set():
@@ -191,20 +159,20 @@ class Runs:
             directory = self._root / job.id / folder
             directory.mkdir(parents=True, exist_ok=True)
             variables = _environment(credentials | os.environ | self.environment)
-            run = Run(command(directory), directory, variables, is_heard=is_heard)
+            run = Run(command(directory), directory, variables, reads_output=reads_output)
             self._runs.setdefault(job.id, []).append(run)
         return run
 
     def pause(self, job: Job) -> None:
-        """Wait as long as a job waits before it runs, or until it is cancelled."""
+        """Waits for the start delay of a job, or until it is cancelled."""
         self._cancelled[job.id].wait(self._settings.start_seconds)
 
     def is_cancelled(self, job: Job) -> bool:
-        """Return whether the processes of a job are to end, or have been ended."""
+        """Returns whether a job was cancelled."""
         return self._cancelled[job.id].is_set()
 
     def cancel(self, job: Job) -> None:
-        """End the processes of a job."""
+        """Cancels a job: kills its processes."""
         self._jobs.move(job, CANCELLING)
         with self._lock:
             self._cancelled.setdefault(job.id, threading.Event()).set()
@@ -214,13 +182,13 @@ class Runs:
         if not runs:
             self._jobs.move(job, CANCELLED)
 
-    def order(self, job: Job, line: str) -> None:
-        """Ask something of the process that runs a job."""
+    def send(self, job: Job, command: str) -> None:
+        """Sends a command to the processes of a job."""
         for run in self._runs.get(job.id, ()):
-            run.order(line)
+            run.send(command)
 
     def end_all(self) -> None:
-        """End all processes of all jobs, and remove their files."""
+        """Kills the processes of all jobs, and removes their files."""
         with self._lock:
             self._is_ending = True
             for event in self._cancelled.values():
@@ -242,40 +210,40 @@ class Runs:
         self.pause(job)
 
         def command(directory: Path) -> list[str]:
-            (directory / "job.json").write_text(json.dumps(self._order(job)))
+            (directory / "job.json").write_text(json.dumps(self._description(job)))
             return [sys.executable, "-m", "airflow_provider_llmbeam.sandbox.dataflow.job", str(directory)]
 
-        run = self.start(job, command, is_heard=True)
+        run = self.start(job, command, reads_output=True)
         if run is None:
             self._jobs.move(job, CANCELLED)
             return
-        ending = ""
+        last_state = ""
         for line in run.output:
-            ending = self._note(job, json.loads(line)) or ending
+            last_state = self._apply(job, json.loads(line)) or last_state
         run.wait()
         if self.is_cancelled(job):
-            self._jobs.say(job, "JOB_MESSAGE_BASIC", "Cancel request is committed for workflow job.")
+            self._jobs.log(job, "JOB_MESSAGE_BASIC", "Cancel request is committed for workflow job.")
             self._jobs.move(job, CANCELLED)
-        elif ending:
-            self._jobs.move(job, ending)
+        elif last_state:
+            self._jobs.move(job, last_state)
         else:
-            text = f"The process that ran the job ended without a word. Its last lines:\n{run.last_lines()}"
-            self._jobs.say(job, "JOB_MESSAGE_ERROR", text)
+            text = f"The process of the job ended without reporting a state. The end of its log:\n{run.log_tail()}"
+            self._jobs.log(job, "JOB_MESSAGE_ERROR", text)
             self._jobs.move(job, FAILED)
 
-    def _note(self, job: Job, event: Mapping[str, Any]) -> str:
-        """Take down what a job tells; returns the state in which it says to end, or ""."""
+    def _apply(self, job: Job, event: Mapping[str, Any]) -> str:
+        """Applies an event of a job; returns the final state that it reports, or ""."""
         if "message" in event:
-            self._jobs.say(job, event["importance"], event["message"])
+            self._jobs.log(job, event["importance"], event["message"])
         elif "metrics" in event:
-            self._jobs.measure(job, event["metrics"])
+            self._jobs.set_metrics(job, event["metrics"])
         elif event["state"] == RUNNING:
             self._jobs.move(job, RUNNING)
         else:
             return str(event["state"]) if event["state"] in (DONE, FAILED) else ""
         return ""
 
-    def _order(self, job: Job) -> dict[str, Any]:
+    def _description(self, job: Job) -> dict[str, Any]:
         allowed = workers_of(job.fields).max_workers or self._settings.workers
         return {
             "name": job.name,
@@ -287,7 +255,7 @@ class Runs:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables under which this package is found also where it is not installed."""
+    """Returns variables with which this package can be imported where it is not installed."""
     paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     if str(_ROOT) not in paths:
         paths.append(str(_ROOT))

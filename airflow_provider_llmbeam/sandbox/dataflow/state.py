@@ -1,4 +1,4 @@
-"""The jobs of the emulated Dataflow: what is known of each, and how its state changes. No HTTP, no processes."""
+"""The jobs of the emulated Dataflow and their states. No HTTP, no processes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Message:
     """One line of a job's log.
 
     Attributes:
-        at: Seconds since the epoch.
-        importance: One of `IMPORTANCES`.
-        text: For people.
+        at: Time, in seconds since the epoch.
+        importance: Importance, one of `IMPORTANCES`.
+        text: Text of the message.
     """
 
     at: float
@@ -47,19 +47,19 @@ class Job:
     """One job.
 
     Attributes:
-        id: Unique.
-        project: Whose it is.
+        id: Unique id.
+        project: Project that owns the job.
         location: Region.
-        name: Unique among the active jobs of project and region.
-        fields: As submitted, in the shape of the API.
-        created_at: Seconds since the epoch.
-        state: E.g. "JOB_STATE_RUNNING".
-        state_at: Since when, seconds since the epoch.
-        states: All it has had, in order.
+        name: Name, unique among the active jobs of project and region.
+        fields: Fields as submitted, in the format of the API.
+        created_at: Time of creation, in seconds since the epoch.
+        state: Current state, e.g. "JOB_STATE_RUNNING".
+        state_at: Time of the last change of state, in seconds since the epoch.
+        states: All states so far, in order.
         is_adoptable: Whether it waits for the launcher of its template to submit it.
-        messages: Its log.
-        metrics: As `MetricUpdate`s.
-        metrics_at: Seconds since the epoch.
+        messages: Log messages.
+        metrics: Metrics as `MetricUpdate`s.
+        metrics_at: Time of the last change of the metrics, in seconds since the epoch.
     """
 
     id: str
@@ -78,11 +78,11 @@ class Job:
 
     @property
     def is_active(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the job has not ended."""
         return self.state in ACTIVE
 
     def resource(self, view: str = "JOB_VIEW_ALL") -> dict[str, Any]:
-        """Return the job as the API shows it."""
+        """Returns the job as the API returns it."""
         shown = {
             **self.fields,
             "id": self.id,
@@ -98,11 +98,24 @@ class Job:
         return {name: value for name, value in shown.items() if name not in omitted}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """The workers that a job requests.
+
+    Attributes:
+        machine_type: Machine type; "" leaves the choice to the service.
+        max_workers: Maximum number; 0 leaves the choice to the service.
+    """
+
+    machine_type: str = ""
+    max_workers: int = 0
+
+
 class Jobs:
     """All jobs; safe to use from any thread.
 
     Args:
-        clock: Seconds since the epoch.
+        clock: Returns seconds since the epoch.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -112,12 +125,12 @@ class Jobs:
         self._random = random.Random()
 
     def all(self) -> list[Job]:
-        """Return the jobs, the newest first."""
+        """Returns the jobs, the newest first."""
         with self.lock:
             return list(reversed(self._jobs.values()))
 
     def find(self, project: str, location: str, job_id: str) -> Job | None:
-        """Return a job; an empty location finds it in any."""
+        """Returns a job, if any; "" as location is any location."""
         with self.lock:
             found = self._jobs.get(job_id)
         if found is None or found.project != project or location not in ("", found.location):
@@ -125,7 +138,7 @@ class Jobs:
         return found
 
     def active(self, project: str, location: str, name: str) -> Job | None:
-        """Return the job that has a name now."""
+        """Returns the active job with a name, if any."""
         for job in self.all():
             if (job.project, job.location, job.name) == (project, location, name) and job.is_active:
                 return job
@@ -134,7 +147,7 @@ class Jobs:
     def add(
         self, project: str, location: str, fields: Mapping[str, Any], state: str, *, is_adoptable: bool = False
     ) -> Job:
-        """Make a job with an id like the service's: the time of creation and a number."""
+        """Creates a job with an id like the service's: the time of creation and a number."""
         now = self._clock()
         with self.lock:
             moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d_%H_%M_%S")
@@ -154,7 +167,7 @@ class Jobs:
         return job
 
     def move(self, job: Job, state: str) -> bool:
-        """Change the state of a job; returns False once it has ended, or when only cancelling is left."""
+        """Changes the state of a job; returns False if it has ended, or is being cancelled."""
         with self.lock:
             if not job.is_active or (job.state == CANCELLING and state in (PENDING, RUNNING)):
                 return False
@@ -163,26 +176,35 @@ class Jobs:
                 job.states.append(state)
         return True
 
-    def say(self, job: Job, importance: str, text: str) -> None:
-        """Add to the log of a job; `importance` is one of `IMPORTANCES`."""
+    def log(self, job: Job, importance: str, text: str) -> None:
+        """Appends to the log of a job; `importance` is one of `IMPORTANCES`."""
         with self.lock:
             job.messages.append(Message(at=self._clock(), importance=importance, text=text))
 
-    def measure(self, job: Job, metrics: list[dict[str, Any]]) -> None:
-        """Replace the metrics of a job."""
+    def set_metrics(self, job: Job, metrics: list[dict[str, Any]]) -> None:
+        """Replaces the metrics of a job."""
         with self.lock:
             job.metrics, job.metrics_at = metrics, self._clock()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all jobs."""
         with self.lock:
             self._jobs.clear()
 
     def by_state(self) -> dict[str, int]:
-        """Count the jobs in each state, without its prefix."""
+        """Returns the number of jobs by state, without its prefix."""
         return dict(Counter(job.state.removeprefix("JOB_STATE_") for job in self.all()))
 
 
 def timestamp(seconds: float) -> str:
-    """Return a time as the API writes it."""
+    """Returns a time as the API writes it: in UTC, with microseconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def workers_of(fields: Mapping[str, Any]) -> Workers:
+    """Returns the workers that the first worker pool of a job requests."""
+    pools = (fields.get("environment") or {}).get("workerPools") or [{}]
+    scaling = pools[0].get("autoscalingSettings") or {}
+    return Workers(
+        machine_type=str(pools[0].get("machineType") or ""), max_workers=int(scaling.get("maxNumWorkers") or 0)
+    )

@@ -14,23 +14,23 @@ from airflow_provider_llmbeam.sandbox.models.schema import Schema, document
 
 BYTES_PER_TOKEN = 4
 Tokenizer = Callable[[str], int]
-"""Returns the tokens of a text; of a longer one at least as many."""
+"""Returns the tokens of a text, and at least as many for a longer one."""
 ANY_JSON: Schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
-"""What is answered when JSON is asked for without a schema."""
+"""Schema of an answer in JSON for a request without a schema."""
 _WORD = re.compile(r"\w+")
 _WINDOW_CHARACTERS = 2000
-"""Words come from this many characters: a 32 MB prompt is hashed, but not split."""
+"""Number of characters that the words of an answer come from: a 32 MB prompt is hashed, but not split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the model says.
+    """The answer of a model.
 
     Attributes:
-        text: The answer, after any cut.
-        output_tokens: Its length.
-        is_cut: Whether it was longer than the caller's limit.
-        parts: The answers to the parts of a call, when it has some; `text` is then "".
+        text: Text, after any cut.
+        output_tokens: Length, in tokens.
+        is_cut: Whether the text was cut at the caller's limit.
+        parts: Answers to the parts of a call that has some; `text` is then "".
     """
 
     text: str
@@ -40,21 +40,21 @@ class Answer:
 
 
 def count_bytes(text: str) -> int:
-    """Return the UTF-8 bytes of `text` / 4, rounded up."""
+    """Returns the UTF-8 bytes of `text` / 4, rounded up."""
     return -(-len(text.encode()) // BYTES_PER_TOKEN)
 
 
 TOKENIZER: ContextVar[Tokenizer] = ContextVar("TOKENIZER", default=count_bytes)
-"""Of the sandbox that answers; there may be several in a process, and a request is answered in one task."""
+"""Tokenizer of the sandbox that answers: a process may run several, and one task answers a request."""
 
 
 def count_tokens(text: str) -> int:
-    """Return the tokens of `text`, as the sandbox that answers counts them: by default UTF-8 bytes / 4."""
+    """Returns the tokens of `text` by the tokenizer of the sandbox that answers; UTF-8 bytes / 4 by default."""
     return TOKENIZER.get()(text)
 
 
 def prompt_sha256(prompt: str, system: str = "") -> str:
-    """Return what the request log knows a prompt by: SHA-256 of the text, in hexadecimal.
+    """Returns the key of a prompt in the request log: SHA-256 of the text, in hexadecimal.
 
     Args:
         prompt: All user text, parts joined by a line break.
@@ -71,14 +71,14 @@ def answer_text(
     schema: Schema | None = None,
     max_output_tokens: int | None = None,
 ) -> Answer:
-    """Answer a prompt.
+    """Answers a prompt.
 
     Args:
         prompt: All user text.
-        model: Part of what the answer depends on, as is `system`.
+        model: Model name; the answer depends on it, as on `system`.
         system: The system text.
-        schema: What the answer has to satisfy; None gives a short sentence.
-        max_output_tokens: Where the answer is cut; None is no limit.
+        schema: Schema of the answer; None gives a short sentence.
+        max_output_tokens: Maximum length of the answer; None is no limit.
 
     Raises:
         SchemaError: No document satisfies `schema`.
@@ -93,7 +93,7 @@ def answer_text(
 
 
 def pieces(text: str) -> list[str]:
-    """Cut an answer into at most four pieces of nearly equal length, for streaming."""
+    """Splits an answer into at most four pieces of nearly equal length, for streaming."""
     size = max(1, -(-len(text) // 4))
     return [text[start : start + size] for start in range(0, len(text), size)] or [""]
 

@@ -1,4 +1,4 @@
-"""The open models that the emulated cloud knows: in Model Garden, and on the hub."""
+"""The open models of the emulated cloud: in Model Garden, and on the hub."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GARDEN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("meta", "llama3-3", ("llama-3.3-70b-instruct",)),
     ("qwen", "qwen3", ("qwen3-4b", "qwen3-8b", "qwen3-32b")),
 )
-# Source: the models' pages; those of Google and Meta ask for a consent first.
+# Source: the models' pages; those of Google and Meta require consent.
 _GATED = re.compile(r"(google/(embedding|med|code|pali)?gemma|meta-llama/)", re.IGNORECASE)
 _HUB = re.compile(
     r"(google/(embedding|med|code|pali)?gemma|meta-llama/(Meta-)?Llama|Qwen/Qwen|mistralai/M|microsoft/[Pp]hi"
@@ -26,12 +26,12 @@ _TOKENS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What a container serves.
+    """The model that a container serves.
 
     Attributes:
-        model: Where it loads the weights from: an id on the hub, a path, a bucket.
-        name: What clients call it.
-        failure: Why the container ends instead of serving, as its log has it; "" when it serves.
+        model: Source of the weights: an id on the hub, a path or a bucket.
+        name: Model name for clients.
+        failure: Message in the container's log if it exits instead of serving; "" if it serves.
     """
 
     model: str
@@ -40,17 +40,17 @@ class Served:
 
 
 def is_gated(model: str) -> bool:
-    """Return whether the hub gives a model away only to those with a token."""
+    """Returns whether the hub requires a token for a model."""
     return _GATED.match(model) is not None
 
 
 def is_on_hub(model: str) -> bool:
-    """Return whether the hub has a model."""
+    """Returns whether the hub has a model."""
     return _HUB.fullmatch(model) is not None
 
 
 def garden_model(name: str) -> str | None:
-    """Return the id on the hub of what Model Garden knows as `publishers/P/models/M@VERSION`; None without it."""
+    """Returns the hub id of Model Garden's `publishers/P/models/M@VERSION`; None when it is unknown."""
     found = re.fullmatch(r"publishers/([^/]+)/models/([^/@]+)(?:@(.+))?", name)
     for publisher, model, versions in _GARDEN:
         if found is None or (found[1], found[2]) != (publisher, model):
@@ -61,9 +61,9 @@ def garden_model(name: str) -> str | None:
 
 
 def weights_failure(model: str, *, has_token: bool) -> str:
-    """Return what a container's log says that cannot get a model's weights; "" when it can.
+    """Returns the log message of a container that cannot download a model's weights; "" if it can.
 
-    Source of the wording: github.com/vllm-project/semantic-router/issues/817.
+    Source of the message: github.com/vllm-project/semantic-router/issues/817.
     """
     if "://" in model or model.startswith(("/", ".")):
         return ""
@@ -82,20 +82,20 @@ def weights_failure(model: str, *, has_token: bool) -> str:
 
 
 def read_container(spec: Mapping[str, Any]) -> Served:
-    """Return what a container of vLLM serves, after its command, arguments and environment.
+    """Returns the model that a vLLM container serves, from its command, arguments and environment.
 
     Args:
         spec: `containerSpec` of Vertex AI or an item of `containers` of Cloud Run.
     """
-    words = [str(word) for word in (*(spec.get("command") or ()), *(spec.get("args") or ()))]
+    arguments = [str(argument) for argument in (*(spec.get("command") or ()), *(spec.get("args") or ()))]
     environment = {str(one.get("name")): one for one in spec.get("env") or ()}
-    model = _option(words, "--model") or _after(words, "serve")
+    model = _option(arguments, "--model") or _after(arguments, "serve")
     model = model or str(environment.get("MODEL_ID", {}).get("value") or "")
     has_token = any(
         environment[name].get("value") or environment[name].get("valueSource")
         for name in _TOKENS & environment.keys()
     )
-    name = _option(words, "--served-model-name") or model
+    name = _option(arguments, "--served-model-name") or model
     return Served(model=model, name=name, failure=weights_failure(model, has_token=has_token) if model else "")
 
 

@@ -12,22 +12,22 @@ DIMENSIONS = {
     "text-embedding-3-small": 1536,
     "text-embedding-ada-002": 1536,
 }
-"""Of the models that have others than `USUAL_DIMENSIONS`."""
-USUAL_DIMENSIONS = 768
+"""Dimensions by model, where they are not `DEFAULT_DIMENSIONS`."""
+DEFAULT_DIMENSIONS = 768
 
 
 def vector(text: str, *, model: str, dimensions: int | None = None) -> list[float]:
-    """Embed a text.
+    """Embeds a text.
 
     Args:
-        text: All of it counts.
-        model: Part of what the vector depends on.
-        dimensions: None is the model's own number.
+        text: The text; the vector depends on all of it.
+        model: Model name; the vector depends on it.
+        dimensions: Dimensions of the vector; None is the model's own number.
 
     Returns:
         A vector of length 1, of numbers with eight digits.
     """
-    drawn = random.Random(sha256(f"{model}\n{text}".encode("utf-8", "surrogatepass")).digest())
-    numbers = [drawn.gauss() for _ in range(dimensions or DIMENSIONS.get(model, USUAL_DIMENSIONS))]
+    source = random.Random(sha256(f"{model}\n{text}".encode("utf-8", "surrogatepass")).digest())
+    numbers = [source.gauss() for _ in range(dimensions or DIMENSIONS.get(model, DEFAULT_DIMENSIONS))]
     norm = math.hypot(*numbers)
     return [round(number / norm, 8) for number in numbers]

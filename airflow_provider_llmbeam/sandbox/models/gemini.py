@@ -11,16 +11,14 @@ from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Method
-from airflow_provider_llmbeam.sandbox.core.google_errors import error_info, google_error, quota_exceeded
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.responses import (
     EVENT_STREAM_TYPE,
     JSON_TYPE,
-    ModelCall,
-    RefusedError,
     Reply,
     encoded,
+    error_info,
+    google_error,
     json_reply,
     read_object,
 )
@@ -31,11 +29,18 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
     pieces,
     prompt_sha256,
 )
+from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
 from airflow_provider_llmbeam.sandbox.models.quota import Rejection
+from airflow_provider_llmbeam.sandbox.models.quota_errors import quota_exceeded
 from airflow_provider_llmbeam.sandbox.models.schema import Schema
+from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
 BLOCK_MARKER = "[[block]]"
-"""A prompt that contains this is blocked by the emulated safety filter."""
+"""Marker of prompts that the emulated safety filter blocks."""
+METHODS = Methods(
+    names=("gemini.generateContent", "gemini.streamGenerateContent", "gemini.countTokens"),
+    streaming=frozenset({"gemini.streamGenerateContent"}),
+)
 _PATH = re.compile(
     r"/(?P<version>v1|v1beta|v1beta1)/"
     r"(?:(?P<project>projects/[^/]+/locations/[^/]+/)?(?P<publisher>publishers/[^/]+)/)?"
@@ -63,13 +68,13 @@ class GeminiDialect:
     """One Gemini method on one model.
 
     Attributes:
-        method: The method called.
-        model: As in the path.
-        version: Of the API, as in the path.
+        method: Method called.
+        model: Model name in the path.
+        version: Version of the API in the path.
         publisher: "publishers/…" on Vertex AI paths, "" on Developer paths.
         project: "projects/…/locations/…/"; "" on Developer paths and in Vertex AI's express mode.
-        is_sse: Whether a stream comes as server-sent events rather than as one JSON array.
-        input_token_limit: Longest prompt the model takes, in tokens.
+        is_sse: Whether a stream is sent as server-sent events, not as one JSON array.
+        input_token_limit: Longest prompt that the model accepts, in tokens.
     """
 
     method: Method
@@ -87,7 +92,7 @@ class GeminiDialect:
 
     @property
     def location(self) -> str:
-        """Where the quota is that a call is charged to; "" on Developer and express paths."""
+        """Location of the quota that a call is charged to; "" on Developer and express paths."""
         return self.project.split("/")[3] if self.project else ""
 
     @property
@@ -96,7 +101,7 @@ class GeminiDialect:
         return self.project.rstrip("/")
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
-        """Check and read a request; raises `RefusedError` when the service would refuse it."""
+        """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
         if not self.model.startswith(("gemini", "gemma")):
             raise RefusedError(google_error(404, self.not_found()))
@@ -111,7 +116,7 @@ class GeminiDialect:
         return call
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
-        """Word an answer."""
+        """Returns the reply with an answer."""
         if self.method == "gemini.countTokens":
             return json_reply(self._token_count(call))
         common = {"modelVersion": call.model, "responseId": answer_id}
@@ -130,17 +135,17 @@ class GeminiDialect:
         return self._framed(bodies)
 
     def error(self, http_status: int, message: str) -> Reply:
-        """Word an error; an empty message gives the service's usual one."""
+        """Returns the reply with an error; an empty message gives the service's usual one."""
         return google_error(http_status, message)
 
     def quota_exceeded(self, call: ModelCall, rejection: Rejection | None, delay: float | None) -> Reply:
-        """Word a 429."""
+        """Returns a 429."""
         return quota_exceeded(
             model=call.model, is_vertex=bool(self.publisher), rejection=rejection, delay_seconds=delay
         )
 
     def stream_error(self, reply: Reply, error: Reply) -> Reply:
-        """Put an error after the first chunk of a streamed reply."""
+        """Returns the reply with an error after the first chunk."""
         chunk = _event(error.body) if self.is_sse else b",\r\n" + error.body + b"]"
         return Reply(
             chunks=(reply.chunks[0].removesuffix(b"]"), chunk),
@@ -149,7 +154,7 @@ class GeminiDialect:
         )
 
     def authenticate(self, request: web.Request) -> None:
-        """Check key or token; raises `RefusedError`."""
+        """Checks the key or the token; raises `RefusedError`."""
         if self.project:
             if not request.headers.get("Authorization", "").startswith("Bearer "):
                 info = error_info("CREDENTIALS_MISSING", service="aiplatform.googleapis.com")
@@ -188,7 +193,7 @@ class GeminiDialect:
         )
 
     def not_found(self) -> str:
-        """Word that there is no such model."""
+        """Returns the message for an unknown model."""
         if self.publisher:
             return (
                 f"Publisher Model `{self.project}{self.publisher}/models/{self.model}` was not found or your "
@@ -239,7 +244,7 @@ class GeminiDialect:
 
 
 def find_dialect(request: web.Request, *, input_token_limit: int) -> GeminiDialect | None:
-    """Return the dialect for the path of a request; None when it is no Gemini path."""
+    """Returns the dialect for the path of a request; None for other paths than Gemini's."""
     match = _PATH.fullmatch(request.path)
     if match is None:
         return None
@@ -254,15 +259,15 @@ def find_dialect(request: web.Request, *, input_token_limit: int) -> GeminiDiale
     )
 
 
-def routes(backend: Backend, *, input_token_limit: int) -> list[web.RouteDef]:
-    """Return the routes of the Gemini API; the last of an application, as they match every POST."""
+def routes(server: ModelServer) -> list[web.RouteDef]:
+    """Returns the routes of the Gemini API; the last of an application, as they match every POST."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        dialect = find_dialect(request, input_token_limit=input_token_limit)
+        dialect = find_dialect(request, input_token_limit=server.settings.input_token_limit)
         if dialect is None:
             reply = google_error(404, f"The requested URL {request.path} was not found on this server.")
             return web.Response(status=404, body=reply.body, headers=reply.all_headers())
-        return await backend.serve(request, dialect)
+        return await server.serve(request, dialect)
 
     return [web.post("/{path:.*}", serve)]
 
@@ -279,7 +284,7 @@ def _candidate(text: str, finish_reason: str | None = None) -> dict[str, Any]:
 
 
 def _field(fields: Mapping[str, Any], name: str) -> Any:
-    """Read a field by its JSON name or, as protobuf's JSON mapping allows, by its proto name."""
+    """Returns a field by its JSON name or, as protobuf's JSON mapping allows, by its proto name."""
     return fields.get(name, fields.get(re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", name)))
 
 

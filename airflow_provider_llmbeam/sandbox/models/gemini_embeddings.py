@@ -8,18 +8,19 @@ from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Method
-from airflow_provider_llmbeam.sandbox.core.google_errors import google_error
-from airflow_provider_llmbeam.sandbox.core.responses import ModelCall, RefusedError, Reply, json_reply, read_object
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
+from airflow_provider_llmbeam.sandbox.core.responses import Reply, google_error, json_reply, read_object
 from airflow_provider_llmbeam.sandbox.models.answers import Answer, count_tokens, prompt_sha256
+from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
 from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.sandbox.models.gemini import GeminiDialect
+from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
+METHODS = Methods(names=("gemini.batchEmbedContents", "gemini.embedContent", "gemini.predict"))
 MAX_BATCH = 100
 """Source: the message below, quoted in github.com/langchain-ai/langchainjs/issues/4491."""
 MAX_INSTANCES, MAX_REQUEST_TOKENS, MAX_TEXT_TOKENS = 250, 20_000, 2048
-"""Of Vertex AI; a longer text is cut.
+"""Limits of Vertex AI; a longer text is cut.
 
 Source: https://cloud.google.com/vertex-ai/generative-ai/docs/embeddings/get-text-embeddings
 """
@@ -29,10 +30,10 @@ _VERTEX = r"/{version}/projects/{project}/locations/{location}/publishers/{publi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsDialect(GeminiDialect):
-    """One way to ask one model for vectors."""
+    """One embedding method on one model."""
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
-        """Check and read a request; raises `RefusedError` when the service would refuse it."""
+        """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
         if "embedding" not in self.model:
             raise RefusedError(google_error(404, self.not_found()))
@@ -54,7 +55,7 @@ class EmbeddingsDialect(GeminiDialect):
         )
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
-        """Word an answer."""
+        """Returns the reply with an answer."""
         vectors = [vector(text, model=call.model, dimensions=call.dimensions) for text in call.texts]
         match self.method:
             case "gemini.batchEmbedContents":
@@ -103,8 +104,8 @@ class EmbeddingsDialect(GeminiDialect):
         return texts, (fields.get("parameters") or {}).get("outputDimensionality")
 
 
-def routes(backend: Backend, *, input_token_limit: int) -> list[web.RouteDef]:
-    """Return the routes of the embeddings."""
+def routes(server: ModelServer) -> list[web.RouteDef]:
+    """Returns the routes of the embeddings."""
 
     def served(path: str, method: Method) -> web.RouteDef:
         async def serve(request: web.Request) -> web.StreamResponse:
@@ -117,9 +118,9 @@ def routes(backend: Backend, *, input_token_limit: int) -> list[web.RouteDef]:
                 publisher=f"publishers/{found['publisher']}" if is_vertex else "",
                 project=f"projects/{found['project']}/locations/{found['location']}/" if is_vertex else "",
                 is_sse=False,
-                input_token_limit=input_token_limit,
+                input_token_limit=server.settings.input_token_limit,
             )
-            return await backend.serve(request, dialect)
+            return await server.serve(request, dialect)
 
         return web.post(path, serve)
 

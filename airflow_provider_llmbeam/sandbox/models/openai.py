@@ -1,4 +1,4 @@
-"""The OpenAI API, as far as a chat client needs it: chat completions and the list of models."""
+"""The part of the OpenAI API that chat clients use: chat completions and the list of models."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.responses import (
     EVENT_STREAM_TYPE,
-    ModelCall,
-    RefusedError,
     Reply,
     encoded,
     json_reply,
@@ -27,14 +24,18 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
     pieces,
     prompt_sha256,
 )
+from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
 from airflow_provider_llmbeam.sandbox.models.quota import LimitName, Rejection
 from airflow_provider_llmbeam.sandbox.models.schema import Schema
+from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
 LISTED_MODELS = ("google/gemma-3-1b-it", "gpt-4o-mini")
-"""What `GET /v1/models` lists; chat completions take any model name."""
+"""Models that `GET /v1/models` lists; chat completions accept any model name."""
 CREATED = 1_700_000_000
 UNMETERED = frozenset({"openai.models", "run.models"})
-_METHODS: tuple[Method, ...] = ("openai.chatCompletions", "openai.models")
+METHODS = Methods(
+    names=("openai.chatCompletions", "openai.models"), streaming=frozenset({"openai.chatCompletions"})
+)
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 _ERROR_TYPE = {
     401: "invalid_request_error",
@@ -47,7 +48,7 @@ _ERROR_MESSAGE = {
     500: "The server had an error while processing your request. Sorry about that!",
     503: "The engine is currently overloaded, please try again later.",
 }
-_LIMIT_WORDS: Mapping[LimitName, tuple[str, str]] = {
+_LIMIT_NAMES: Mapping[LimitName, tuple[str, str]] = {
     "requests-per-minute": ("requests", "requests per min (RPM)"),
     "tokens-per-minute": ("tokens", "tokens per min (TPM)"),
     "requests-per-day": ("requests", "requests per day (RPD)"),
@@ -60,10 +61,10 @@ class OpenAIDialect:
     """One method of the OpenAI API.
 
     Attributes:
-        method: E.g. "openai.chatCompletions".
-        api_key: What callers must bring as bearer token; None lets everyone in.
+        method: Method called, e.g. "openai.chatCompletions".
+        api_key: Key that callers must send as bearer token; None accepts every caller.
         input_token_limit: Context length, in tokens.
-        resource: The deployed model that is asked; "" for none.
+        resource: Name of the deployed model that is called; "" for none.
     """
 
     method: Method
@@ -73,12 +74,12 @@ class OpenAIDialect:
 
     @property
     def location(self) -> str:
-        """Where the quota is that a call is charged to: the one that all share."""
+        """Location of the quota that a call is charged to: none, as all paths here share one."""
         return ""
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The names of the models there are."""
+        """Names of the listed models."""
         return LISTED_MODELS
 
     @property
@@ -87,7 +88,7 @@ class OpenAIDialect:
         return self.method not in UNMETERED
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
-        """Check and read a request; raises `RefusedError` when the service would refuse it."""
+        """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
         if self.method in UNMETERED:
             return ModelCall(model="", prompt="", system="", input_tokens=0, prompt_sha256="")
@@ -101,16 +102,16 @@ class OpenAIDialect:
         return call
 
     def call(self, fields: Mapping[str, Any]) -> ModelCall:
-        """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
+        """Reads the fields of a request; raises `RefusedError` when the service would refuse it."""
         return chat_call(fields)
 
     def authenticate(self, request: web.Request) -> None:
-        """Check the key; raises `RefusedError`."""
+        """Checks the key; raises `RefusedError`."""
         if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
             raise RefusedError(openai_error(401, "Incorrect API key provided.", code="invalid_api_key"))
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
-        """Word an answer."""
+        """Returns the reply with an answer."""
         if self.method in UNMETERED:
             return json_reply({"object": "list", "data": [_model(name) for name in self.listed]})
         common = {"id": f"chatcmpl-{answer_id}", "created": CREATED, "model": call.model}
@@ -123,12 +124,12 @@ class OpenAIDialect:
         return json_reply(body)
 
     def error(self, http_status: int, message: str) -> Reply:
-        """Word an error; an empty message gives the service's usual one."""
+        """Returns the reply with an error; an empty message gives the service's usual one."""
         return openai_error(http_status, message)
 
     def quota_exceeded(self, call: ModelCall, rejection: Rejection | None, delay: float | None) -> Reply:
-        """Word a 429: the delay is in `Retry-After`, in whole seconds rounded up."""
-        kind, limit = _LIMIT_WORDS[rejection.limit_name] if rejection else ("requests", "requests")
+        """Returns a 429 with the delay in `Retry-After`, in whole seconds rounded up."""
+        kind, limit = _LIMIT_NAMES[rejection.limit_name] if rejection else ("requests", "requests")
         message = f"Rate limit reached for {call.model} on {limit}."
         headers: dict[str, str] = {}
         if delay is not None:
@@ -137,7 +138,7 @@ class OpenAIDialect:
         return openai_error(429, message, kind=kind, code="rate_limit_exceeded", headers=headers)
 
     def stream_error(self, reply: Reply, error: Reply) -> Reply:
-        """Put an error after the first chunk of a streamed reply."""
+        """Returns the reply with an error after the first chunk."""
         return Reply(
             chunks=(reply.chunks[0], _event(error.body)), content_type=EVENT_STREAM_TYPE, is_streamed=True
         )
@@ -161,17 +162,19 @@ class OpenAIDialect:
         return Reply(chunks=tuple(events), content_type=EVENT_STREAM_TYPE, is_streamed=True)
 
 
-def routes(backend: Backend, *, api_key: str | None, input_token_limit: int) -> list[web.RouteDef]:
-    """Return the routes of the OpenAI API."""
+def routes(server: ModelServer) -> list[web.RouteDef]:
+    """Returns the routes of the OpenAI API."""
+    settings = server.settings
     completions, models = (
-        OpenAIDialect(method=method, api_key=api_key, input_token_limit=input_token_limit) for method in _METHODS
+        OpenAIDialect(method=method, api_key=settings.openai_api_key, input_token_limit=settings.input_token_limit)
+        for method in METHODS.names
     )
 
     async def complete(request: web.Request) -> web.StreamResponse:
-        return await backend.serve(request, completions)
+        return await server.serve(request, completions)
 
     async def list_models(request: web.Request) -> web.StreamResponse:
-        return await backend.serve(request, models)
+        return await server.serve(request, models)
 
     return [web.post("/v1/chat/completions", complete), web.get("/v1/models", list_models)]
 
@@ -185,7 +188,7 @@ def openai_error(
     code: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    """Return an error reply; an empty message gives the service's usual one."""
+    """Returns an error reply; an empty message gives the service's usual one."""
     usual = "server_error" if http_status >= 500 else "invalid_request_error"
     error = {
         "message": message or _ERROR_MESSAGE.get(http_status, f"HTTP {http_status}."),
@@ -197,7 +200,7 @@ def openai_error(
 
 
 def chat_call(fields: Mapping[str, Any]) -> ModelCall:
-    """Read the fields of a chat completion; raises `RefusedError` when they are none."""
+    """Reads the fields of a chat completion; raises `RefusedError` when they are invalid."""
     model, messages = fields.get("model"), fields.get("messages")
     if not model:
         raise RefusedError(openai_error(400, "you must provide a model parameter"))

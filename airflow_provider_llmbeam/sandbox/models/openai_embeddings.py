@@ -10,12 +10,15 @@ from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.responses import ModelCall, RefusedError, Reply, json_reply, read_object
+from airflow_provider_llmbeam.sandbox.core.methods import Methods
+from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply, read_object
 from airflow_provider_llmbeam.sandbox.models.answers import Answer, count_tokens, prompt_sha256
+from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
 from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.sandbox.models.openai import OpenAIDialect, openai_error
+from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
+METHODS = Methods(names=("openai.embeddings",))
 MAX_INPUTS = 2048
 MAX_TEXT_TOKENS = 8192
 MAX_REQUEST_TOKENS = 300_000
@@ -35,7 +38,7 @@ class EmbeddingsDialect(OpenAIDialect):
         return True
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
-        """Check and read a request; raises `RefusedError` when the service would refuse it."""
+        """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
         try:
             fields = read_object(body)
@@ -58,7 +61,7 @@ class EmbeddingsDialect(OpenAIDialect):
         return call
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
-        """Word an answer."""
+        """Returns the reply with an answer."""
         vectors = [vector(text, model=call.model, dimensions=call.dimensions) for text in call.texts]
         data = [
             {"object": "embedding", "index": index, "embedding": _base64(found) if call.is_base64 else found}
@@ -68,12 +71,16 @@ class EmbeddingsDialect(OpenAIDialect):
         return json_reply({"object": "list", "data": data, "model": call.model, "usage": usage})
 
 
-def routes(backend: Backend, *, api_key: str | None, input_token_limit: int) -> list[web.RouteDef]:
-    """Return the route of the embeddings."""
-    dialect = EmbeddingsDialect(method="openai.embeddings", api_key=api_key, input_token_limit=input_token_limit)
+def routes(server: ModelServer) -> list[web.RouteDef]:
+    """Returns the route of the embeddings."""
+    dialect = EmbeddingsDialect(
+        method="openai.embeddings",
+        api_key=server.settings.openai_api_key,
+        input_token_limit=server.settings.input_token_limit,
+    )
 
     async def embed(request: web.Request) -> web.StreamResponse:
-        return await backend.serve(request, dialect)
+        return await server.serve(request, dialect)
 
     return [web.post("/v1/embeddings", embed)]
 

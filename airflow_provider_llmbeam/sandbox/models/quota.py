@@ -1,4 +1,4 @@
-"""Quotas as the model server enforces them. Pure: every decision takes `now`."""
+"""Quotas of the emulated models. Pure: every decision takes `now`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 LimitName = Literal["requests-per-minute", "tokens-per-minute", "requests-per-day", "window"]
 
 DAY_SECONDS = 86_400.0
-TOLD_DAY_DELAY_SECONDS = 60.0
-"""A per-day 429 of the Gemini API names a delay under a minute, not the time to midnight.
+MAX_DAY_DELAY_SECONDS = 60.0
+"""Longest delay of a per-day 429: the Gemini API names less than a minute, not the time to midnight.
 
 Source: github.com/googleapis/python-genai/issues/2044 ("PerDay" violation beside "retryDelay": "47s").
 """
@@ -19,11 +19,11 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class FixedWindow:
-    """At most so many requests per window; the first window opens with the first request.
+    """A number of requests per window; the first window opens with the first request.
 
     Attributes:
         requests: Requests admitted per window, >= 1.
-        seconds: Length of a window, > 0.
+        seconds: Length of a window, in seconds, > 0.
     """
 
     requests: int
@@ -37,17 +37,17 @@ class FixedWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """What each model may be asked; None means without limit.
+    """Limits of each model; None means no limit.
 
     Attributes:
-        requests_per_minute: Hard token bucket, >= 1.
-        tokens_per_minute: Hard token bucket over input and output tokens, >= 1. Input is charged on
+        requests_per_minute: Rate of a token bucket of requests, >= 1.
+        tokens_per_minute: Rate of a token bucket of input and output tokens, >= 1. Input is charged on
             admission, output on completion, which may leave the bucket in debt.
         requests_per_day: Requests per 24 h, counted from the first one, >= 1.
-        window: A fixed window, e.g. a hidden limit of 100 requests per 20 s.
-        burst_seconds: Capacity of the token buckets, as seconds of their rate; at least one
+        window: Limit per fixed window, e.g. a hidden one of 100 requests per 20 s.
+        burst_seconds: Capacity of the token buckets, in seconds of their rate; at least one
             request or token always fits.
-        tells_retry_delay: Whether a 429 says when to come back.
+        tells_retry_delay: Whether a 429 names the delay after which to retry.
 
     Raises:
         ValueError: A limit is below 1, or `burst_seconds` is not positive.
@@ -70,12 +70,12 @@ class Quota:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """Why a request was not admitted.
+    """The limit that rejected a request.
 
     Attributes:
-        limit_name: The limit that keeps the caller waiting longest.
-        limit: Its value, in requests or tokens.
-        retry_delay_seconds: What the caller is told; None when the quota keeps it to itself.
+        limit_name: Limit with the longest delay.
+        limit: Value of the limit, in requests or tokens.
+        retry_delay_seconds: Delay that the 429 names, in seconds; None when it names none.
     """
 
     limit_name: LimitName
@@ -84,17 +84,17 @@ class Rejection:
 
 
 class Meter(Protocol):
-    """Counts one kind of use against one limit."""
+    """Counts one kind of usage against one limit."""
 
     def wait_seconds(self, now: float, amount: float) -> float:
-        """Return 0 when `amount` fits now, else the time until it does."""
+        """Returns 0 if `amount` fits now, else the time until it does, in seconds."""
 
     def take(self, now: float, amount: float) -> None:
-        """Count `amount` as used."""
+        """Counts `amount` as used."""
 
 
 class TokenBucket:
-    """Refills steadily; may go into debt, which delays whoever comes next."""
+    """Refills steadily; may go into debt, which delays later requests."""
 
     def __init__(self, *, per_minute: int, burst_seconds: float) -> None:
         self.per_second = per_minute / 60
@@ -103,7 +103,7 @@ class TokenBucket:
         self._read_at: float | None = None
 
     def wait_seconds(self, now: float, amount: float) -> float:
-        """Return 0 when `amount` fits now, else the time until it does.
+        """Returns 0 if `amount` fits now, else the time until it does, in seconds.
 
         An amount over the capacity fits a full bucket: it could never be admitted otherwise.
         """
@@ -112,7 +112,7 @@ class TokenBucket:
         return missing / self.per_second if missing > _ROUNDING else 0.0
 
     def take(self, now: float, amount: float) -> None:
-        """Count `amount` as used, going into debt if need be."""
+        """Counts `amount` as used, going into debt if necessary."""
         self._refill(now)
         self._level -= amount
 
@@ -131,14 +131,14 @@ class WindowCounter:
         self._used = 0.0
 
     def wait_seconds(self, now: float, amount: float) -> float:
-        """Return 0 when `amount` fits now, else the time until the next window."""
+        """Returns 0 if `amount` fits now, else the time until the next window, in seconds."""
         opened_at = self._roll(now)
         if self._used + amount <= self._window.requests:
             return 0.0
         return opened_at + self._window.seconds - now
 
     def take(self, now: float, amount: float) -> None:
-        """Count `amount` as used in the window `now` falls in."""
+        """Counts `amount` as used in the window that contains `now`."""
         self._roll(now)
         self._used += amount
 
@@ -152,10 +152,10 @@ class WindowCounter:
 
 
 class QuotaLedger:
-    """What each model has used of the quota.
+    """The usage of each model under a quota.
 
     Args:
-        quota: The limits; every model has its own, as with Google's per-base-model quotas.
+        quota: Limits of each model by itself, as of Google's per-base-model quotas.
     """
 
     def __init__(self, quota: Quota) -> None:
@@ -163,7 +163,7 @@ class QuotaLedger:
         self._meters: dict[str, dict[LimitName, Meter]] = {}
 
     def admit(self, now: float, tokens: int, model: str = "") -> Rejection | None:
-        """Charge one request of `tokens` input tokens, or say why not; a rejection costs nothing."""
+        """Charges one request of `tokens` input tokens; a rejection, which is returned, costs nothing."""
         meters = self._of(model)
         amounts = {name: tokens if name == "tokens-per-minute" else 1 for name in meters}
         waits = {name: meter.wait_seconds(now, amounts[name]) for name, meter in meters.items()}
@@ -174,7 +174,7 @@ class QuotaLedger:
         return None
 
     def charge_output(self, now: float, tokens: int, model: str = "") -> None:
-        """Charge the tokens of a completed answer."""
+        """Charges the tokens of a completed answer."""
         meter = self._of(model).get("tokens-per-minute")
         if meter is not None:
             meter.take(now, tokens)
@@ -186,20 +186,20 @@ class QuotaLedger:
 
     def _rejection(self, waits: dict[LimitName, float]) -> Rejection:
         name, wait = max(waits.items(), key=lambda item: item[1])
-        told = min(wait, TOLD_DAY_DELAY_SECONDS) if name == "requests-per-day" else wait
+        delay = min(wait, MAX_DAY_DELAY_SECONDS) if name == "requests-per-day" else wait
         return Rejection(
             limit_name=name,
             limit=_limits(self.quota)[name],
-            retry_delay_seconds=told if self.quota.tells_retry_delay else None,
+            retry_delay_seconds=delay if self.quota.tells_retry_delay else None,
         )
 
 
 class LocationQuotas:
-    """What each location allows and what was used of it.
+    """The quota of each location and its usage.
 
     Args:
-        quota: Of every location that has none of its own, and of what has no location, which is "".
-        by_location: Location to its own.
+        quota: Quota of every location without one of its own, and of paths without a location ("").
+        by_location: Quota by location.
     """
 
     def __init__(self, quota: Quota, by_location: Mapping[str, Quota]) -> None:
@@ -209,36 +209,36 @@ class LocationQuotas:
 
     @property
     def locations(self) -> frozenset[str]:
-        """Those with a quota of their own."""
+        """Locations with a quota of their own."""
         return frozenset(location for location in self._changes if location is not None)
 
     def ledger(self, location: str) -> QuotaLedger:
-        """Return what was used in a location."""
+        """Returns the usage in a location."""
         ledger = self._ledgers.get(location)
         if ledger is None:
             ledger = self._ledgers[location] = QuotaLedger(self.at(float("inf"), location))
         return ledger
 
     def at(self, when: float, location: str | None = None) -> Quota:
-        """Return what a location allowed; None is those that have no quota of their own.
+        """Returns the quota of a location at a time.
 
         Args:
-            when: Seconds since the epoch; infinity is now.
-            location: E.g. "europe-west4".
+            when: Time, in seconds since the epoch; infinity is now.
+            location: Location, e.g. "europe-west4"; None is every location without a quota of its own.
         """
         for changes in (self._changes.get(location, []), self._changes[None]):
             since = [quota for at, quota in changes if at <= when]
             if since:
                 return since[-1]
-        raise AssertionError("A quota is there from the start.")
+        raise AssertionError("There is a quota from the start.")
 
     def change(self, now: float, quota: Quota, location: str | None = None) -> None:
-        """Allow something else from `now` on; where that is so, nothing has been used yet.
+        """Changes the quota from `now` on; nothing of the new quota is used yet.
 
         Args:
-            now: Seconds since the epoch.
-            quota: What is allowed.
-            location: None is all that have no quota of their own.
+            now: Time of the change, in seconds since the epoch.
+            quota: The new quota.
+            location: Location; None is every location without a quota of its own.
         """
         self._changes.setdefault(location, []).append((now, quota))
         for known in list(self._ledgers):

@@ -1,4 +1,4 @@
-"""A JSON document that satisfies a schema, the same one for the same seed."""
+"""JSON documents that satisfy a schema, equal ones for equal seeds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 Schema = Mapping[str, Any]
 
-DEEP = 4
-"""From this depth on, only what the schema requires is written, so that recursive schemas end."""
+REQUIRED_ONLY_DEPTH = 4
+"""Depth from which only required properties are written, so that documents of recursive schemas end."""
 MAX_DEPTH = 64
 MAX_NODES = 100_000
 _FORMATS = {
@@ -26,11 +26,11 @@ _FORMATS = {
 
 
 class SchemaError(ValueError):
-    """No document can be written for this schema."""
+    """No document satisfies the schema."""
 
 
 def document(schema: Schema, *, seed: str, words: Sequence[str]) -> Any:
-    """Return a JSON value that satisfies `schema`.
+    """Returns a JSON value that satisfies `schema`.
 
     Understands JSON Schema and Gemini's OpenAPI dialect (upper-case types, `nullable`). Ignores
     `pattern`, `not`, `contains`, `dependent…` and `if`.
@@ -38,7 +38,7 @@ def document(schema: Schema, *, seed: str, words: Sequence[str]) -> Any:
     Args:
         schema: The schema; `$ref` resolves inside it.
         seed: Equal seeds give equal documents.
-        words: What string values are made of, at least one.
+        words: Words of string values, at least one.
 
     Raises:
         SchemaError: The schema is contradictory, too deep or not a schema.
@@ -79,7 +79,7 @@ class _Writer:
                 return self._string(schema)
 
     def _draw(self, n: int) -> int:
-        """Return the next number below `n`; counter-based, so no state but the node count."""
+        """Returns the next number below `n`; counter-based, so that the node count is the only state."""
         self._nodes += 1
         return int.from_bytes(sha256(self._seed + b"/%d" % self._nodes).digest()[:6]) % n
 
@@ -87,7 +87,7 @@ class _Writer:
         return options[self._draw(len(options))]
 
     def _resolve(self, schema: Any) -> Schema:
-        """Follow `$ref` and merge `allOf`; keys beside them add to what they name."""
+        """Resolves `$ref` and merges `allOf` with the keys beside them."""
         if schema is True:
             return {}
         for _ in range(MAX_DEPTH):
@@ -100,7 +100,7 @@ class _Writer:
                 schema = self._merged(schema)
             else:
                 return schema
-        raise SchemaError(f"`$ref` leads in a circle: {schema.get('$ref')!r}.")
+        raise SchemaError(f"`$ref` is circular: {schema.get('$ref')!r}.")
 
     def _target(self, reference: str) -> Schema:
         node: Any = self._root
@@ -124,17 +124,17 @@ class _Writer:
         return merged
 
     def _branch(self, schema: Schema, depth: int) -> Schema:
-        """Replace `anyOf` / `oneOf` by the first branch; when deep, by the one that ends soonest."""
+        """Replaces `anyOf` / `oneOf` by the first branch; at depth, by the one with the smallest document."""
         for key in ("anyOf", "oneOf"):
             if key in schema:
                 branches = _checked(schema[key], key)
-                chosen = branches[0] if depth < DEEP else min(branches, key=self._height)
+                chosen = branches[0] if depth < REQUIRED_ONLY_DEPTH else min(branches, key=self._height)
                 rest = {name: value for name, value in schema.items() if name != key}
                 return self._branch({**rest, **self._resolve(chosen)}, depth)
         return schema
 
     def _height(self, schema: Any, above: frozenset[str] = frozenset()) -> float:
-        """Return how many levels the smallest document needs; infinite when it contains itself."""
+        """Returns the depth of the smallest document, in levels; infinite when it contains itself."""
         if isinstance(schema, Mapping) and "$ref" in schema:
             if schema["$ref"] in above:
                 return math.inf
@@ -160,7 +160,7 @@ class _Writer:
     def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
         properties = schema.get("properties") or {}
         required = list(schema.get("required") or ())
-        names = required if depth >= DEEP else [*properties, *required]
+        names = required if depth >= REQUIRED_ONLY_DEPTH else [*properties, *required]
         ordered = dict.fromkeys([name for name in schema.get("propertyOrdering") or () if name in names])
         ordered.update(dict.fromkeys(names))
         result = {name: self.write(properties.get(name, True), depth + 1) for name in ordered}
@@ -171,7 +171,7 @@ class _Writer:
 
     def _array(self, schema: Schema, depth: int) -> list[Any]:
         prefix = list(schema.get("prefixItems") or ())
-        low = int(schema.get("minItems", 0 if depth >= DEEP else 1))
+        low = int(schema.get("minItems", 0 if depth >= REQUIRED_ONLY_DEPTH else 1))
         high = int(schema.get("maxItems", low + 2))
         count = max(len(prefix), self._between(min(low, high), min(high, low + 2)))
         if schema.get("items") is False:

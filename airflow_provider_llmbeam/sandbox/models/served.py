@@ -1,4 +1,4 @@
-"""What the containers of deployed models answer: chat completions as vLLM, plain prompts, lists of prompts."""
+"""The APIs of deployed models' containers: chat completions as of vLLM, plain prompts, lists of prompts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.core.google_errors import google_error, quota_exceeded
-from airflow_provider_llmbeam.sandbox.core.responses import ModelCall, RefusedError, Reply, json_reply
+from airflow_provider_llmbeam.sandbox.core.responses import Reply, google_error, json_reply
 from airflow_provider_llmbeam.sandbox.models.answers import Answer, count_tokens, prompt_sha256
+from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
 from airflow_provider_llmbeam.sandbox.models.openai import CREATED, OpenAIDialect, chat_call, openai_error
 from airflow_provider_llmbeam.sandbox.models.quota import Rejection
+from airflow_provider_llmbeam.sandbox.models.quota_errors import quota_exceeded
 
-USUAL_MAX_TOKENS = 16
-"""Of an answer to a plain prompt that names no limit. Source: vLLM, `SamplingParams.max_tokens`."""
+DEFAULT_MAX_TOKENS = 16
+"""Length of an answer to a plain prompt without a limit. Source: vLLM, `SamplingParams.max_tokens`."""
 CHAT_FORMAT = "chatCompletions"
 Admit = Callable[[web.Request], None]
 
@@ -26,9 +27,9 @@ class ServedDialect(OpenAIDialect):
     """Chat completions of one deployed model.
 
     Attributes:
-        name: Of the model.
-        admit: Raises `RefusedError` for a request that does not get as far as the container.
-        is_named: Whether the container takes only its own model's name; Vertex AI replaces it.
+        name: Name of the model.
+        admit: Raises `RefusedError` for a request that does not reach the container.
+        is_named: Whether the container accepts only its own model's name; Vertex AI replaces the name.
     """
 
     name: str
@@ -37,61 +38,61 @@ class ServedDialect(OpenAIDialect):
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The names of the models there are."""
+        """Names of the listed models."""
         return (self.name,)
 
     def authenticate(self, request: web.Request) -> None:
-        """Check what is in front of the container; raises `RefusedError`."""
+        """Applies the checks before the container; raises `RefusedError`."""
         self.admit(request)
 
     def call(self, fields: Mapping[str, Any]) -> ModelCall:
-        """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
+        """Reads the fields of a request; raises `RefusedError` when the service would refuse it."""
         return chat_call(self.named(fields))
 
     def named(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the fields with the model's name in them.
+        """Returns the fields with the model's name in them.
 
         Raises:
-            RefusedError: They name another model, and the name matters.
+            RefusedError: They name another model, which the container does not accept.
         """
-        asked = fields.get("model")
-        if self.is_named and asked != self.name:
+        requested = fields.get("model")
+        if self.is_named and requested != self.name:
             # Source of the wording: vLLM, `create_error_response` of its OpenAI server.
-            message = f"The model `{asked}` does not exist."
+            message = f"The model `{requested}` does not exist."
             raise RefusedError(openai_error(404, message, kind="NotFoundError"))
         return {**fields, "model": self.name}
 
 
 @dataclass(frozen=True, kw_only=True)
 class VertexChatDialect(ServedDialect):
-    """The same behind Vertex AI, whose own errors are worded otherwise."""
+    """Chat completions behind Vertex AI, which has other error messages."""
 
     def error(self, http_status: int, message: str) -> Reply:
-        """Word an error; an empty message gives the service's usual one."""
+        """Returns the reply with an error; an empty message gives the service's usual one."""
         return google_error(http_status, message)
 
     def quota_exceeded(self, call: ModelCall, rejection: Rejection | None, delay: float | None) -> Reply:
-        """Word a 429."""
+        """Returns a 429."""
         return quota_exceeded(model=call.model, is_vertex=True, rejection=rejection, delay_seconds=delay)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictDialect(VertexChatDialect):
-    """Instances and predictions, as Vertex AI's containers of vLLM know them; raw bodies as well.
+    """Instances and predictions of Vertex AI's vLLM containers, and raw bodies.
 
     Attributes:
-        told: What Vertex AI adds to the container's answer; {} for raw predictions.
+        added: Fields that Vertex AI adds to the container's answer; {} for raw predictions.
         is_shared: Whether the answer passes through the region's API, where predictions are always a list.
     """
 
-    told: Mapping[str, str]
+    added: Mapping[str, str]
     is_shared: bool = False
 
     def call(self, fields: Mapping[str, Any]) -> ModelCall:
-        """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
-        if "messages" in fields and not self.told:
+        """Reads the fields of a request; raises `RefusedError` when the service would refuse it."""
+        if "messages" in fields and not self.added:
             return super().call(fields)
-        instances = fields.get("instances", [fields] if "prompt" in fields and not self.told else None)
+        instances = fields.get("instances", [fields] if "prompt" in fields and not self.added else None)
         if not isinstance(instances, list) or not instances:
             raise RefusedError(google_error(400, "Invalid request: `instances` must be a list of at least one."))
         formats = {instance.get("@requestFormat") for instance in instances}
@@ -104,18 +105,18 @@ class PredictDialect(VertexChatDialect):
                 )
             return super().call({**instances[0], "stream": False})
         parts = tuple(plain_call(self.name, instance) for instance in instances)
-        return together(self.name, parts)
+        return combined(self.name, parts)
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
-        """Word an answer: a list, but one object for a chat."""
+        """Returns the reply with an answer: a list, but one object for a chat."""
         if not call.parts:
             reply = super().answer(call, answer, answer_id)
-            if not self.told:
+            if not self.added:
                 return reply
             chat = json.loads(reply.body)
-            return json_reply({"predictions": [chat] if self.is_shared else chat, **self.told})
+            return json_reply({"predictions": [chat] if self.is_shared else chat, **self.added})
         predictions = [_prediction(part, one) for part, one in zip(call.parts, answer.parts, strict=True)]
-        return json_reply({"predictions": predictions, **self.told})
+        return json_reply({"predictions": predictions, **self.added})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +124,16 @@ class CompletionsDialect(ServedDialect):
     """Completions of plain prompts, as of vLLM's server."""
 
     def call(self, fields: Mapping[str, Any]) -> ModelCall:
-        """Read the fields of a request; raises `RefusedError` when the service would refuse it."""
+        """Reads the fields of a request; raises `RefusedError` when the service would refuse it."""
         fields = self.named(fields)
         prompts = fields.get("prompt") or []
         prompts = [prompts] if isinstance(prompts, str) else prompts
         if not prompts or fields.get("stream"):
             raise RefusedError(openai_error(400, "The sandbox needs `prompt`, and does not stream completions."))
-        return together(self.name, tuple(plain_call(self.name, {**fields, "prompt": text}) for text in prompts))
+        return combined(self.name, tuple(plain_call(self.name, {**fields, "prompt": text}) for text in prompts))
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
-        """Word an answer."""
+        """Returns the reply with an answer."""
         choices = [
             {
                 "index": index,
@@ -152,12 +153,12 @@ class CompletionsDialect(ServedDialect):
 
 
 def plain_call(model: str, fields: Mapping[str, Any]) -> ModelCall:
-    """Read one plain prompt.
+    """Reads one plain prompt.
 
     Raises:
-        RefusedError: There is none, or its limit is below 1.
+        RefusedError: There is no prompt, or its limit is below 1.
     """
-    prompt, limit = fields.get("prompt"), int(fields.get("max_tokens", USUAL_MAX_TOKENS))
+    prompt, limit = fields.get("prompt"), int(fields.get("max_tokens", DEFAULT_MAX_TOKENS))
     if not isinstance(prompt, str) or not prompt or limit < 1:
         raise RefusedError(
             google_error(400, "Each instance needs a `prompt`, and `max_tokens` >= 1 when it has some.")
@@ -173,8 +174,8 @@ def plain_call(model: str, fields: Mapping[str, Any]) -> ModelCall:
     )
 
 
-def together(model: str, parts: Sequence[ModelCall]) -> ModelCall:
-    """Return the call that consists of these."""
+def combined(model: str, parts: Sequence[ModelCall]) -> ModelCall:
+    """Returns the call that consists of several."""
     prompt = "\n".join(part.prompt for part in parts)
     return ModelCall(
         model=model,
@@ -187,7 +188,7 @@ def together(model: str, parts: Sequence[ModelCall]) -> ModelCall:
 
 
 def _prediction(call: ModelCall, answer: Answer) -> str:
-    """Return a prediction: the prompt is repeated in it unless `raw_response` was asked for.
+    """Returns a prediction, which repeats the prompt unless `raw_response` is set.
 
     Source: the containers' output in notebooks of github.com/GoogleCloudPlatform/vertex-ai-samples.
     """

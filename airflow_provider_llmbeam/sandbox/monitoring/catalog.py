@@ -1,4 +1,4 @@
-"""The metrics that the emulated Cloud Monitoring knows."""
+"""The metrics of the emulated Cloud Monitoring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESOURCES: Mapping[str, frozenset[str]] = {
     ENDPOINT: frozenset({"resource_container", "location", "endpoint_id"}),
     CONSUMER_QUOTA: frozenset({"project_id", "service", "location"}),
 }
-"""Type of a resource to its labels."""
+"""Labels by type of resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +27,11 @@ class Metric:
     """One metric.
 
     Attributes:
-        type: In full.
-        kind: As of its points.
-        value_type: As of its points.
-        resource_type: A key of `RESOURCES`.
-        labels: Of the metric itself.
+        type: Full type.
+        kind: Kind of its points.
+        value_type: Type of its points' values.
+        resource_type: Type of its resource, a key of `RESOURCES`.
+        labels: Labels of the metric.
     """
 
     type: str
@@ -61,8 +61,8 @@ _QUOTA: tuple[tuple[str, Kind, str], ...] = (
     ("usage", "DELTA", "base_model limit_name method"),
     ("exceeded", "DELTA", "base_model limit_name"),
 )
-# Source: https://cloud.google.com/monitoring/api/metrics_gcp; labels that the sandbox has nothing to say in are
-# left out.
+# Source: https://cloud.google.com/monitoring/api/metrics_gcp; labels for which the sandbox has no
+# values are omitted.
 _METRICS = (
     _metric(
         f"{_SERVING}model_invocation_count",
@@ -98,4 +98,4 @@ _METRICS = (
     _metric(f"{_RUNTIME}exceeded", "GAUGE", "INT64", CONSUMER_QUOTA, "quota_metric limit_name"),
 )
 CATALOG: Mapping[str, Metric] = {metric.type: metric for metric in _METRICS}
-"""Type to metric."""
+"""Metrics by type."""

@@ -20,13 +20,13 @@ _SUPPORTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which series a filter lets through.
+    """The series that a filter selects.
 
     Attributes:
-        metric_type: Of all of them.
-        resource_type: None is any.
-        labels: What those of the metric must be.
-        resource: What those of the resource must be.
+        metric_type: Type of the metric.
+        resource_type: Type of the resource; None is any.
+        labels: Required labels of the metric.
+        resource: Required labels of the resource.
     """
 
     metric_type: str
@@ -34,18 +34,18 @@ class Selection:
     labels: Mapping[str, str]
     resource: Mapping[str, str]
 
-    def takes(self, labels: Mapping[str, str], resource: Mapping[str, str]) -> bool:
-        """Return whether a series with these labels is meant."""
+    def matches(self, labels: Mapping[str, str], resource: Mapping[str, str]) -> bool:
+        """Returns whether a series with these labels is selected."""
         return all(labels.get(name) == value for name, value in self.labels.items()) and all(
             resource.get(name) == value for name, value in self.resource.items()
         )
 
 
 def read_filter(text: str) -> Selection:
-    """Return what a filter selects.
+    """Reads a filter.
 
     Raises:
-        ValueError: It names no metric type, or uses what is not emulated.
+        ValueError: It names no metric type, or has a part that is not emulated.
     """
     types: dict[str, str] = {}
     labels: dict[str, dict[str, str]] = {"metric": {}, "resource": {}}
@@ -81,7 +81,7 @@ def read_filter(text: str) -> Selection:
 
 
 def read_field(text: str) -> tuple[str, str]:
-    """Return what a field to group by means: "metric" or "resource", and the label, or "type".
+    """Reads a field to group by: returns "metric" or "resource", and the label, or "type".
 
     Raises:
         ValueError: It is neither a label nor a type.

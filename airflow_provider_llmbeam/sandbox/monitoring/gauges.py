@@ -1,4 +1,4 @@
-"""What Cloud Monitoring samples rather than counts: limits, replicas, how busy accelerators are."""
+"""Sampled metrics of Cloud Monitoring: limits, replicas, duty cycles of accelerators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.sandbox.billing.bill import VERTEX, Bill
+from airflow_provider_llmbeam.sandbox.billing.settings import GpuLimits
+from airflow_provider_llmbeam.sandbox.billing.state import VERTEX, Bill
 from airflow_provider_llmbeam.sandbox.cloud_quotas.published import (
     GPU_QUOTAS,
     GpuQuota,
@@ -15,25 +16,24 @@ from airflow_provider_llmbeam.sandbox.cloud_quotas.published import (
     rate_quotas,
 )
 from airflow_provider_llmbeam.sandbox.cloud_quotas.published import VERTEX as VERTEX_SERVICE
+from airflow_provider_llmbeam.sandbox.core.checks import project_number
 from airflow_provider_llmbeam.sandbox.models.quota import LocationQuotas
 from airflow_provider_llmbeam.sandbox.monitoring.time_series import MINUTE_SECONDS, Point, Series
 from airflow_provider_llmbeam.sandbox.monitoring.traffic import Traffic, minute_of
-from airflow_provider_llmbeam.sandbox.vertex.checks import project_number
 from airflow_provider_llmbeam.sandbox.vertex.state import Deployed, Endpoint, VertexState
 
-MOST_POINTS = 3000
-"""Of a gauge in a reply, the newest: two days, minute by minute."""
-GpuLimits = Mapping[str, Mapping[str, int]]
+MAX_POINTS = 3000
+"""Number of points of a gauge in a reply, the newest ones: two days, minute by minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """What there is at any time.
+    """A value at any time.
 
     Attributes:
-        labels: Of the metric.
+        labels: Labels of the metric.
         resource: Labels of the resource.
-        value: Takes seconds since the epoch; returns None when there was nothing to measure.
+        value: Returns the value at a time in seconds since the epoch, or None without a value.
     """
 
     labels: Mapping[str, str]
@@ -41,27 +41,27 @@ class Gauge:
     value: Callable[[float], int | float | None]
 
     def sampled(self, start: float, end: float, every_seconds: float) -> Series:
-        """Return its values at whole multiples of a time, later than `start` and up to `end`."""
+        """Returns its values at multiples of `every_seconds`, after `start` and up to `end`."""
         last, first = math.floor(end / every_seconds), math.floor(start / every_seconds) + 1
-        times = [count * every_seconds for count in range(max(first, last - MOST_POINTS), last + 1)]
+        times = [count * every_seconds for count in range(max(first, last - MAX_POINTS), last + 1)]
         values = [(at, self.value(at)) for at in times]
         points = [Point(start=at, end=at, value=value) for at, value in values if value is not None]
         return Series(labels=self.labels, resource=self.resource, points=points)
 
 
 def rate_limits(
-    metric: str, quotas: LocationQuotas, asked: Mapping[str, Iterable[str]], project: str
+    metric: str, quotas: LocationQuotas, models: Mapping[str, Iterable[str]], project: str
 ) -> Iterator[Gauge]:
-    """Yield the limits per minute of models with a published quota.
+    """Yields the limits per minute of models with a published quota.
 
     Args:
-        metric: Of the quota, e.g. "online_prediction_requests_per_base_model".
-        quotas: What is allowed where, now and before.
-        asked: Model to locations.
-        project: What the series call it.
+        metric: Metric of the quota, e.g. "online_prediction_requests_per_base_model".
+        quotas: Current and earlier quotas of all locations.
+        models: Locations by model.
+        project: Project in the labels.
     """
     seen = set()
-    for model, locations in asked.items():
+    for model, locations in models.items():
         for quota in rate_quotas(model):
             for location in locations if quota.metric == metric else ():
                 if (base_model(model), location) in seen:
@@ -75,13 +75,13 @@ def rate_limits(
 
 
 def of_endpoints(what: str, state: VertexState, traffic: Iterable[Traffic], project: str) -> Iterator[Gauge]:
-    """Yield replicas, target replicas or duty cycles of what is deployed now.
+    """Yields replicas, target replicas or duty cycles of the deployed models.
 
     Args:
         what: "replicas", "target_replicas" or "accelerator/duty_cycle".
-        state: Of Vertex AI.
-        traffic: By which accelerators are busy.
-        project: What the series call it.
+        state: State of Vertex AI.
+        traffic: Requests, from which the duty cycle is computed.
+        project: Project in the labels.
     """
     busy: dict[tuple[str, float], float] = {}
     for one in traffic:
@@ -108,22 +108,22 @@ def of_endpoints(what: str, state: VertexState, traffic: Iterable[Traffic], proj
 
 
 def of_accelerators(what: str, bill: Bill, limits: GpuLimits | None, project: str) -> Iterator[Gauge]:
-    """Yield limits and use of the project's quota of accelerators.
+    """Yields limits or usage of the project's quota of accelerators.
 
     Args:
         what: "limit" or "allocation/usage".
-        bill: What is in use.
-        limits: Location and accelerator to number; None is without limit, and then none is told.
-        project: What the series call it.
+        bill: Charges, from which the usage is computed.
+        limits: Quota of accelerators; None is no limit, which has no series.
+        project: Project in the labels.
     """
     for quota in GPU_QUOTAS:
         used = _used(bill, quota, project)
-        told = {place: own.get(quota.gpu.name, 0) for place, own in (limits or {}).items()}
-        for location in sorted(told if what == "limit" else {*told, *used}):
+        known = {place: own.get(quota.gpu.name, 0) for place, own in (limits or {}).items()}
+        for location in sorted(known if what == "limit" else {*known, *used}):
             labels = {"quota_metric": quota.metric} | ({"limit_name": quota.id} if what == "limit" else {})
             resource = {"project_id": project, "service": quota.service, "location": location}
             if what == "limit":
-                yield Gauge(labels=labels, resource=resource, value=_always(told[location]))
+                yield Gauge(labels=labels, resource=resource, value=_always(known[location]))
             else:
                 yield Gauge(labels=labels, resource=resource, value=_in_use(used.get(location, [])))
 
@@ -155,7 +155,7 @@ def _endpoint_value(
 
 
 def _used(bill: Bill, quota: GpuQuota, project: str) -> dict[str, list[tuple[float, float, int]]]:
-    """Return what was rented where: from, until, how many."""
+    """Returns the accelerators in use by location: start, end and number of each charge."""
     found: dict[str, list[tuple[float, float, int]]] = {}
     for charge in (*bill.lines, *bill.running) if quota.is_used else ():
         is_vertex = charge.kind == VERTEX

@@ -1,30 +1,21 @@
-"""What a call of `timeSeries.list` asks for, and the page of series that answers it. Pure."""
+"""The parameters of `timeSeries.list`. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 
 from airflow_provider_llmbeam.sandbox.monitoring.catalog import RESOURCES, Metric
 from airflow_provider_llmbeam.sandbox.monitoring.filter import Selection, read_field, read_filter
-from airflow_provider_llmbeam.sandbox.monitoring.time_series import (
-    MINUTE_SECONDS,
-    Aggregation,
-    Distribution,
-    Point,
-    Series,
-    Table,
-    Value,
-)
+from airflow_provider_llmbeam.sandbox.monitoring.time_series import MINUTE_SECONDS, Aggregation
 
 NO_COMBINATION = (
     "The supplied filter does not specify a valid combination of metric and monitored resource descriptors. The "
     "query will not return any time series."
 )
-MOST_RESULTS = 100_000
+MAX_RESULTS = 100_000
 _KNOWN = frozenset(
     {"filter", "interval.startTime", "interval.endTime", "view", "pageSize", "pageToken"}
     | {
@@ -41,13 +32,13 @@ class Query:
     """One call.
 
     Attributes:
-        selection: Which series.
-        start: Points later than this, in seconds since the epoch.
-        end: Points up to this, in seconds since the epoch.
-        aggregation: What is done with them.
-        has_points: Whether the points are told as well.
-        page_size: Points on a page, or series when no points are told.
-        skipped: How many of them were told before.
+        selection: Selected series.
+        start: Start of the interval, exclusive, in seconds since the epoch.
+        end: End of the interval, inclusive, in seconds since the epoch.
+        aggregation: Aggregation of the series.
+        has_points: Whether points are returned, not only headers.
+        page_size: Points per page, or series per page without points.
+        skipped: Number of points or series on the pages before.
     """
 
     selection: Selection
@@ -59,7 +50,7 @@ class Query:
     skipped: int
 
     def fits(self, metric: Metric) -> bool:
-        """Return whether a metric has the resource and the labels that are named."""
+        """Returns whether a metric has the resource and the labels of the query."""
         selection, resource = self.selection, RESOURCES[metric.resource_type]
         grouped = {
             side: {name for at, name in self.aggregation.group_by if at == side and name != "type"}
@@ -73,14 +64,14 @@ class Query:
 
 
 def read_query(query: Mapping[str, str], repeated: Mapping[str, Sequence[str]]) -> Query:
-    """Return what a call asks for.
+    """Reads the parameters of a call.
 
     Args:
-        query: Parameter to value.
-        repeated: Parameter to values.
+        query: First value by parameter.
+        repeated: All values by parameter.
 
     Raises:
-        ValueError: Something is missing, cannot be read, or is not emulated.
+        ValueError: A parameter is missing, invalid or not emulated.
     """
     unknown = query.keys() - _KNOWN - _COMMON
     if unknown:
@@ -107,61 +98,9 @@ def read_query(query: Mapping[str, str], repeated: Mapping[str, Sequence[str]]) 
         end=end,
         aggregation=aggregation,
         has_points=view == "FULL",
-        page_size=min(_number("pageSize", query) or MOST_RESULTS, MOST_RESULTS),
+        page_size=min(_number("pageSize", query) or MAX_RESULTS, MAX_RESULTS),
         skipped=_number("pageToken", query),
     )
-
-
-def page_of(metric: Metric, table: Table, query: Query) -> dict[str, Any]:
-    """Return a page as the API shows it: newest points first, a series on several pages if need be."""
-    if not query.has_points:
-        found = [_fields(metric, table, series, None) for series in table.series]
-        return _page(found[query.skipped : query.skipped + query.page_size], query, len(found))
-    shown, position = [], 0
-    for series in table.series:
-        newest = list(reversed(series.points))
-        first = max(0, query.skipped - position)
-        last = query.skipped + query.page_size - position
-        if newest[first : max(0, last)]:
-            shown.append(_fields(metric, table, series, newest[first:last]))
-        position += len(newest)
-    return _page(shown, query, position)
-
-
-def rfc3339(seconds: float) -> str:
-    """Return a time as the API writes it."""
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="auto" if seconds % 1 else "seconds")
-    return text.replace("+00:00", "Z")
-
-
-def _page(shown: list[dict[str, Any]], query: Query, count: int) -> dict[str, Any]:
-    told: dict[str, Any] = {"timeSeries": shown} if shown else {}
-    end = query.skipped + query.page_size
-    return told | ({"nextPageToken": str(end)} if end < count else {})
-
-
-def _fields(metric: Metric, table: Table, series: Series, points: Sequence[Point] | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "metric": {"type": metric.type, "labels": dict(series.labels)},
-        "resource": {"type": metric.resource_type, "labels": dict(series.resource)},
-        "metricKind": table.kind,
-        "valueType": table.value_type,
-    }
-    if points is not None:
-        told["points"] = [
-            {
-                "interval": {"startTime": rfc3339(point.start), "endTime": rfc3339(point.end)},
-                "value": _value(point.value, table),
-            }
-            for point in points
-        ]
-    return told
-
-
-def _value(value: Value, table: Table) -> dict[str, Any]:
-    if isinstance(value, Distribution):
-        return {"distributionValue": value.fields()}
-    return {"doubleValue": float(value)} if table.value_type == "DOUBLE" else {"int64Value": str(int(value))}
 
 
 def _seconds(name: str, query: Mapping[str, str]) -> float:

@@ -11,18 +11,18 @@ Kind = Literal["GAUGE", "DELTA"]
 ValueType = Literal["INT64", "DOUBLE", "DISTRIBUTION"]
 MINUTE_SECONDS = 60
 SCALE, GROWTH, FINITE_BUCKETS = 1.0, 1.25, 64
-"""Buckets of distributions: the first is below `SCALE`, each other one `GROWTH` times as wide as that before."""
+"""Buckets of distributions: the first is below `SCALE`, each other one `GROWTH` times as wide as the previous."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """How values are spread.
+    """The distribution of values.
 
     Attributes:
-        count: How many.
-        total: Their sum.
-        squares: The sum of their squares.
-        buckets: Number of the bucket to how many.
+        count: Number of values.
+        total: Sum of the values.
+        squares: Sum of their squares.
+        buckets: Number of values by bucket.
     """
 
     count: int = 0
@@ -32,11 +32,11 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """Of the values; 0 without any."""
+        """Mean of the values; 0 without values."""
         return self.total / self.count if self.count else 0.0
 
     def fields(self) -> dict[str, Any]:
-        """Return it as the API shows it."""
+        """Returns the distribution as the API returns it."""
         counts = [str(self.buckets.get(index, 0)) for index in range(max(self.buckets, default=-1) + 1)]
         options = {"numFiniteBuckets": FINITE_BUCKETS, "growthFactor": GROWTH, "scale": SCALE}
         return {
@@ -56,9 +56,9 @@ class Point:
     """One value.
 
     Attributes:
-        start: Seconds since the epoch; that of a gauge is `end`.
-        end: Seconds since the epoch.
-        value: What was counted or measured.
+        start: Start of the interval, in seconds since the epoch; `end` for a gauge.
+        end: End of the interval, in seconds since the epoch.
+        value: Value in the interval.
     """
 
     start: float
@@ -71,9 +71,9 @@ class Series:
     """The points of one combination of labels, the oldest first.
 
     Attributes:
-        labels: Of the metric.
+        labels: Labels of the metric.
         resource: Labels of the resource.
-        points: Each later than the one before.
+        points: Points in ascending order of time.
     """
 
     labels: Mapping[str, str]
@@ -86,9 +86,9 @@ class Table:
     """Series of one metric.
 
     Attributes:
-        kind: Whether a point tells what is, or what was added since the one before.
-        value_type: Of all points.
-        series: Those that have points.
+        kind: Whether points are values, or differences to the previous point.
+        value_type: Type of the values.
+        series: Series that have points.
     """
 
     kind: Kind
@@ -98,13 +98,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """What a query asks to be done with the series.
+    """The aggregation of a query.
 
     Attributes:
-        period_seconds: Of the alignment, at least a minute.
-        aligner: E.g. "ALIGN_RATE".
-        reducer: E.g. "REDUCE_SUM".
-        group_by: Labels that are kept: "metric" or "resource", and the name.
+        period_seconds: Alignment period, in seconds, at least a minute.
+        aligner: Aligner, e.g. "ALIGN_RATE".
+        reducer: Reducer, e.g. "REDUCE_SUM".
+        group_by: Labels to keep: "metric" or "resource", and the name.
     """
 
     period_seconds: float = MINUTE_SECONDS
@@ -114,13 +114,13 @@ class Aggregation:
 
 
 def distribution(value: float, count: int = 1) -> Distribution:
-    """Return the distribution of `count` equal values."""
+    """Returns the distribution of `count` equal values."""
     index = 0 if value < SCALE else min(FINITE_BUCKETS, int(math.log(value / SCALE, GROWTH))) + 1
     return Distribution(count=count, total=value * count, squares=value * value * count, buckets={index: count})
 
 
 def added(values: Iterable[Value]) -> Value:
-    """Return the sum of numbers, or all distributions in one."""
+    """Returns the sum of numbers, or the union of distributions."""
     found = list(values)
     if not isinstance(found[0], Distribution):
         return sum(_numbers(found))
@@ -138,7 +138,7 @@ def added(values: Iterable[Value]) -> Value:
 
 
 def percentile(values: Distribution, percent: float) -> float:
-    """Return a percentile: within a bucket the values count as evenly spread."""
+    """Returns a percentile; the values of a bucket count as evenly distributed."""
     wanted, below = percent / 100 * values.count, 0
     for index, count in sorted(values.buckets.items()):
         if below + count >= wanted:
@@ -149,30 +149,30 @@ def percentile(values: Distribution, percent: float) -> float:
     return 0.0
 
 
-def aggregated(table: Table, asked: Aggregation, end: float) -> Table:
-    """Return the series as a query asks for them.
+def aggregated(table: Table, aggregation: Aggregation, end: float) -> Table:
+    """Returns the aggregated series.
 
     Args:
         table: All points of the query's interval.
-        asked: What to do.
-        end: Of the query's interval, in seconds since the epoch; periods are counted back from here.
+        aggregation: Aggregation of the query.
+        end: End of the query's interval, in seconds since the epoch; periods are counted back from it.
 
     Raises:
-        ValueError: The service refuses this, or it is not emulated.
+        ValueError: The service refuses the aggregation, or it is not emulated.
     """
-    aligned = _aligned(table, asked, end)
-    if asked.reducer == "REDUCE_NONE":
+    aligned = _aligned(table, aggregation, end)
+    if aggregation.reducer == "REDUCE_NONE":
         return aligned
-    if asked.aligner == "ALIGN_NONE":
+    if aggregation.aligner == "ALIGN_NONE":
         raise ValueError(
-            f"The crossSeriesReducer {asked.reducer} requires a perSeriesAligner other than ALIGN_NONE."
+            f"The crossSeriesReducer {aggregation.reducer} requires a perSeriesAligner other than ALIGN_NONE."
         )
-    return _reduced(aligned, asked)
+    return _reduced(aligned, aggregation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Aligner:
-    """Joins the values of a period; what it takes, and what it returns where that is something else."""
+    """How the values of a period are joined, the inputs that it accepts, and its result where that differs."""
 
     join: Callable[[Sequence[Value], float], Value]
     kinds: frozenset[str] = frozenset({"GAUGE", "DELTA"})
@@ -216,19 +216,19 @@ _ALIGNERS: Mapping[str, _Aligner] = {
 }
 
 
-def _aligned(table: Table, asked: Aggregation, end: float) -> Table:
-    if asked.aligner == "ALIGN_NONE":
+def _aligned(table: Table, aggregation: Aggregation, end: float) -> Table:
+    if aggregation.aligner == "ALIGN_NONE":
         return table
-    aligner = _ALIGNERS.get(asked.aligner)
+    aligner = _ALIGNERS.get(aggregation.aligner)
     if aligner is None:
         known = ", ".join(_ALIGNERS)
-        raise ValueError(f"The aligner {asked.aligner} is not emulated by the sandbox; these are: {known}.")
+        raise ValueError(f"The aligner {aggregation.aligner} is not emulated by the sandbox; these are: {known}.")
     if table.kind not in aligner.kinds or table.value_type not in aligner.value_types:
         raise ValueError(
-            f"The aligner {asked.aligner} cannot be applied to metrics with kind {table.kind} and value type "
-            f"{table.value_type}."
+            f"The aligner {aggregation.aligner} cannot be applied to metrics with kind {table.kind} and value "
+            f"type {table.value_type}."
         )
-    kind, seconds = aligner.kind or table.kind, asked.period_seconds
+    kind, seconds = aligner.kind or table.kind, aggregation.period_seconds
 
     def points(series: Series) -> list[Point]:
         periods: dict[int, list[Value]] = {}
@@ -243,10 +243,10 @@ def _aligned(table: Table, asked: Aggregation, end: float) -> Table:
     return Table(kind=kind, value_type=aligner.value_type or table.value_type, series=found)
 
 
-def _reduced(table: Table, asked: Aggregation) -> Table:
+def _reduced(table: Table, aggregation: Aggregation) -> Table:
     value_type: ValueType = table.value_type
     join: Callable[[Sequence[Value]], Value]
-    match asked.reducer:
+    match aggregation.reducer:
         case "REDUCE_SUM":
             join = added
         case "REDUCE_MEAN":
@@ -263,7 +263,9 @@ def _reduced(table: Table, asked: Aggregation) -> Table:
     groups: dict[tuple[tuple[tuple[str, str], ...], ...], list[Series]] = {}
     for series in table.series:
         kept = tuple(
-            tuple((name, labels.get(name, "")) for at, name in asked.group_by if at == side and name != "type")
+            tuple(
+                (name, labels.get(name, "")) for at, name in aggregation.group_by if at == side and name != "type"
+            )
             for side, labels in (("metric", series.labels), ("resource", series.resource))
         )
         groups.setdefault(kept, []).append(series)

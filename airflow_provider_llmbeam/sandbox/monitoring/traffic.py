@@ -1,4 +1,4 @@
-"""Requests to models as Cloud Monitoring counts them: what came of them, when, and what was refused. Pure."""
+"""Requests to models as Cloud Monitoring counts them. Pure."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _PLACE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Requests to one model that ended alike.
+    """Requests to one model with the same outcome.
 
     Attributes:
-        at: When they were answered, seconds since the epoch.
-        project: As asked for; `ANY_PROJECT` belongs to all.
+        at: Time of the answers, in seconds since the epoch.
+        project: Project in the path; `ANY_PROJECT` belongs to all projects.
         location: Region, or "global".
-        model: As asked for; of an endpoint, what is deployed to it.
-        endpoint: Its id; "" for a publisher's model.
-        deployed: Id of the deployed model; "" when there is none.
-        method: E.g. "GenerateContent".
-        http_status: The same for all.
-        count: How many.
-        input_tokens: Of all of them.
-        output_tokens: Of all of them.
-        seconds: Until the first token, of each.
-        request_type: Which capacity served them.
+        model: Model name of the requests; for an endpoint, the deployed model.
+        endpoint: Id of the endpoint; "" for a publisher's model.
+        deployed: Id of the deployed model; "" without one.
+        method: Method, e.g. "GenerateContent".
+        http_status: Status of all answers.
+        count: Number of requests.
+        input_tokens: Input tokens of all requests.
+        output_tokens: Output tokens of all requests.
+        seconds: Time to the first token of each request, in seconds.
+        request_type: Capacity that served them.
         limit_name: The limit of the quota that rejected them; "" when none did.
     """
 
@@ -74,7 +74,7 @@ Rows = Callable[[Traffic], Iterable[tuple[dict[str, str], Value]]]
 
 
 def traffic_of(records: Iterable[RequestRecord]) -> list[Traffic]:
-    """Return the requests of a log that Vertex AI's metrics count: answered ones, to a model that is there."""
+    """Returns the requests of a log that Vertex AI's metrics count: answered requests to existing models."""
     found = []
     for record in records:
         if not record.method.startswith(("gemini.", "vertex.")) or record.method == "gemini.countTokens":
@@ -103,11 +103,11 @@ def traffic_of(records: Iterable[RequestRecord]) -> list[Traffic]:
 
 
 def provisioned(traffic: Iterable[Traffic], tokens_per_second: Mapping[tuple[str, str], int]) -> list[Traffic]:
-    """Return traffic with the part of it that provisioned throughput serves, minute by minute, and what is over.
+    """Returns traffic with the request types of provisioned throughput, which is counted minute by minute.
 
     Args:
-        traffic: Of publishers' models.
-        tokens_per_second: Model and location to what is provisioned.
+        traffic: Requests to publishers' models.
+        tokens_per_second: Provisioned throughput by model and location.
     """
     used: dict[tuple[str, str, float], int] = {}
     found = []
@@ -126,13 +126,13 @@ def provisioned(traffic: Iterable[Traffic], tokens_per_second: Mapping[tuple[str
 def counted(
     metric: Metric, traffic: Iterable[Traffic], *, project: str, is_published: Callable[[str], bool]
 ) -> list[Series]:
-    """Return the series of a metric that counts requests: a point for each minute in which there were some.
+    """Returns the series of a metric that counts requests: a point for each minute with requests.
 
     Args:
-        metric: Any; one that counts no requests has none.
-        traffic: Of one project.
-        project: What the series call it.
-        is_published: Whether a model has a published quota.
+        metric: Any metric; one that does not count requests has no series.
+        traffic: Requests of one project.
+        project: Project in the labels.
+        is_published: Returns whether a model has a published quota.
     """
     rows = _rows(metric, is_published)
     keyed: dict[tuple[tuple[tuple[str, str], ...], ...], dict[float, list[Value]]] = {}
@@ -157,12 +157,12 @@ def counted(
 
 
 def minute_of(at: float) -> float:
-    """Return when the minute began that a time is in."""
+    """Returns the start of the minute that contains a time."""
     return at // MINUTE_SECONDS * MINUTE_SECONDS
 
 
 def publisher_labels(project: str, location: str, model: str) -> dict[str, str]:
-    """Return the labels of a publisher's model as a resource."""
+    """Returns the resource labels of a publisher's model."""
     name, _, version = model.partition("@")
     return {
         "resource_container": project,

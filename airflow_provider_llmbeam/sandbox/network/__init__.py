@@ -1,1 +1,1 @@
-"""How unmodified clients reach the sandbox: the proxy, its certificates, and a service account."""
+"""The proxy, its certificates and credentials, which lead unmodified clients to the sandbox."""

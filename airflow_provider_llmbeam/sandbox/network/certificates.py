@@ -1,4 +1,4 @@
-"""A certificate authority that lives as long as the sandbox, and the certificates it signs."""
+"""The certificate authority of a running proxy, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SKEW = timedelta(days=1)
 
 
 class CertificateAuthority:
-    """Signs a certificate for any host; only who trusts `file` believes it.
+    """Signs a certificate for any host; only clients that trust `file` accept it.
 
-    The extensions are those that OpenSSL asks for under `X509_STRICT`, the default of Python 3.13.
+    The extensions are those that OpenSSL requires under `X509_STRICT`, the default of Python 3.13.
 
     Args:
-        directory: Where the certificates are kept; the key of the authority is never written.
+        directory: Directory of the certificates; the key of the authority is never written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -54,11 +54,11 @@ class CertificateAuthority:
         self.file.write_bytes(self._signed(builder))
 
     def context(self, host: str, *, has_http2: bool = False) -> ssl.SSLContext:
-        """Return what a server needs to be `host`.
+        """Returns the TLS context of a server for `host`.
 
         Args:
-            host: Its name.
-            has_http2: Whether clients may choose HTTP/2, which those of gRPC do, rather than HTTP/1.1.
+            host: Name of the host.
+            has_http2: Whether clients may choose HTTP/2, as those of gRPC do, besides HTTP/1.1.
         """
         if host not in self._contexts:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""A proxy that is Google's hosts for whoever trusts its certificate authority, and refuses all others."""
+"""A proxy that stands in for Google's hosts, and refuses all others."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ import json
 import logging
 import ssl
 import tempfile
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol
 
 from airflow_provider_llmbeam.sandbox.network.credentials import write_service_account
-
-if TYPE_CHECKING:
-    from airflow_provider_llmbeam.sandbox.server import Sandbox
+from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server
 
 log = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"
 DEFAULT_PROJECT = "llmbeam-sandbox"
 SERVED_HOSTS = frozenset(
     {
@@ -44,12 +39,12 @@ SERVED_SUFFIXES = (
     "-aiplatform.googleapis.com",
     ".prediction.vertexai.goog",
     ".run.app",
-    # Regional ones of Cloud Run.
+    # Regional hosts of Cloud Run.
     "-run.googleapis.com",
 )
 GRPC_HOSTS = frozenset({"dataflow.googleapis.com"})
-"""Those whose clients get gRPC when they ask for HTTP/2."""
-NEEDS_EXTRA = "The proxy needs a package more: `pip install 'airflow-provider-llmbeam[sandbox]'`."
+"""Hosts whose clients use gRPC when they choose HTTP/2."""
+NEEDS_EXTRA = "The proxy needs another package: `pip install 'airflow-provider-llmbeam[sandbox]'`."
 _PORT = "443"
 _HTTP2 = "h2"
 _MAX_HEAD_BYTES = 65_536
@@ -57,62 +52,66 @@ _CHUNK_BYTES = 262_144
 _CLOSE_SECONDS = 2.0
 
 
-class Proxy:
-    """Sends what is meant for Google's hosts to a sandbox; a context manager.
+class Upstream(Protocol):
+    """The sandbox behind a proxy."""
+
+    @property
+    def port(self) -> int:
+        """Port of the sandbox."""
+
+    @property
+    def refused_hosts(self) -> Counter[str]:
+        """Number of refused requests by host."""
+
+    def start_grpc(self) -> int:
+        """Starts to serve gRPC, unless it is served already, and returns its port."""
+
+    def set_job_environment(self, variables: Mapping[str, str] | None) -> None:
+        """Sets the environment variables of Dataflow jobs; None restores those without a proxy."""
+
+
+class Proxy(Server):
+    """Forwards requests for Google's hosts to a sandbox; a context manager.
 
     Any other host is refused with 403 and counted in the `refused_hosts` of the sandbox's statistics.
     TLS ends here, so that unmodified clients need nothing but `environment()`.
 
     Args:
-        sandbox: A running one.
-        port: 0 takes a free one.
-        project: Of the service account that clients find.
+        sandbox: A running sandbox.
+        port: Port of the proxy; 0 selects a free one.
+        project: Project of the service account in the credentials of clients.
     """
 
     __test__ = False
 
-    def __init__(self, sandbox: Sandbox, *, port: int = 0, project: str = DEFAULT_PROJECT) -> None:
+    def __init__(self, sandbox: Upstream, *, port: int = 0, project: str = DEFAULT_PROJECT) -> None:
         self.project = project
         self._sandbox = sandbox
         self._port = port
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
+        self._thread = LoopThread("llmbeam-proxy", self._serve)
         self._context: Callable[..., ssl.SSLContext] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
-        """What `HTTPS_PROXY` has to be."""
+        """Address for `HTTPS_PROXY`."""
         return f"http://{HOST}:{self._port}"
 
     @property
     def directory(self) -> Path:
-        """Where certificates and credentials are while it runs.
+        """Directory of certificates and credentials while it runs.
 
         Raises:
-            RuntimeError: It does not run.
+            RuntimeError: It is not running.
         """
         if self._directory is None:
             raise RuntimeError("The proxy is not running; start it first.")
         return Path(self._directory.name)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables under which a process reaches the sandbox in place of Google.
+        """Returns the variables with which a process reaches the sandbox in place of Google.
 
-        Which client reads which, all seen with the versions of `constraints.txt`: requests
+        Which client reads which, all verified with the versions of `constraints.txt`: requests
         (google-cloud-*, google-auth) `REQUESTS_CA_BUNDLE`; httpx, aiohttp and Python's ssl
         `SSL_CERT_FILE`; httplib2 (Beam's BigQuery, google-api-python-client) `HTTPLIB2_CA_CERTS`;
         curl `CURL_CA_BUNDLE`. Beam and aiohttp read the proxies in lower case.
@@ -134,38 +133,33 @@ class Proxy:
         }
 
     def start(self) -> None:
-        """Start to serve; returns when connections are accepted.
+        """Starts to serve; returns when connections are accepted.
 
         Raises:
             RuntimeError: It is running already.
             ImportError: The extra is not installed.
-            OSError: The port is taken.
+            OSError: The port is in use.
         """
-        if self._thread is not None:
+        if self._thread.is_running:
             raise RuntimeError(f"The proxy is already running on {self.url}; stop it first.")
         self._directory = tempfile.TemporaryDirectory(prefix="llmbeam-sandbox-")
         try:
             self._prepare(self.directory)
-            ready: Future[int] = Future()
-            thread = threading.Thread(target=self._run, args=(ready,), name="llmbeam-proxy", daemon=True)
-            thread.start()
-            self._port = ready.result()
+            self._port = self._thread.start()
         except BaseException:
             self._directory.cleanup()
             self._directory = None
             raise
-        self._thread = thread
-        self._sandbox.dataflow.runs.environment = self.environment()
+        self._sandbox.set_job_environment(self.environment())
 
     def stop(self) -> None:
-        """Drop all connections and forget the authority; does nothing when it is not running."""
-        if self._thread is None or self._loop is None or self._stopping is None or self._directory is None:
+        """Drops all connections and removes the certificates; does nothing when it is not running."""
+        if not self._thread.is_running or self._directory is None:
             return
-        self._sandbox.dataflow.runs.environment = self._sandbox.environment()
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join()
+        self._sandbox.set_job_environment(None)
+        self._thread.stop()
         self._directory.cleanup()
-        self._thread = self._loop = self._stopping = self._directory = None
+        self._directory = None
 
     def _prepare(self, directory: Path) -> None:
         try:
@@ -176,16 +170,7 @@ class Proxy:
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(NEEDS_EXTRA, name=error.name) from error
 
-    def _run(self, ready: Future[int]) -> None:
-        try:
-            asyncio.run(self._serve(ready))
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    async def _serve(self, ready: Future[int]) -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+    async def _serve(self, ready: Callable[[int], None], stopping: asyncio.Event) -> None:
         tasks: set[asyncio.Task[None]] = set()
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -196,8 +181,8 @@ class Proxy:
             task.add_done_callback(lambda _: writer.transport.abort())
 
         server = await asyncio.start_server(accept, HOST, self._port, limit=_MAX_HEAD_BYTES)
-        ready.set_result(server.sockets[0].getsockname()[1])
-        await self._stopping.wait()
+        ready(server.sockets[0].getsockname()[1])
+        await stopping.wait()
         server.close()
         for task in tasks:
             task.cancel()
@@ -205,13 +190,13 @@ class Proxy:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            # A client that goes, or that does not trust the authority, is its own affair.
+            # Clients that disconnect, or do not trust the authority, need no log line.
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                await self._converse(reader, writer)
+                await self._forward(reader, writer)
         finally:
             writer.transport.abort()
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         verb, target, *_ = head.split(" ", 2)
         host, _, port = target.rpartition(":") if verb == "CONNECT" else (_host(target), "", "")
@@ -224,17 +209,19 @@ class Proxy:
         await writer.drain()
         assert self._context is not None, "set before the thread starts"
         await writer.start_tls(self._context(host.lower(), has_http2=host.lower() in GRPC_HOSTS))
-        there, back = await asyncio.open_connection(HOST, await self._port_for(writer))
+        from_sandbox, to_sandbox = await asyncio.open_connection(HOST, await self._port_for(writer))
         try:
-            await _relay(asyncio.create_task(_copy(reader, back)), asyncio.create_task(_copy(there, writer)))
+            await _relay(
+                asyncio.create_task(_copy(reader, to_sandbox)), asyncio.create_task(_copy(from_sandbox, writer))
+            )
         finally:
-            back.transport.abort()
+            to_sandbox.transport.abort()
         await _close(writer)
 
     async def _port_for(self, writer: asyncio.StreamWriter) -> int:
         if writer.get_extra_info("ssl_object").selected_alpn_protocol() != _HTTP2:
             return self._sandbox.port
-        # It is started by its first client: what it needs takes a second to import.
+        # The first client starts it: its packages take a second to import.
         try:
             return await asyncio.to_thread(self._sandbox.start_grpc)
         except ModuleNotFoundError as error:
@@ -243,15 +230,15 @@ class Proxy:
 
 
 def is_served(host: str) -> bool:
-    """Return whether the sandbox stands in for a host."""
+    """Returns whether the sandbox stands in for a host."""
     return host.lower() in SERVED_HOSTS or host.lower().endswith(SERVED_SUFFIXES)
 
 
 async def _relay(*directions: asyncio.Task[None]) -> None:
-    """Copy until one direction ends: who waits for an answer cut short must hear of it.
+    """Copies until one direction ends, so that a client notices the end of an incomplete answer.
 
     Raises:
-        OSError: A connection was lost rather than closed.
+        OSError: A connection was lost, not closed.
     """
     try:
         done, _ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
@@ -264,7 +251,7 @@ async def _relay(*directions: asyncio.Task[None]) -> None:
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close once all is sent; the caller aborts what is left after a while."""
+    """Closes the connection after all data is sent; after a timeout the caller aborts it."""
     writer.close()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(writer.wait_closed(), _CLOSE_SECONDS)

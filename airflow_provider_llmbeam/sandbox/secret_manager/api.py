@@ -5,67 +5,50 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.clock import Clock
-from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.core.rest import STATUSES, RestCall, RestError, Route, Service, StatusWording
-from airflow_provider_llmbeam.sandbox.storage.state import timestamp
+from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
+from airflow_provider_llmbeam.sandbox.secret_manager.responses import (
+    WORDING,
+    page_of,
+    secret_resource,
+    version_resource,
+)
+from airflow_provider_llmbeam.sandbox.secret_manager.state import Secret, SecretStore, number_of
 
+METHODS = Methods(
+    names=(
+        "secretmanager.secrets.addVersion",
+        "secretmanager.secrets.create",
+        "secretmanager.secrets.get",
+        "secretmanager.secrets.list",
+        "secretmanager.versions.access",
+        "secretmanager.versions.list",
+    )
+)
 MAX_PAYLOAD_BYTES = 65_536
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}")
 _SECRETS = r"/v1/projects/(?P<project>[^/]+)/secrets"
 _SECRET = rf"{_SECRETS}/(?P<secret>[^/:]+)"
 
 
-WORDING = StatusWording(
-    reasons=STATUSES,
-    messages={
-        403: "Permission 'secretmanager.versions.access' denied for resource (or it may not exist).",
-        500: "Internal error encountered.",
-        503: "The service is currently unavailable.",
-    },
-    rate_limit=RestError(429, "Quota exceeded for quota metric 'Access requests' and limit 'per minute'."),
-)
-
-
-@dataclass(slots=True, kw_only=True)
-class Secret:
-    """A secret and what each version of it holds, the first one first."""
-
-    project: str
-    name: str
-    created_at: float
-    fields: dict[str, Any]
-    versions: list[tuple[bytes, float]] = field(default_factory=list)
-
-    @property
-    def path(self) -> str:
-        """Its full name."""
-        return f"projects/{self.project}/secrets/{self.name}"
-
-
 class SecretManager:
-    """The methods of Secret Manager over secrets in memory.
+    """The methods of Secret Manager.
 
     Args:
-        clock: Seconds since the epoch, for the times of creation.
+        store: The secrets.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._secrets: dict[tuple[str, str], Secret] = {}
+    def __init__(self, store: SecretStore) -> None:
+        self._store = store
 
     def routes(self) -> list[Route]:
-        """Return the methods and where they are found."""
+        """Returns the methods and their paths."""
         versions = rf"{_SECRET}/versions"
         return [
             _route("POST", _SECRETS, "secretmanager.secrets.create", self._create),
@@ -78,43 +61,25 @@ class SecretManager:
             ),
         ]
 
-    def has(self, project: str, secret: str, version: str) -> bool:
-        """Return whether there is a version of a secret; "latest" is any."""
-        with self._lock:
-            found = self._secrets.get((project, secret))
-        count = len(found.versions) if found else 0
-        return 0 < (count if version == "latest" else int(version) if version.isdecimal() else 0) <= count
-
-    def clear(self) -> None:
-        """Forget all secrets."""
-        with self._lock:
-            self._secrets.clear()
-
     def _create(self, call: RestCall) -> Reply:
-        project, name, fields = call.names["project"], call.query.get("secretId", ""), call.fields()
+        name, fields = call.query.get("secretId", ""), call.fields()
         if not _NAME.fullmatch(name):
             raise RestError(
                 400, f"The provided Secret ID [{name}] does not match the expected format [[a-zA-Z_0-9]+]"
             )
         if "replication" not in fields:
             raise RestError(400, "Field [Secret.replication] is required.")
-        with self._lock:
-            if (project, name) in self._secrets:
-                raise RestError(409, f"Secret [projects/{project}/secrets/{name}] already exists.")
-            made = Secret(project=project, name=name, created_at=self._clock(), fields=fields)
-            self._secrets[project, name] = made
-        return json_reply(_resource(made))
+        return json_reply(secret_resource(self._store.add(call.names["project"], name, fields)))
 
     def _list(self, call: RestCall) -> Reply:
-        with self._lock:
-            found = [secret for secret in self._secrets.values() if secret.project == call.names["project"]]
-        return json_reply(_page(call, "secrets", [_resource(secret) for secret in found]))
+        found = [secret_resource(secret) for secret in self._store.of_project(call.names["project"])]
+        return json_reply(page_of(call, "secrets", found))
 
     def _get(self, call: RestCall) -> Reply:
-        return json_reply(_resource(self._find(call)))
+        return json_reply(secret_resource(self._secret(call)))
 
     def _add_version(self, call: RestCall) -> Reply:
-        secret, payload = self._find(call), call.fields().get("payload") or {}
+        secret, payload = self._secret(call), call.fields().get("payload") or {}
         try:
             data = base64.b64decode(str(payload.get("data") or ""), validate=True)
         except binascii.Error as error:
@@ -126,57 +91,34 @@ class SecretManager:
         given = payload.get("dataCrc32c")
         if given is not None and int(given) != _crc32c(data):
             raise RestError(400, "The checksum in the request does not match that of the Secret Payload.")
-        with self._lock:
-            secret.versions.append((data, self._clock()))
-            return json_reply(_version(secret, len(secret.versions)))
+        return json_reply(version_resource(secret, self._store.add_version(secret, data)))
 
     def _list_versions(self, call: RestCall) -> Reply:
-        secret = self._find(call)
+        secret = self._secret(call)
         numbers = range(len(secret.versions), 0, -1)
-        return json_reply(_page(call, "versions", [_version(secret, number) for number in numbers]))
+        return json_reply(page_of(call, "versions", [version_resource(secret, number) for number in numbers]))
 
     def _access(self, call: RestCall) -> Reply:
-        secret, asked = self._find(call), call.names["version"]
-        number = len(secret.versions) if asked == "latest" else int(asked) if asked.isdecimal() else 0
-        if not 0 < number <= len(secret.versions):
-            raise RestError(404, f"Secret Version [{secret.path}/versions/{asked}] not found.")
+        secret, version = self._secret(call), call.names["version"]
+        number = number_of(secret, version)
+        if number is None:
+            raise RestError(404, f"Secret Version [{secret.path}/versions/{version}] not found.")
         data, _ = secret.versions[number - 1]
         payload = {"data": base64.b64encode(data).decode(), "dataCrc32c": str(_crc32c(data))}
         return json_reply({"name": f"{secret.path}/versions/{number}", "payload": payload})
 
-    def _find(self, call: RestCall) -> Secret:
-        project, name = call.names["project"], call.names["secret"]
-        with self._lock:
-            if (found := self._secrets.get((project, name))) is None:
-                raise RestError(404, f"Secret [projects/{project}/secrets/{name}] not found or has no versions.")
-            return found
+    def _secret(self, call: RestCall) -> Secret:
+        return self._store.get(call.names["project"], call.names["secret"])
 
 
-def routes(backend: Backend, secrets: SecretManager) -> list[web.RouteDef]:
-    """Return the routes of Secret Manager."""
-    service = Service(backend, WORDING, secrets.routes(), is_slow=False)
+def routes(backend: Backend, store: SecretStore) -> list[web.RouteDef]:
+    """Returns the routes of Secret Manager."""
+    service = Service(backend, WORDING, SecretManager(store).routes(), is_slow=False)
     return [web.route("*", "/v1/projects/{project}/secrets{tail:.*}", service.serve)]
 
 
 def _route(verb: str, path: str, method: Method, work: Callable[[RestCall], Reply]) -> Route:
     return Route(verb=verb, pattern=re.compile(path), method=method, work=work)
-
-
-def _resource(secret: Secret) -> dict[str, Any]:
-    return {**secret.fields, "name": secret.path, "createTime": timestamp(secret.created_at)}
-
-
-def _version(secret: Secret, number: int) -> dict[str, Any]:
-    _, created_at = secret.versions[number - 1]
-    name = f"{secret.path}/versions/{number}"
-    return {"name": name, "createTime": timestamp(created_at), "state": "ENABLED"}
-
-
-def _page(call: RestCall, key: str, items: list[dict[str, Any]]) -> dict[str, Any]:
-    start, size = call.number("pageToken", 0), call.number("pageSize", 0) or 25_000
-    end = start + size
-    told = {"nextPageToken": str(end)} if end < len(items) else {}
-    return {key: items[start:end], "totalSize": len(items), **told}
 
 
 def _crc32c(data: bytes) -> int:

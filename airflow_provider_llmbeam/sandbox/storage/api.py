@@ -11,7 +11,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import (
     TEXT_TYPE,
@@ -22,7 +22,9 @@ from airflow_provider_llmbeam.sandbox.core.rest import (
     no_content,
     page,
 )
+from airflow_provider_llmbeam.sandbox.core.uploads import BINARY_TYPE, Part, Sessions, parts
 from airflow_provider_llmbeam.sandbox.storage.batch import Batch
+from airflow_provider_llmbeam.sandbox.storage.checks import MAX_SOURCES, check_hashes, check_preconditions
 from airflow_provider_llmbeam.sandbox.storage.responses import (
     WORDING,
     bucket_resource,
@@ -30,9 +32,30 @@ from airflow_provider_llmbeam.sandbox.storage.responses import (
     object_reply,
     object_resource,
 )
-from airflow_provider_llmbeam.sandbox.storage.state import MAX_SOURCES, Object, ObjectStore, check
-from airflow_provider_llmbeam.sandbox.storage.uploads import BINARY_TYPE, Part, Sessions, parts
+from airflow_provider_llmbeam.sandbox.storage.state import Object, ObjectStore
 
+METHODS = Methods(
+    names=(
+        "storage.buckets.delete",
+        "storage.buckets.get",
+        "storage.buckets.insert",
+        "storage.buckets.list",
+        "storage.buckets.patch",
+        "storage.objects.batch",
+        "storage.objects.compose",
+        "storage.objects.copy",
+        "storage.objects.delete",
+        "storage.objects.get",
+        "storage.objects.insert",
+        "storage.objects.list",
+        "storage.objects.move",
+        "storage.objects.patch",
+        "storage.objects.rewrite",
+        "storage.uploads.cancel",
+        "storage.uploads.start",
+    ),
+    abortable=frozenset({"storage.objects.insert"}),
+)
 DEFAULT_PAGE = 1000
 PREFIXES = ("/storage/v1", "/upload/storage/v1", "/download/storage/v1")
 _BUCKET = r"/b/(?P<bucket>[^/]+)"
@@ -44,7 +67,7 @@ class Storage:
     """The methods of Cloud Storage over a store of objects.
 
     Args:
-        store: Where buckets and objects are.
+        store: Buckets and objects.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -52,7 +75,7 @@ class Storage:
         self.sessions = Sessions()
 
     def routes(self) -> list[Route]:
-        """Return the methods and where they are found."""
+        """Returns the methods and their paths."""
         return [
             _route("POST", "/b", "storage.buckets.insert", self._insert_bucket),
             _route("GET", "/b", "storage.buckets.list", self._list_buckets),
@@ -77,7 +100,7 @@ class Storage:
         ]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes everything but the initial buckets."""
         self.store.clear()
         self.sessions.clear()
 
@@ -93,7 +116,7 @@ class Storage:
         )
 
     def _label(self, call: RestCall) -> str:
-        """Name what is uploaded, from as much of the body as there is."""
+        """Returns the name of the uploaded object, from the part of the body that has arrived."""
         session = self.sessions.get(call)
         name = call.query.get("name")
         if session is not None:
@@ -151,7 +174,7 @@ class Storage:
             found = self.store.get(call.names["bucket"], call.names["object"], call.query)
         except RestError as error:
             if is_media and error.http_status != 304:
-                # Downloads tell their errors as bare text.
+                # Downloads return errors as plain text.
                 text = error.message.encode()
                 return Reply(http_status=error.http_status, chunks=(text,), content_type=TEXT_TYPE)
             raise
@@ -210,9 +233,9 @@ class Storage:
         return object_reply(composed, call)
 
     def _component(self, bucket: str, source: Mapping[str, Any]) -> Object:
-        asked = {"generation": str(source["generation"])} if source.get("generation") else {}
+        generation = {"generation": str(source["generation"])} if source.get("generation") else {}
         conditions = {name: str(value) for name, value in (source.get("objectPreconditions") or {}).items()}
-        return self.store.get(bucket, source["name"], asked | conditions)
+        return self.store.get(bucket, source["name"], generation | conditions)
 
     # Uploads
 
@@ -235,14 +258,14 @@ class Storage:
 
     def _begin(self, call: RestCall) -> Reply:
         name = call.fields().get("name") or call.query.get("name", "")
-        check(self.store.find(call.names["bucket"], name), call.query)
+        check_preconditions(self.store.find(call.names["bucket"], name), call.query)
         return self.sessions.begin(call, f"/upload/storage/v1/b/{quote(call.names['bucket'])}/o")
 
     def _insert_chunk(self, call: RestCall) -> Reply:
         session = self.sessions.of(call)
         if session.reply is not None:
             return session.reply
-        if not session.is_complete(call):
+        if not session.add(call):
             return session.incomplete()
         name = session.start.query.get("name", "")
         fields = {"name": name, "contentType": session.content_type} | session.metadata
@@ -260,16 +283,11 @@ class Storage:
         if not fields.get("crc32c") and not fields.get("md5Hash"):
             return
         draft = Object(bucket="", name="", data=data, generation=0, created_at=0, updated_at=0)
-        for name, found in draft.hashes().items():
-            given = fields.get(name)
-            if given and given != found:
-                word = "MD5 hash" if name == "md5Hash" else "CRC32C"
-                message = f'Provided {word} "{given}" doesn\'t match calculated {word} "{found}".'
-                raise RestError(400, message, "invalid")
+        check_hashes(fields, draft.hashes())
 
 
 def routes(backend: Backend, storage: Storage) -> list[web.RouteDef]:
-    """Return the routes of Cloud Storage."""
+    """Returns the routes of Cloud Storage."""
     service = Service(backend, WORDING, storage.routes(), is_slow=False)
     return [
         web.post("/batch/storage/v1", Batch(backend, service).serve),

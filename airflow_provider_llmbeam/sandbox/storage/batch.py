@@ -8,27 +8,28 @@ from urllib.parse import parse_qsl, urlsplit
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Fault, Method
+from airflow_provider_llmbeam.sandbox.core.faults import Fault
+from airflow_provider_llmbeam.sandbox.core.methods import Method
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, send
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Service
+from airflow_provider_llmbeam.sandbox.core.uploads import Part, headers, parts
 from airflow_provider_llmbeam.sandbox.storage.responses import WORDING
-from airflow_provider_llmbeam.sandbox.storage.uploads import Part, headers, parts
 
 _BATCH: Method = "storage.objects.batch"
 _LOST = frozenset({"drop", "disconnect"})
 
 
 class Batch:
-    """Several calls in one request; each meets its own faults."""
+    """Answers batches; each call in a batch has its own faults."""
 
     def __init__(self, backend: Backend, service: Service) -> None:
         self._backend = backend
         self._service = service
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer a batch.
+        """Answers a batch.
 
-        A lost connection or a hang asked for by a fault of an inner method loses the whole answer.
+        If the fault of an inner call closes the connection, the whole answer is lost.
         """
         fault = self._backend.faults.take(_BATCH, "")
         if fault is not None and fault.kind in ("error", "rate-limit"):

@@ -1,4 +1,4 @@
-"""How Cloud Storage words buckets, objects, bytes and errors."""
+"""Buckets, objects, content and errors in the format of Cloud Storage."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from typing import Any
 from urllib.parse import quote
 
+from airflow_provider_llmbeam.sandbox.core.clock import timestamp
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import TEXT_TYPE, RestCall, RestError, Wording
-from airflow_provider_llmbeam.sandbox.storage.state import Bucket, Object, timestamp
-from airflow_provider_llmbeam.sandbox.storage.uploads import BINARY_TYPE
+from airflow_provider_llmbeam.sandbox.core.uploads import BINARY_TYPE
+from airflow_provider_llmbeam.sandbox.storage.state import Bucket, Object
 
 WORDING = Wording(
     reasons={
@@ -41,7 +42,7 @@ _RANGE = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
 
 
 def bucket_resource(bucket: Bucket, base_url: str) -> dict[str, Any]:
-    """Return a bucket as the API shows it; without a project number, which Beam would look up."""
+    """Returns a bucket as the API returns it; without a project number, which Beam would look up."""
     location = str(bucket.fields.get("location", "US"))
     return {
         "kind": "storage#bucket",
@@ -61,7 +62,7 @@ def bucket_resource(bucket: Bucket, base_url: str) -> dict[str, Any]:
 
 
 def object_resource(found: Object, base_url: str) -> dict[str, Any]:
-    """Return an object as the API shows it."""
+    """Returns an object as the API returns it."""
     path = f"/storage/v1/b/{found.bucket}/o/{quote(found.name, safe='')}"
     resource = {
         "kind": "storage#object",
@@ -84,14 +85,14 @@ def object_resource(found: Object, base_url: str) -> dict[str, Any]:
 
 
 def object_reply(found: Object, call: RestCall) -> Reply:
-    """Return an object, without its bytes."""
+    """Returns the reply with an object, without its content."""
     return json_reply(object_resource(found, call.base_url), headers={"ETag": found.etag})
 
 
-def media_reply(found: Object, asked: str | None) -> Reply:
-    """Return the bytes, or the range of them that was asked for, bounds included."""
+def media_reply(found: Object, requested_range: str | None) -> Reply:
+    """Returns the reply with the content, or with the requested range of it, bounds included."""
     data, size = found.data, len(found.data)
-    known = {
+    headers = {
         "ETag": found.etag,
         "Accept-Ranges": "bytes",
         "X-Goog-Generation": str(found.generation),
@@ -101,11 +102,11 @@ def media_reply(found: Object, asked: str | None) -> Reply:
         "X-Goog-Hash": ",".join(f"{name.removesuffix('Hash')}={value}" for name, value in found.hashes().items()),
     }
     if "contentEncoding" in found.fields:
-        known["Content-Encoding"] = str(found.fields["contentEncoding"])
+        headers["Content-Encoding"] = str(found.fields["contentEncoding"])
     kind = found.content_type or BINARY_TYPE
-    match = _RANGE.fullmatch(asked or "")
+    match = _RANGE.fullmatch(requested_range or "")
     if match is None or match["first"] + match["last"] == "":
-        return Reply(chunks=(data,), content_type=kind, headers=known)
+        return Reply(chunks=(data,), content_type=kind, headers=headers)
     if match["first"]:
         first, last = int(match["first"]), min(int(match["last"] or size - 1), size - 1)
     else:
@@ -115,5 +116,5 @@ def media_reply(found: Object, asked: str | None) -> Reply:
         return Reply(
             http_status=416, chunks=(text,), content_type=TEXT_TYPE, headers={"Content-Range": f"bytes */{size}"}
         )
-    known["Content-Range"] = f"bytes {first}-{last}/{size}"
-    return Reply(http_status=206, chunks=(data[first : last + 1],), content_type=kind, headers=known)
+    headers["Content-Range"] = f"bytes {first}-{last}/{size}"
+    return Reply(http_status=206, chunks=(data[first : last + 1],), content_type=kind, headers=headers)

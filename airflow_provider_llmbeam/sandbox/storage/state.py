@@ -8,15 +8,16 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_llmbeam.sandbox.core.clock import Clock
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
+from airflow_provider_llmbeam.sandbox.storage.checks import (
+    check_bucket_name,
+    check_object_name,
+    check_preconditions,
+)
 
-MAX_NAME_BYTES = 1024
-MAX_SOURCES = 32
-"""Objects that one compose takes. Source: docs.cloud.google.com/storage/docs/json_api/v1/objects/compose."""
 WRITABLE = frozenset(
     {"cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "customTime"}
     | {"eventBasedHold", "metadata", "storageClass", "temporaryHold"}
@@ -28,15 +29,15 @@ class Object:
     """One generation of an object.
 
     Attributes:
-        bucket: Where it is.
-        name: May hold slashes.
-        data: Its bytes.
-        generation: Changes with the bytes.
-        metageneration: Changes with the fields, from 1.
-        created_at: Seconds since the epoch.
-        updated_at: Seconds since the epoch.
-        fields: What a client may set, see `WRITABLE`.
-        component_count: How many objects it was composed of; None when it was not.
+        bucket: Name of the bucket.
+        name: Name, which may contain slashes.
+        data: Content.
+        generation: Number that changes with the content.
+        metageneration: Number that changes with the fields, from 1.
+        created_at: Time of creation, in seconds since the epoch.
+        updated_at: Time of the last change, in seconds since the epoch.
+        fields: Fields that a client may set, see `WRITABLE`.
+        component_count: Number of objects that it was composed of; None for other objects.
     """
 
     bucket: str
@@ -51,16 +52,16 @@ class Object:
 
     @property
     def content_type(self) -> str:
-        """As stored; "" when unknown."""
+        """Content type as stored; "" when unknown."""
         return str(self.fields.get("contentType", ""))
 
     @property
     def etag(self) -> str:
-        """Changes with bytes and fields."""
+        """Tag that changes with content and fields."""
         return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
 
     def hashes(self) -> dict[str, str]:
-        """Return `crc32c` and, unless it was composed, `md5Hash`, in base64."""
+        """Returns `crc32c` and, unless the object was composed, `md5Hash`, in base64."""
         import google_crc32c
 
         found = {"crc32c": base64.b64encode(google_crc32c.value(self.data).to_bytes(4, "big")).decode()}
@@ -94,8 +95,8 @@ class ObjectStore:
     """All buckets. Safe to use from any thread.
 
     Args:
-        clock: Seconds since the epoch.
-        buckets: There from the start, and after `clear`.
+        clock: Returns seconds since the epoch.
+        buckets: Buckets that exist from the start, and after `clear`.
     """
 
     def __init__(self, clock: Clock, buckets: Iterable[str] = ()) -> None:
@@ -107,34 +108,33 @@ class ObjectStore:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all but the initial buckets, which are empty again."""
+        """Removes everything but the initial buckets, which are empty again."""
         with self.lock:
             self._buckets = {}
             for name in self._initial:
                 self.add_bucket(name, {})
 
     def buckets(self) -> list[Bucket]:
-        """Return all, by name."""
+        """Returns all buckets, by name."""
         return [self._buckets[name] for name in sorted(self._buckets)]
 
     def bucket(self, name: str) -> Bucket:
-        """Return one.
+        """Returns a bucket.
 
         Raises:
-            RestError: There is none.
+            RestError: There is none of that name.
         """
         if name not in self._buckets:
             raise RestError(404, "The specified bucket does not exist.", "notFound")
         return self._buckets[name]
 
     def add_bucket(self, name: str, fields: Mapping[str, Any]) -> Bucket:
-        """Make a bucket.
+        """Creates a bucket.
 
         Raises:
-            RestError: It exists, or the name is none for a bucket.
+            RestError: It exists, or the name is invalid.
         """
-        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", name):
-            raise RestError(400, f"Invalid bucket name: '{name}'", "invalid")
+        check_bucket_name(name)
         if name in self._buckets:
             message = "Your previous request to create the named bucket succeeded and you already own it."
             raise RestError(409, message, "conflict")
@@ -142,36 +142,36 @@ class ObjectStore:
         return self._buckets[name]
 
     def drop_bucket(self, name: str) -> None:
-        """Delete an empty bucket.
+        """Deletes an empty bucket.
 
         Raises:
-            RestError: There is none, or it holds objects.
+            RestError: There is none of that name, or it has objects.
         """
         if self.bucket(name).objects:
             raise RestError(409, "The bucket you tried to delete is not empty.", "conflict")
         del self._buckets[name]
 
     def find(self, bucket: str, name: str) -> Object | None:
-        """Return the live generation, if any; raises `RestError` when there is no such bucket."""
+        """Returns the live generation of an object, if any; raises `RestError` for an unknown bucket."""
         return self.bucket(bucket).objects.get(name)
 
     def get(self, bucket: str, name: str, query: Mapping[str, str], source: str = "") -> Object:
-        """Return the live generation.
+        """Returns the live generation of an object.
 
         Args:
-            bucket: Where it is.
-            name: Of the object.
+            bucket: Name of the bucket.
+            name: Name of the object.
             query: `generation` and preconditions.
-            source: "Source" reads `sourceGeneration` and `ifSourceGenerationMatch` instead.
+            source: "Source" to use `sourceGeneration` and `ifSourceGenerationMatch` instead.
 
         Raises:
-            RestError: There is none, or a precondition does not hold.
+            RestError: There is no such object, or a precondition does not hold.
         """
         found = self.find(bucket, name)
-        asked = query.get("sourceGeneration" if source else "generation")
-        if found is None or asked not in (None, str(found.generation)):
+        generation = query.get("sourceGeneration" if source else "generation")
+        if found is None or generation not in (None, str(found.generation)):
             raise RestError(404, f"No such object: {bucket}/{name}", "notFound")
-        check(found, query, source)
+        check_preconditions(found, query, source)
         return found
 
     def put(
@@ -184,17 +184,15 @@ class ObjectStore:
         *,
         component_count: int | None = None,
     ) -> Object:
-        """Write a new generation, whole or not at all.
+        """Writes a new generation atomically.
 
         Raises:
-            RestError: There is no such bucket, the name is none for an object, or a precondition does
-                not hold.
+            RestError: The bucket is unknown, the name is invalid, or a precondition does not hold.
         """
-        if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
-            raise RestError(400, "Required" if not name else f"Invalid object name: {name[:80]}", "invalid")
+        check_object_name(name)
         with self.lock:
             objects = self.bucket(bucket).objects
-            check(objects.get(name), query)
+            check_preconditions(objects.get(name), query)
             now = self._clock()
             self._last_generation = max(self._last_generation + 1, int(now * 1e6))
             objects[name] = Object(
@@ -210,7 +208,7 @@ class ObjectStore:
             return objects[name]
 
     def patch(self, bucket: str, name: str, fields: Mapping[str, Any], query: Mapping[str, str]) -> Object:
-        """Change fields; None drops one. Raises `RestError` as `get` does."""
+        """Changes fields; None removes one. Raises `RestError` as `get` does."""
         with self.lock:
             found = self.get(bucket, name, query)
             merged = {**found.fields, **{key: value for key, value in fields.items() if key in WRITABLE}}
@@ -224,13 +222,13 @@ class ObjectStore:
             return changed
 
     def delete(self, bucket: str, name: str, query: Mapping[str, str]) -> None:
-        """Delete the live generation. Raises `RestError` as `get` does."""
+        """Deletes the live generation. Raises `RestError` as `get` does."""
         with self.lock:
             self.get(bucket, name, query)
             del self.bucket(bucket).objects[name]
 
     def page(self, bucket: str, query: Mapping[str, str], size: int) -> Listing:
-        """Return one page of objects and prefixes, in the order of their names."""
+        """Returns one page of objects and prefixes, in the order of their names."""
         entries: dict[str, Object | None] = {}
         with self.lock:
             objects = sorted(self.bucket(bucket).objects.items())
@@ -248,10 +246,10 @@ class ObjectStore:
         )
 
     def glob(self, uri: str) -> list[Object]:
-        """Return the objects that a `gs://bucket/pattern` means; `*` stands for any characters.
+        """Returns the objects that match `gs://bucket/pattern`; `*` matches any characters.
 
         Raises:
-            RestError: The URI is none, or there is no such bucket.
+            RestError: The URI is invalid, or the bucket is unknown.
         """
         match = re.fullmatch(r"gs://([^/]+)/(.+)", uri)
         if match is None:
@@ -260,38 +258,6 @@ class ObjectStore:
         with self.lock:
             found = sorted(self.bucket(match[1]).objects.items())
         return [one for name, one in found if pattern.fullmatch(name)]
-
-
-def check(found: Object | None, query: Mapping[str, str], source: str = "") -> None:
-    """Check the preconditions of a request.
-
-    Args:
-        found: The live generation, if any.
-        query: E.g. `ifGenerationMatch`; 0 means that there is none.
-        source: "Source" for those of the source of a copy.
-
-    Raises:
-        RestError: 412 when one does not hold; 304 when a "not match" fails.
-    """
-    current = {
-        "Generation": str(found.generation) if found else "0",
-        "Metageneration": str(found.metageneration) if found else "0",
-    }
-    for name, value in current.items():
-        if query.get(f"if{source}{name}Match", value) != value:
-            raise _unmet("If-Match", 412)
-        if query.get(f"if{source}{name}NotMatch") == value:
-            raise _unmet("If-None-Match", 304)
-
-
-def timestamp(seconds: float) -> str:
-    """Return a time as the API writes it."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _unmet(location: str, http_status: int) -> RestError:
-    message = "At least one of the pre-conditions you specified did not hold."
-    return RestError(http_status, message, "conditionNotMet", location)
 
 
 def _matches(query: Mapping[str, str]) -> Callable[[tuple[str, Object]], bool]:

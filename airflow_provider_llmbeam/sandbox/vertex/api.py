@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_llmbeam.sandbox.billing.bill import Bill
+from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
+from airflow_provider_llmbeam.sandbox.billing.state import Bill
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Method
-from airflow_provider_llmbeam.sandbox.core.operations import Operations
+from airflow_provider_llmbeam.sandbox.core.checks import check_caller, check_labels, check_location, project_number
+from airflow_provider_llmbeam.sandbox.core.clock import Timeline
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
+from airflow_provider_llmbeam.sandbox.core.operations import Operation, Operations
 from airflow_provider_llmbeam.sandbox.core.resource_filter import paged
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
-from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
-from airflow_provider_llmbeam.sandbox.dataflow.checks import check_caller
-from airflow_provider_llmbeam.sandbox.vertex.checks import (
-    WORDING,
-    check_host,
-    check_id,
-    check_labels,
-    check_location,
-    project_number,
-    read_hardware,
-)
+from airflow_provider_llmbeam.sandbox.vertex.checks import check_host, check_id, read_hardware
 from airflow_provider_llmbeam.sandbox.vertex.deployments import (
     begin,
     check_idle,
     check_quota,
     complete,
-    fate,
     operation,
+    outcome,
     remove,
 )
 from airflow_provider_llmbeam.sandbox.vertex.garden import Garden
 from airflow_provider_llmbeam.sandbox.vertex.models import Models
+from airflow_provider_llmbeam.sandbox.vertex.responses import WORDING
 from airflow_provider_llmbeam.sandbox.vertex.state import Deployed, Endpoint, VertexState, parent
 
 Work = Callable[[RestCall], Reply]
@@ -42,8 +36,37 @@ LOCATION = r"/(?P<version>v1|v1beta1|ui)/projects/(?P<project>[^/]+)/locations/(
 _ENDPOINT = rf"{LOCATION}/endpoints/(?P<endpoint>[^/:]+)"
 _MODEL = rf"{LOCATION}/models/(?P<model>[^/:]+)"
 _OPERATION = rf"{LOCATION}/(?P<target>(?:[a-z]+/[^/:]+/)*)operations/(?P<operation>[^/:]+)"
+METHODS = Methods(
+    names=(
+        "vertex.endpoints.create",
+        "vertex.endpoints.delete",
+        "vertex.endpoints.deployModel",
+        "vertex.endpoints.get",
+        "vertex.endpoints.list",
+        "vertex.endpoints.patch",
+        "vertex.endpoints.undeployModel",
+        "vertex.modelGarden.deploy",
+        "vertex.modelGarden.get",
+        "vertex.models.delete",
+        "vertex.models.get",
+        "vertex.models.list",
+        "vertex.models.patch",
+        "vertex.models.upload",
+        "vertex.operations.cancel",
+        "vertex.operations.delete",
+        "vertex.operations.get",
+        "vertex.operations.list",
+        "vertex.operations.wait",
+    ),
+    operations=frozenset(
+        {"vertex.endpoints.create", "vertex.endpoints.delete", "vertex.endpoints.deployModel"}
+        | {"vertex.endpoints.undeployModel", "vertex.modelGarden.deploy"}
+        | {"vertex.models.delete", "vertex.models.upload"}
+    ),
+    accelerators=frozenset({"vertex.endpoints.deployModel", "vertex.modelGarden.deploy"}),
+)
 _PATCHED = {"display_name": "displayName", "traffic_split": "trafficSplit"}
-# Of the fields that a create may set.
+# Fields that a create may set.
 _KEPT = frozenset(
     {"displayName", "description", "labels", "network", "dedicatedEndpointEnabled", "encryptionSpec"}
     | {"enablePrivateServiceConnect", "privateServiceConnectConfig", "clientConnectionConfig"}
@@ -52,53 +75,41 @@ _KEPT = frozenset(
 
 
 class Vertex:
-    """The methods of Vertex AI, but for predictions.
+    """The methods of Vertex AI, except predictions.
 
     Args:
-        backend: Faults, log and clock.
-        timeline: What is due.
-        bill: For what is deployed.
-        operation_seconds: How long an operation takes, by the clock.
-        warm_seconds: How long a model that is deployed answers 503 at first.
-        gpu_quota: Location and accelerator to number, what is not named is 0; None is without limit.
+        backend: Faults, request log and clock.
+        timeline: Scheduled actions.
+        bill: Charges for deployed models.
+        settings: Durations and the quota of accelerators.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        timeline: Timeline,
-        bill: Bill,
-        *,
-        operation_seconds: float,
-        warm_seconds: float,
-        gpu_quota: Mapping[str, Mapping[str, int]] | None,
-    ) -> None:
+    def __init__(self, backend: Backend, timeline: Timeline, bill: Bill, settings: EndpointSettings) -> None:
         self.state = VertexState(
             timeline=timeline,
-            operations=Operations(timeline=timeline, seconds=operation_seconds),
+            operations=Operations(timeline=timeline, seconds=settings.operation_seconds),
             bill=bill,
-            gpu_quota=gpu_quota,
-            warm_seconds=warm_seconds,
+            settings=settings,
         )
         self._models, self._garden = Models(self.state), Garden(self.state)
         self.service = Service(backend, WORDING, self._routes(), is_slow=False)
 
     @property
     def endpoints(self) -> list[dict[str, Any]]:
-        """All endpoints as the API shows them."""
+        """All endpoints as the API returns them."""
         with self.state.timeline.lock:
             self.state.timeline.settle()
             return [endpoint.resource() for endpoint in self.state.endpoints.values()]
 
     @property
     def models(self) -> list[dict[str, Any]]:
-        """All uploaded models as the API shows them."""
+        """All uploaded models as the API returns them."""
         with self.state.timeline.lock:
             self.state.timeline.settle()
             return [model.resource() for model in self.state.models.values()]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all endpoints and models."""
         with self.state.timeline.lock:
             self.state.clear()
 
@@ -170,10 +181,10 @@ class Vertex:
             state.endpoints[name] = made
             return made.resource()
 
-        begun = operation(
+        started = operation(
             state, name, call.names["version"], "CreateEndpointOperationMetadata", ("Endpoint", finish)
         )
-        return self._begun(begun, call)
+        return self._started(started, call)
 
     def _endpoint(self, call: RestCall) -> Endpoint:
         return self.state.endpoint(call.names["project"], call.names["location"], call.names["endpoint"])
@@ -219,30 +230,30 @@ class Vertex:
             return {}
 
         answer = ("google.protobuf.Empty", finish)
-        begun = operation(state, endpoint.name, call.names["version"], "DeleteOperationMetadata", answer)
-        return self._begun(begun, call)
+        started = operation(state, endpoint.name, call.names["version"], "DeleteOperationMetadata", answer)
+        return self._started(started, call)
 
     # Deployments
 
     def _deploy(self, call: RestCall) -> Reply:
         endpoint, state, fields = self._endpoint(call), self.state, call.fields()
-        asked = dict(fields.get("deployedModel") or {})
-        own = re.fullmatch(r"projects/([^/]+)/locations/([^/]+)/models/([^/]+)", str(asked.get("model") or ""))
+        requested = dict(fields.get("deployedModel") or {})
+        own = re.fullmatch(r"projects/([^/]+)/locations/([^/]+)/models/([^/]+)", str(requested.get("model") or ""))
         if own is None:
-            raise RestError(400, f"Invalid Model resource name: {asked.get('model')!r}.")
+            raise RestError(400, f"Invalid Model resource name: {requested.get('model')!r}.")
         model = state.model(*own.groups())
         if own[2] != endpoint.location:
             raise RestError(400, f"The Model {model.name} is not in the location of the Endpoint {endpoint.name}.")
-        resources = asked.get("dedicatedResources")
+        resources = requested.get("dedicatedResources")
         if not resources:
             raise RestError(400, f"'automatic_resources' is not supported for Model {model.name}.")
         hardware = read_hardware(resources, endpoint.location)
         check_quota(state, project_number(call.names["project"]), endpoint.location, hardware, call.fault)
-        deployed_id = str(asked.get("id") or state.next_id())
+        deployed_id = str(requested.get("id") or state.next_id())
         if deployed_id in endpoint.deployed:
             raise RestError(409, f"The Endpoint already has a DeployedModel with ID {deployed_id}.")
         deployed = Deployed(
-            id=deployed_id, model=model, fields=asked, hardware=hardware, created_at=state.timeline.now()
+            id=deployed_id, model=model, fields=requested, hardware=hardware, created_at=state.timeline.now()
         )
         begin(state, endpoint, deployed)
         settle = complete(endpoint, deployed, fields.get("trafficSplit") or {"0": 100})
@@ -251,16 +262,16 @@ class Vertex:
             settle(at)
             return {"deployedModel": deployed.resource()}
 
-        begun = operation(
+        started = operation(
             state,
             endpoint.name,
             call.names["version"],
             "DeployModelOperationMetadata",
             ("DeployModelResponse", finish),
-            failed=fate(deployed, endpoint, call.fault),
+            failure=outcome(deployed, endpoint, call.fault),
             undo=remove(state, endpoint, deployed),
         )
-        return self._begun(begun, call)
+        return self._started(started, call)
 
     def _undeploy(self, call: RestCall) -> Reply:
         endpoint, state = self._endpoint(call), self.state
@@ -275,13 +286,13 @@ class Vertex:
             return {}
 
         answer = ("UndeployModelResponse", finish)
-        begun = operation(state, endpoint.name, call.names["version"], "UndeployModelOperationMetadata", answer)
-        return self._begun(begun, call)
+        started = operation(state, endpoint.name, call.names["version"], "UndeployModelOperationMetadata", answer)
+        return self._started(started, call)
 
     # Operations
 
-    def _begun(self, begun: Any, call: RestCall) -> Reply:
-        return json_reply(self.state.operations.start(begun, call.fault).resource())
+    def _started(self, operation: Operation, call: RestCall) -> Reply:
+        return json_reply(self.state.operations.start(operation, call.fault).resource())
 
     def _operation(self, call: RestCall) -> Reply:
         return json_reply(self.state.operations.get(_operation_name(call)).resource())

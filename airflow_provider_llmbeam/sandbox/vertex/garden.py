@@ -1,19 +1,20 @@
-"""Model Garden of the emulated Vertex AI: a model and an endpoint in one call."""
+"""Model Garden of the emulated Vertex AI: creates a model and an endpoint in one call."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_llmbeam.sandbox.core.checks import project_number
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError
 from airflow_provider_llmbeam.sandbox.models.catalog import Served, garden_model, is_on_hub, weights_failure
-from airflow_provider_llmbeam.sandbox.vertex.checks import check_id, project_number, read_hardware
+from airflow_provider_llmbeam.sandbox.vertex.checks import check_id, read_hardware
 from airflow_provider_llmbeam.sandbox.vertex.deployments import (
     begin,
     check_quota,
     complete,
-    fate,
     operation,
+    outcome,
     remove,
 )
 from airflow_provider_llmbeam.sandbox.vertex.state import Deployed, Endpoint, Model, VertexState, parent
@@ -31,14 +32,14 @@ class Garden:
     """The methods on publishers' models; called under the timeline's lock.
 
     Args:
-        state: What Vertex AI holds.
+        state: State of Vertex AI.
     """
 
     def __init__(self, state: VertexState) -> None:
         self._state = state
 
     def get(self, call: RestCall) -> Reply:
-        """Show a publisher's model and how it may be deployed."""
+        """Returns a publisher's model and its deployment option."""
         model = garden_model(call.names["name"])
         if model is None:
             raise RestError(404, f"Publisher Model `{call.names['name']}` is not found.")
@@ -56,7 +57,7 @@ class Garden:
         )
 
     def deploy(self, call: RestCall) -> Reply:
-        """Upload a model, make an endpoint and deploy the one to the other."""
+        """Uploads a model, creates an endpoint and deploys the model to it."""
         state, body = self._state, call.fields()
         project, location = call.names["project"], call.names["location"]
         model_config, endpoint_config = body.get("modelConfig") or {}, body.get("endpointConfig") or {}
@@ -82,7 +83,7 @@ class Garden:
             created_at=at,
         )
         endpoint = _endpoint(name, location, endpoint_config, at)
-        # Both are there from the start, and stay when the deployment fails.
+        # Both exist from the start, and remain when the deployment fails.
         state.models[model_name], state.endpoints[name] = model, endpoint
         deployed = Deployed(
             id=state.next_id(),
@@ -104,7 +105,7 @@ class Garden:
             call.names["version"],
             "DeployOperationMetadata",
             ("DeployResponse", finish),
-            failed=fate(deployed, endpoint, call.fault),
+            failure=outcome(deployed, endpoint, call.fault),
             undo=remove(state, endpoint, deployed),
             publisherModel=publisher_model,
             destination=where,
@@ -115,7 +116,7 @@ class Garden:
 
 
 def _served(body: dict[str, Any], config: dict[str, Any]) -> tuple[str, Served]:
-    """Return the publisher's model that a call asks for, and what its container is going to serve."""
+    """Returns the requested publisher's model, and the model that its container will serve."""
     publisher_model, hub = str(body.get("publisherModelName") or ""), str(body.get("huggingFaceModelId") or "")
     if bool(publisher_model) == bool(hub):
         raise RestError(400, "Exactly one of publisher_model_name and hugging_face_model_id is required.")
@@ -155,7 +156,7 @@ def _endpoint(name: str, location: str, config: dict[str, Any], at: float) -> En
 
 
 def _resources(model: str) -> dict[str, Any]:
-    """Return the machine that Model Garden takes for a model when the caller names none."""
+    """Returns the machine that Model Garden uses for a model when the caller names none."""
     sized = next(((machine, count) for word, machine, count in _SIZED if word in model.lower()), None)
     machine, count = sized or ("g2-standard-12", 1)
     spec = {"machineType": machine, "acceleratorType": "NVIDIA_L4", "acceleratorCount": count}

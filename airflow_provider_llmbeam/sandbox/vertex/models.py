@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_llmbeam.sandbox.core.checks import check_labels
 from airflow_provider_llmbeam.sandbox.core.resource_filter import paged
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError
 from airflow_provider_llmbeam.sandbox.models.catalog import read_container
-from airflow_provider_llmbeam.sandbox.vertex.checks import check_id, check_labels
+from airflow_provider_llmbeam.sandbox.vertex.checks import check_id
 from airflow_provider_llmbeam.sandbox.vertex.deployments import check_idle, operation
 from airflow_provider_llmbeam.sandbox.vertex.state import Model, VertexState, parent
 
@@ -17,14 +18,14 @@ class Models:
     """The methods on models; called under the timeline's lock.
 
     Args:
-        state: What Vertex AI holds.
+        state: State of Vertex AI.
     """
 
     def __init__(self, state: VertexState) -> None:
         self._state = state
 
     def upload(self, call: RestCall) -> Reply:
-        """Upload a model: its container and where the weights are."""
+        """Uploads a model: its container and the source of its weights."""
         state, body = self._state, call.fields()
         fields = dict(body.get("model") or {})
         check_labels(fields.get("labels") or {})
@@ -50,29 +51,29 @@ class Models:
 
         answer = ("UploadModelResponse", finish)
         begun = operation(state, name, call.names["version"], "UploadModelOperationMetadata", answer)
-        # Only a record is made.
+        # Only a record is created.
         seconds = min(state.operations.seconds, 1.0)
         return json_reply(state.operations.start(begun, call.fault, seconds=seconds).resource())
 
     def list(self, call: RestCall) -> Reply:
-        """List the models of a location."""
+        """Lists the models of a location."""
         under = f"{parent(call.names['project'], call.names['location'])}/"
         found = [one.resource() for name, one in self._state.models.items() if name.startswith(under)]
         return json_reply(paged(call, "models", found))
 
     def get(self, call: RestCall) -> Reply:
-        """Show one model, with or without its version."""
+        """Returns one model, with or without its version."""
         model = self._state.model(call.names["project"], call.names["location"], call.names["model"])
-        homes = [
+        deployments = [
             {"endpoint": endpoint.name, "deployedModelId": one.id}
-            for endpoint in self._state.homes(model)
+            for endpoint in self._state.endpoints_of(model)
             for one in endpoint.ready
             if one.model is model
         ]
-        return json_reply(model.resource() | ({"deployedModels": homes} if homes else {}))
+        return json_reply(model.resource() | ({"deployedModels": deployments} if deployments else {}))
 
     def patch(self, call: RestCall) -> Reply:
-        """Change a model's names or labels."""
+        """Changes a model's names or labels."""
         model = self._state.model(call.names["project"], call.names["location"], call.names["model"])
         fields, mask = call.fields(), [part for part in call.query.get("updateMask", "").split(",") if part]
         check_labels(fields.get("labels") or {})
@@ -84,15 +85,15 @@ class Models:
         return json_reply(model.resource())
 
     def delete(self, call: RestCall) -> Reply:
-        """Delete a model that is deployed nowhere."""
+        """Deletes a model that is not deployed."""
         state = self._state
         model = state.model(call.names["project"], call.names["location"], call.names["model"])
-        homes = state.homes(model)
-        if homes:
+        endpoints = state.endpoints_of(model)
+        if endpoints:
             raise RestError(
                 400,
                 f'The Model "{model.name}" is deployed or being deployed at the following Endpoint(s): '
-                f"{', '.join(endpoint.name for endpoint in homes)}.",
+                f"{', '.join(endpoint.name for endpoint in endpoints)}.",
                 "FAILED_PRECONDITION",
             )
         check_idle(state, model.name)

@@ -1,4 +1,4 @@
-"""Predictions of the endpoints of the emulated Vertex AI, on the region's host and on the endpoint's own."""
+"""Predictions of endpoints of the emulated Vertex AI, on the region's host and on dedicated ones."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import Method
-from airflow_provider_llmbeam.sandbox.core.google_errors import google_error
-from airflow_provider_llmbeam.sandbox.core.responses import RefusedError
+from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
+from airflow_provider_llmbeam.sandbox.core.responses import google_error
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
+from airflow_provider_llmbeam.sandbox.models.calls import RefusedError
 from airflow_provider_llmbeam.sandbox.models.served import PredictDialect, VertexChatDialect
+from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 from airflow_provider_llmbeam.sandbox.vertex.api import Vertex
-from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, SHARED_SUFFIX, WORDING, check_host
+from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, SHARED_SUFFIX, check_host
+from airflow_provider_llmbeam.sandbox.vertex.responses import WORDING
 from airflow_provider_llmbeam.sandbox.vertex.state import Deployed, Endpoint
 
+METHODS = Methods(
+    names=("vertex.chatCompletions", "vertex.predict", "vertex.rawPredict"),
+    streaming=frozenset({"vertex.chatCompletions", "vertex.rawPredict"}),
+)
 SHARED_SUFFIXES = (SHARED_SUFFIX, "aiplatform.googleapis.com")
 _NO_TOKEN = "Request is missing required authentication credential. Expected OAuth 2 access token."
 _WARMING = "The model server is not ready to serve requests yet. Please try again later."
@@ -25,30 +30,28 @@ _ENDPOINT = f"{_LOCATION}/endpoints/{{endpoint:[^/:]+}}"
 
 
 class Predictions:
-    """The methods that ask a deployed model.
+    """The methods of deployed models.
 
     Args:
-        backend: Of all models.
-        vertex: What is deployed.
-        input_token_limit: Longest prompt that a model takes, in tokens.
+        server: Server of all models.
+        vertex: Deployed models.
     """
 
-    def __init__(self, backend: Backend, vertex: Vertex, *, input_token_limit: int) -> None:
-        self._backend = backend
+    def __init__(self, server: ModelServer, vertex: Vertex) -> None:
+        self._server = server
         self._state = vertex.state
-        self._input_token_limit = input_token_limit
         self._random = random.Random(0)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """Answer a chat completion."""
+        """Answers a chat completion."""
         endpoint, deployed = self._target(request)
         common = self._common(endpoint, deployed, "vertex.chatCompletions")
-        return await self._backend.serve(request, VertexChatDialect(**common))
+        return await self._server.serve(request, VertexChatDialect(**common))
 
     async def predict(self, request: web.Request) -> web.StreamResponse:
-        """Answer instances with predictions."""
+        """Answers instances with predictions."""
         endpoint, deployed = self._target(request)
-        told = (
+        added = (
             {
                 "deployedModelId": deployed.id,
                 "model": deployed.model.name,
@@ -60,14 +63,14 @@ class Predictions:
         )
         is_shared = request.host.endswith(SHARED_SUFFIXES)
         common = self._common(endpoint, deployed, "vertex.predict")
-        dialect = PredictDialect(**common, told=told, is_shared=is_shared)
-        return await self._backend.serve(request, dialect)
+        dialect = PredictDialect(**common, added=added, is_shared=is_shared)
+        return await self._server.serve(request, dialect)
 
     async def raw_predict(self, request: web.Request) -> web.StreamResponse:
-        """Hand the body to the container as it is."""
+        """Passes the body to the container unchanged."""
         common = self._common(*self._target(request), "vertex.rawPredict")
-        dialect = PredictDialect(**common, told={})
-        return await self._backend.serve(request, dialect)
+        dialect = PredictDialect(**common, added={})
+        return await self._server.serve(request, dialect)
 
     def _common(self, endpoint: Endpoint | None, deployed: Deployed | None, method: Method) -> dict[str, Any]:
         own = f"/deployedModels/{deployed.id}" if deployed else ""
@@ -75,13 +78,13 @@ class Predictions:
             "resource": f"{endpoint.name}{own}" if endpoint else "",
             "method": method,
             "api_key": None,
-            "input_token_limit": self._input_token_limit,
+            "input_token_limit": self._server.settings.input_token_limit,
             "name": deployed.model.served.name or deployed.model.name if deployed else "",
             "admit": self._admit,
         }
 
     def _target(self, request: web.Request) -> tuple[Endpoint | None, Deployed | None]:
-        """Return the endpoint and which of its models answers; None for what is not there."""
+        """Returns the endpoint and the model on it that answers; None for each that does not exist."""
         found = request.match_info
         with self._state.timeline.lock:
             self._state.timeline.settle()
@@ -96,7 +99,7 @@ class Predictions:
             return endpoint, self._random.choices(ready, shares)[0]
 
     def _admit(self, request: web.Request) -> None:
-        """Check what Vertex AI checks in front of the container; raises `RefusedError`."""
+        """Applies the checks of Vertex AI before the container; raises `RefusedError`."""
         if not request.headers.get("Authorization", "").startswith("Bearer "):
             raise RefusedError(google_error(401, _NO_TOKEN))
         found, host = request.match_info, request.host
@@ -129,13 +132,13 @@ class Predictions:
                 google_error(404, f"Endpoint `{endpoint.name}` has no deployed model to serve requests.")
             )
         now = self._state.timeline.now()
-        if deployed.deployed_at is not None and now < deployed.deployed_at + self._state.warm_seconds:
+        if deployed.deployed_at is not None and now < deployed.deployed_at + self._state.settings.warm_seconds:
             raise RefusedError(google_error(503, _WARMING))
 
 
-def routes(backend: Backend, vertex: Vertex, *, input_token_limit: int) -> list[web.RouteDef]:
-    """Return the routes of Vertex AI's endpoints and models; those of publishers' models are Gemini's."""
-    predictions = Predictions(backend, vertex, input_token_limit=input_token_limit)
+def routes(server: ModelServer, vertex: Vertex) -> list[web.RouteDef]:
+    """Returns the routes of Vertex AI's endpoints and models; publishers' models are routes of Gemini."""
+    predictions = Predictions(server, vertex)
     return [
         web.post(f"{_ENDPOINT}/chat/completions", predictions.chat),
         web.post(f"{_ENDPOINT}:predict", predictions.predict),

@@ -1,4 +1,4 @@
-"""What the emulated Vertex AI holds: endpoints, what is deployed to them, uploaded models."""
+"""The state of the emulated Vertex AI: endpoints, deployed models, uploaded models. No HTTP."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_llmbeam.sandbox.billing.bill import Bill
+from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
+from airflow_provider_llmbeam.sandbox.billing.state import Bill
+from airflow_provider_llmbeam.sandbox.core.checks import project_number
+from airflow_provider_llmbeam.sandbox.core.clock import Timeline, timestamp
 from airflow_provider_llmbeam.sandbox.core.operations import Operations
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
-from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
 from airflow_provider_llmbeam.sandbox.models.catalog import Served
-from airflow_provider_llmbeam.sandbox.storage.state import timestamp
-from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, Hardware, project_number
+from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, Hardware
 
 _FIRST_ID = 4_611_686_018_427_387_904
 
@@ -23,10 +24,10 @@ class Model:
     """An uploaded model, with one version.
 
     Attributes:
-        name: In full.
-        fields: As uploaded.
-        served: What its container serves.
-        created_at: Seconds since the epoch.
+        name: Full name.
+        fields: Fields as uploaded.
+        served: Model that its container serves.
+        created_at: Time of creation, in seconds since the epoch.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Model:
     created_at: float
 
     def resource(self) -> dict[str, Any]:
-        """Return it as the API shows it."""
+        """Returns it as the API returns it."""
         at = timestamp(self.created_at)
         return {
             **self.fields,
@@ -55,12 +56,12 @@ class Deployed:
     """A model on an endpoint.
 
     Attributes:
-        id: Among those of the endpoint.
-        model: Which.
-        fields: As asked for.
-        hardware: What it runs on.
-        created_at: When it was asked for, in seconds since the epoch.
-        deployed_at: Since when it is deployed; None while it is being deployed.
+        id: Id, unique on the endpoint.
+        model: The model.
+        fields: Fields of the request.
+        hardware: Hardware of the deployment.
+        created_at: Time of the request, in seconds since the epoch.
+        deployed_at: Time of the completed deployment, in seconds since the epoch; None before.
     """
 
     id: str
@@ -71,7 +72,7 @@ class Deployed:
     deployed_at: float | None = None
 
     def resource(self) -> dict[str, Any]:
-        """Return it as the API shows it."""
+        """Returns it as the API returns it."""
         return {
             **self.fields,
             "id": self.id,
@@ -87,13 +88,13 @@ class Endpoint:
     """An endpoint.
 
     Attributes:
-        name: In full, with the project's number.
+        name: Full name, with the project's number.
         location: Region.
-        fields: As created and patched.
-        created_at: Seconds since the epoch.
-        updated_at: Seconds since the epoch.
-        deployed: Models on it and on their way, by id.
-        traffic: Percent of the requests, by id.
+        fields: Fields as created and patched.
+        created_at: Time of creation, in seconds since the epoch.
+        updated_at: Time of the last change, in seconds since the epoch.
+        deployed: Models that are deployed or being deployed, by id.
+        traffic: Share of the requests in percent, by id.
     """
 
     name: str
@@ -106,13 +107,13 @@ class Endpoint:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """As they are now."""
+        """Current labels."""
         labels: Mapping[str, str] = self.fields.get("labels") or {}
         return labels
 
     @property
     def dedicated_dns(self) -> str:
-        """The host of its own; "" when it shares that of its region."""
+        """Host of its own; "" when it shares that of its region."""
         if not self.fields.get("dedicatedEndpointEnabled"):
             return ""
         _, project, _, location, _, own = self.name.split("/")
@@ -120,11 +121,11 @@ class Endpoint:
 
     @property
     def ready(self) -> list[Deployed]:
-        """What is deployed, the first one first."""
+        """Deployed models, the oldest first."""
         return [one for one in self.deployed.values() if one.deployed_at is not None]
 
     def resource(self) -> dict[str, Any]:
-        """Return it as the API shows it; what is being deployed is not seen yet."""
+        """Returns the endpoint as the API returns it, without models that are still being deployed."""
         shown = {
             **self.fields,
             "name": self.name,
@@ -142,34 +143,32 @@ class Endpoint:
 
 @dataclass(kw_only=True)
 class VertexState:
-    """Everything that Vertex AI holds; read and changed under the timeline's lock.
+    """The state of Vertex AI; read and changed under the timeline's lock.
 
     Attributes:
-        timeline: What is due.
-        operations: Long-running ones.
-        bill: For what is deployed.
-        gpu_quota: Location and accelerator to number; None is without limit.
-        warm_seconds: How long a model that is deployed answers 503 at first.
+        timeline: Scheduled actions.
+        operations: Long-running operations.
+        bill: Charges for deployed models.
+        settings: Durations and the quota of accelerators.
     """
 
     timeline: Timeline
     operations: Operations
     bill: Bill
-    gpu_quota: Mapping[str, Mapping[str, int]] | None
-    warm_seconds: float
+    settings: EndpointSettings
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
     ids: itertools.count[int] = field(default_factory=lambda: itertools.count(_FIRST_ID))
 
     def next_id(self) -> str:
-        """Return an id as the service makes them up."""
+        """Returns an id in the format of the service."""
         return str(next(self.ids))
 
     def endpoint(self, project: str, location: str, own: str) -> Endpoint:
-        """Return an endpoint.
+        """Returns an endpoint.
 
         Raises:
-            RestError: There is none.
+            RestError: There is none of that id.
         """
         name = f"{parent(project, location)}/endpoints/{own}"
         found = self.endpoints.get(name)
@@ -178,10 +177,10 @@ class VertexState:
         return found
 
     def model(self, project: str, location: str, own: str) -> Model:
-        """Return a model; its version, after an "@", must be the only one there is.
+        """Returns a model; a version after an "@" must be its only one.
 
         Raises:
-            RestError: There is none.
+            RestError: There is no such model.
         """
         own, _, version = own.partition("@")
         name = f"{parent(project, location)}/models/{own}"
@@ -190,8 +189,8 @@ class VertexState:
             raise RestError(404, f"The Model does not exist: {name}{'@' if version else ''}{version}")
         return found
 
-    def homes(self, model: Model) -> list[Endpoint]:
-        """Return the endpoints to which a model is, or is being, deployed."""
+    def endpoints_of(self, model: Model) -> list[Endpoint]:
+        """Returns the endpoints to which a model is, or is being, deployed."""
         return [
             endpoint
             for endpoint in self.endpoints.values()
@@ -199,7 +198,7 @@ class VertexState:
         ]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all endpoints, models and operations."""
         self.endpoints.clear()
         self.models.clear()
         self.operations.clear()
@@ -207,5 +206,5 @@ class VertexState:
 
 
 def parent(project: str, location: str) -> str:
-    """Return the name of a project's location, as the service answers it."""
+    """Returns the name of a project's location as the service returns it."""
     return f"projects/{project_number(project)}/locations/{location}"

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.endpoints.platforms import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
-from airflow_provider_llmbeam.sandbox import Fault, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 @pytest.fixture
 def sandbox():
     """A cloud that takes its time."""
-    with Sandbox(endpoint_seconds=SECONDS) as running:
+    with Sandbox(endpoints=EndpointSettings(operation_seconds=SECONDS)) as running:
         yield running
 
 

@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd
 from airflow_provider_llmbeam.probe.reply import ProbeReply, read_reply
 from airflow_provider_llmbeam.probe.request import probe_request
-from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.model import parse_model
@@ -131,7 +131,7 @@ def test_an_echo_model_answers_without_a_request(sandbox, probed):
 
 def test_a_rejection_has_the_advised_wait():
     began = time.time()
-    with Sandbox(quota=Quota(window=FixedWindow(requests=2, seconds=3600))) as sandbox:
+    with Sandbox(models=ModelSettings(quota=Quota(window=FixedWindow(requests=2, seconds=3600)))) as sandbox:
         probe = prober(sandbox, GEMINI).probe(9, 1.0)
     assert outcomes(probe) == ["answered"] * 2 + ["rejected"] * MAX_UNANSWERED
     assert probe.rejected_ratio == pytest.approx(3 / 5)
@@ -145,7 +145,7 @@ def test_a_rejection_has_the_advised_wait():
 
 @pytest.mark.parametrize("model", [GEMINI, {"type": "openai", "name": "gemma"}])
 def test_a_used_up_daily_quota_ends_the_probe_at_once(model):
-    with Sandbox(quota=Quota(requests_per_day=1)) as sandbox:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_day=1))) as sandbox:
         probe = prober(sandbox, model).probe(5)
     assert outcomes(probe) == ["answered", "rejected"]
     assert probe.is_daily
@@ -271,14 +271,14 @@ def test_a_wrong_key_is_final(sandbox, probed, monkeypatch):
     assert probe.sent == 1
     assert probe.refusal.is_final
     assert probe.refusal.message == "HTTP 400: API key not valid. Please pass a valid API key."
-    with Sandbox(openai_api_key="secret") as guarded:
+    with Sandbox(models=ModelSettings(openai_api_key="secret")) as guarded:
         probe = prober(guarded, {"type": "openai", "name": "m"}).probe(5)
     assert (probe.sent, probe.refusal.http_status, probe.refusal.is_final) == (1, 401, True)
 
 
 def test_the_key_of_the_connection_goes_before_that_of_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "another")
-    with Sandbox(openai_api_key="secret") as guarded:
+    with Sandbox(models=ModelSettings(openai_api_key="secret")) as guarded:
         value = {"conn_type": "llmbeam", "host": guarded.openai_url, "password": "secret"}
         monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(value))
         model, access = open_model({"type": "openai", "name": "m", "base_url": guarded.openai_url})

@@ -8,7 +8,7 @@ from google.cloud import aiplatform_v1 as v1
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.probe.readiness import ReadinessResult, readiness_poller
-from airflow_provider_llmbeam.sandbox import ManualClock, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, ManualClock, Sandbox
 
 LOCATION = "europe-west4"
 PARENT = f"projects/llmbeam-sandbox/locations/{LOCATION}"
@@ -24,7 +24,7 @@ def clock():
 
 @pytest.fixture
 def sandbox(clock):
-    with Sandbox(clock=clock, endpoint_warm_seconds=WARM_SECONDS) as running:
+    with Sandbox(clock=clock, endpoints=EndpointSettings(warm_seconds=WARM_SECONDS)) as running:
         yield running
 
 

@@ -13,7 +13,16 @@ from airflow_provider_llmbeam.exceptions import AccessDeniedError
 from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.quota.hook import QuotaHook, unit_of
-from airflow_provider_llmbeam.sandbox import Fault, Latency, ManualClock, Proxy, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import (
+    EndpointSettings,
+    Fault,
+    Latency,
+    ManualClock,
+    ModelSettings,
+    Proxy,
+    Quota,
+    Sandbox,
+)
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model import parse_model
 from tests.clouds import use_environment
@@ -81,7 +90,7 @@ def provisioned(sandbox):
     sandbox.monitoring.provision("gemini-2.5-flash", tokens_per_second=1000)
 
 
-LIMITED = {"quota": Quota(requests_per_minute=600)}
+LIMITED = {"models": ModelSettings(quota=Quota(requests_per_minute=600))}
 REJECTED = Fault(kind="rate-limit")
 
 SITUATIONS = [
@@ -179,7 +188,7 @@ SITUATIONS = [
             "gemini-2.5-flash", minutes=300, requests_per_minute=60, first_token_seconds=0.2
         ),
         probes=2,
-        sandbox={"latency": Latency(mean_seconds=1.2)},
+        sandbox={"models": ModelSettings(latency=Latency(mean_seconds=1.2))},
     ),
     Situation(
         "pool: metrics may not be read, no probe",
@@ -289,7 +298,7 @@ SITUATIONS = [
         GPU,
         "healthy",
         ("'custom_model_serving_nvidia_l4_gpus' allows 4", "2 asked for", "does not guarantee"),
-        sandbox={"gpu_quota": {"us-central1": {"NVIDIA_L4": 4}}},
+        sandbox={"endpoints": EndpointSettings(gpu_quota={"us-central1": {"NVIDIA_L4": 4}})},
     ),
     Situation(
         "accelerators: use is not shown",
@@ -297,21 +306,21 @@ SITUATIONS = [
         "degraded",
         ("none of them is shown as used",),
         hidden("allocation/usage"),
-        sandbox={"gpu_quota": {"us-central1": {"NVIDIA_L4": 4}}},
+        sandbox={"endpoints": EndpointSettings(gpu_quota={"us-central1": {"NVIDIA_L4": 4}})},
     ),
     Situation(
         "accelerators: limit too small",
         GPU,
         "exhausted",
         ("allows 1, and 2 are asked for", "waiting will not resolve this"),
-        sandbox={"gpu_quota": {"us-central1": {"NVIDIA_L4": 1}}},
+        sandbox={"endpoints": EndpointSettings(gpu_quota={"us-central1": {"NVIDIA_L4": 1}})},
     ),
     Situation(
         "accelerators: limit zero",
         GPU,
         "exhausted",
         ("allows 0, and 2 are asked for",),
-        sandbox={"gpu_quota": {"us-central1": {}}},
+        sandbox={"endpoints": EndpointSettings(gpu_quota={"us-central1": {}})},
     ),
     Situation(
         "Developer API: the day is over",
@@ -319,7 +328,7 @@ SITUATIONS = [
         "exhausted",
         ("daily quota is used up",),
         probes=8,
-        sandbox={"quota": Quota(requests_per_day=1)},
+        sandbox={"models": ModelSettings(quota=Quota(requests_per_day=1))},
     ),
     Situation("Developer API: answered", DEVELOPER, "healthy", ("8 were answered",), probes=8),
 ]
@@ -347,7 +356,10 @@ def test_the_verdict_and_the_sentence_follow_from_what_the_cloud_shows(situation
 
 
 def test_a_limit_that_is_raised_while_waiting_is_seen(clock, monkeypatch):
-    with Sandbox(clock=clock, quota=Quota(requests_per_minute=240)) as sandbox, Proxy(sandbox) as proxy:
+    with (
+        Sandbox(clock=clock, models=ModelSettings(quota=Quota(requests_per_minute=240))) as sandbox,
+        Proxy(sandbox) as proxy,
+    ):
         use_environment(monkeypatch, proxy.environment())
         clock.advance(7200)
         traffic("gemini-embedding-001", "us-central1", requests_per_minute=240)(sandbox)

@@ -59,10 +59,15 @@ def test_a_taken_port_ends_with_status_one(sandbox: Sandbox) -> None:
 
 
 def test_times_below_zero_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("endpoint", "endpoint-warm", "cold-start", "monitoring-delay"):
+    for option, name in (
+        ("endpoint", "EndpointSettings.operation_seconds"),
+        ("endpoint-warm", "EndpointSettings.warm_seconds"),
+        ("cold-start", "EndpointSettings.cold_start_seconds"),
+        ("monitoring-delay", "monitoring_delay_seconds"),
+    ):
         with pytest.raises(SystemExit):
-            main([f"--{name}-seconds", "-1"])
-        assert f"`{name.replace('-', '_')}_seconds` must be >= 0" in capsys.readouterr().err
+            main([f"--{option}-seconds", "-1"])
+        assert f"`{name}` must be >= 0" in capsys.readouterr().err
 
 
 def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,4 +77,4 @@ def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> 
     assert "`requests_per_minute` must be >= 1" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["--dataflow-workers", "0"])
-    assert "`dataflow_workers` must be >= 1" in capsys.readouterr().err
+    assert "`DataflowSettings.workers` must be >= 1" in capsys.readouterr().err

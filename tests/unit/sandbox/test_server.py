@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import airflow_provider_llmbeam.sandbox as package
-from airflow_provider_llmbeam.sandbox import Fault, Latency, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox
 from tests.waiting import scaled, until
 
 PATH = "/v1beta/models/gemini-2.5-flash:generateContent?key=k"
@@ -86,7 +86,7 @@ def test_a_held_storage_request_waits_before_its_work_is_done() -> None:
 
 
 def test_an_answer_whose_caller_has_gone_is_billed() -> None:
-    with Sandbox(latency=Latency(mean_seconds=0.15)) as slow:
+    with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.15))) as slow:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(slow.url + PATH, json=BODY, timeout=0.03)
         until(lambda: len(slow.requests), "the answer is there")
@@ -104,13 +104,13 @@ def test_requests_in_flight_wait_side_by_side() -> None:
 
             await asyncio.gather(*[call() for _ in range(50)])
 
-    with Sandbox(latency=Latency(mean_seconds=scaled(1.0))) as slow:
+    with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=scaled(1.0)))) as slow:
         asyncio.run(go(slow.url))
         assert slow.stats()["max_in_flight"] == 50
 
 
 def test_an_answer_takes_time_per_output_token() -> None:
-    with Sandbox(latency=Latency(per_output_token_seconds=0.01)) as slow:
+    with Sandbox(models=ModelSettings(latency=Latency(per_output_token_seconds=0.01))) as slow:
         for verb, extra in (("generateContent", ""), ("streamGenerateContent", "&alt=sse")):
             began = time.monotonic()
             httpx.post(slow.url + PATH.replace("generateContent", verb) + extra, json=BODY)
@@ -118,7 +118,7 @@ def test_an_answer_takes_time_per_output_token() -> None:
 
 
 def test_reset_forgets_requests_faults_and_quota() -> None:
-    with Sandbox(quota=Quota(requests_per_minute=1)) as limited:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=1))) as limited:
         statuses = [httpx.post(limited.url + PATH, json=BODY).status_code for _ in range(2)]
         limited.faults.queue("gemini.generateContent", Fault(kind="error"))
         limited.reset()
@@ -144,10 +144,13 @@ def test_a_taken_port_is_an_error(sandbox: Sandbox) -> None:
         Sandbox(port=sandbox.port).start()
 
 
-@pytest.mark.parametrize("name", ["port", "input_token_limit"])
-def test_a_number_out_of_bounds_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"`{name}` must be .*; got -1"):
-        Sandbox(**{name: -1})  # type: ignore[arg-type]
+def test_a_number_out_of_bounds_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"`port` must be .*; got -1"):
+        Sandbox(port=-1)
+    with pytest.raises(ValueError, match=r"`ModelSettings\.input_token_limit` must be .*; got -1"):
+        ModelSettings(input_token_limit=-1)
+    with pytest.raises(ValueError, match=r"`bigquery_job_seconds` must be >= 0; got -1"):
+        Sandbox(bigquery_job_seconds=-1)
 
 
 def test_every_exported_name_exists_and_importing_the_package_is_cheap() -> None:

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.probe.readiness import ReadinessResult, judged, named
 from airflow_provider_llmbeam.probe.reply import ProbeReply
-from airflow_provider_llmbeam.sandbox import Fault, Latency, Sandbox
+from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Sandbox
 from airflow_provider_llmbeam.sensors.base import GRACE_SECONDS
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.spec import GeminiModel
@@ -240,7 +240,7 @@ def test_reschedule_mode_counts_from_the_first_poke(sandbox, sensor):
 
 
 def test_a_slow_answer_is_not_ready_yet_and_its_latency_is_reported():
-    with Sandbox(latency=Latency(mean_seconds=0.3)) as slow:
+    with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.3))) as slow:
         made = EndpointReadySensor(
             task_id="ready",
             model=GeminiModel(base_url=slow.gemini_url),

@@ -17,7 +17,7 @@ from airflow.sdk.bases.sensor import AirflowRescheduleException
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import Fault, Proxy, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ModelSettings, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
@@ -192,7 +192,10 @@ def test_reschedule_mode_leaves_the_slot(google, sandbox):
 
 
 def test_an_endpoint_goes_where_its_accelerators_are(monkeypatch):
-    with Sandbox(gpu_quota={"europe-west4": {"NVIDIA_L4": 4}}) as sandbox, Proxy(sandbox) as proxy:
+    with (
+        Sandbox(endpoints=EndpointSettings(gpu_quota={"europe-west4": {"NVIDIA_L4": 4}})) as sandbox,
+        Proxy(sandbox) as proxy,
+    ):
         use_environment(monkeypatch, proxy.environment())
         endpoint = VertexEndpoint(
             type="vertex",
@@ -210,7 +213,7 @@ def test_an_endpoint_goes_where_its_accelerators_are(monkeypatch):
 
 
 def test_a_known_quota_that_is_used_by_others_comes_back_as_the_rest_of_it(monkeypatch):
-    with Sandbox(quota=Quota(requests_per_minute=600)) as sandbox, Proxy(sandbox) as proxy:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=600))) as sandbox, Proxy(sandbox) as proxy:
         use_environment(monkeypatch, proxy.environment())
         sandbox.monitoring.add_traffic(
             NAME, minutes=30, requests_per_minute=240, input_tokens=90, output_tokens=10

@@ -1,6 +1,6 @@
 """Runs the job in DIRECTORY/job.json: `python -m airflow_provider_llmbeam.sandbox.dataflow.job DIRECTORY`.
 
-Standard input is its lifeline and takes orders, standard output tells `events`, standard error is for people.
+Standard input is its lifeline and has commands, standard output has `events`, standard error is a log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_llmbeam.sandbox.core import lifeline
+from airflow_provider_llmbeam.sandbox.dataflow.job import lifeline
 from airflow_provider_llmbeam.sandbox.dataflow.job.events import Events
 
 KILL_HARNESS = "kill-harness"
@@ -26,13 +26,13 @@ NEEDS_BEAM = (
 _MAX_TEXT = 30_000
 
 
-def run(directory: Path, events: Events, orders: dict[str, Callable[[], None]]) -> None:
-    """Run the job; returns when it has succeeded.
+def run(directory: Path, events: Events, commands: dict[str, Callable[[], None]]) -> None:
+    """Runs the job; returns after a success.
 
     Args:
-        directory: Of the job.
-        events: Where to tell of it.
-        orders: Is given what can be asked of the job while it runs.
+        directory: Directory of the job.
+        events: Writer of events.
+        commands: Gets the commands that the running job accepts.
     """
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -41,8 +41,8 @@ def run(directory: Path, events: Events, orders: dict[str, Callable[[], None]]) 
 
     from airflow_provider_llmbeam.sandbox.dataflow.job import bundles, distribution, harnesses, progress, staging
 
-    order = json.loads((directory / "job.json").read_text())
-    fields: dict[str, Any] = staging.whole(order["options"])
+    description = json.loads((directory / "job.json").read_text())
+    fields: dict[str, Any] = staging.whole(description["options"])
     known = {name: value for name, value in fields.items() if name not in staging.NOT_OPTIONS}
     options = PipelineOptions.from_dictionary(known)
     FileSystems.set_options(options)
@@ -54,31 +54,31 @@ def run(directory: Path, events: Events, orders: dict[str, Callable[[], None]]) 
     # As a file: as a `Struct` the harness would get every integer as a float, and refuse it.
     os.environ |= {"PIPELINE_OPTIONS_FILE": str(file), "SEMI_PERSISTENT_DIRECTORY": str(directory)}
     harnesses.replace_environments(pipeline)
-    orders[KILL_HARNESS] = harnesses.POOL.kill_one
-    harnesses.POOL.on_death = lambda death: events.message("WARNING", death)
+    commands[KILL_HARNESS] = harnesses.POOL.kill_one
+    harnesses.POOL.on_exit = lambda cause: events.message("WARNING", cause)
     names = {key: found.unique_name for key, found in pipeline.components.pcollections.items()}
     counted = progress.Progress(names, events.metrics)
     counted.install()
-    dealt = distribution.Distribution(order["workers"])
-    dealt.install()
+    distributed = distribution.Distribution(description["workers"])
+    distributed.install()
     retries = bundles.Retries(
-        order["repeats"], lambda text: events.message("ERROR", text[:_MAX_TEXT]), counted.end, dealt
+        description["repeats"], lambda text: events.message("ERROR", text[:_MAX_TEXT]), counted.end, distributed
     )
     retries.install()
 
     provision = fn_runner.ExtendedProvisionInfo(
-        beam_provision_api_pb2.ProvisionInfo(retrieval_token="sandbox"), job_name=order["name"]
+        beam_provision_api_pb2.ProvisionInfo(retrieval_token="sandbox"), job_name=description["name"]
     )
     runner = fn_runner.FnApiRunner(provision_info=provision, progress_request_frequency=progress.REQUEST_SECONDS)
-    runner._num_workers = order["workers"]
+    runner._num_workers = description["workers"]
     events.state("RUNNING")
-    events.message("BASIC", f"Starting {order['workers']} workers in {order['location']}...")
+    events.message("BASIC", f"Starting {description['workers']} workers in {description['location']}...")
     runner.run_via_runner_api(pipeline, options)
     events.message("BASIC", "Worker pool stopped.")
 
 
 def explained(error: Exception) -> str:
-    """Return what the log of the job says of an error; called where it is handled."""
+    """Returns the message of an error for the log of the job; called in its handler."""
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ("apache_beam", "grpc"):
         return NEEDS_BEAM.format(module=error.name)
     # By name: the module may have been loaded a second time, out of a staged wheel.
@@ -88,21 +88,21 @@ def explained(error: Exception) -> str:
 
 
 def main(directory: Path) -> int:
-    """Run the job and tell how it ended; returns the exit status."""
+    """Runs the job, writes its final state, and returns the exit status."""
     events = Events()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
 
-    orders: dict[str, Callable[[], None]] = {}
+    commands: dict[str, Callable[[], None]] = {}
 
-    def order(line: str) -> None:
-        if line in orders:
-            orders[line]()
+    def execute(command: str) -> None:
+        if command in commands:
+            commands[command]()
 
-    # What the sandbox would have removed itself, had it not been killed.
-    lifeline.hold(order, lambda: shutil.rmtree(directory.parent, ignore_errors=True))
+    # The sandbox removes the files itself, unless it is killed.
+    lifeline.hold(execute, lambda: shutil.rmtree(directory.parent, ignore_errors=True))
     try:
-        run(directory, events, orders)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the job's log must say it
+        run(directory, events, commands)
+    except Exception as error:  # noqa: BLE001 - every error belongs in the job's log
         traceback.print_exc()
         text = explained(error)
         events.message("ERROR", text[-_MAX_TEXT:])
@@ -113,7 +113,7 @@ def main(directory: Path) -> int:
 
 
 if __name__ == "__main__":
-    # Threads of Beam and gRPC that still wait for a harness are nobody's concern any more.
+    # Threads of Beam and gRPC may still wait for a harness.
     status = main(Path(sys.argv[1]))
     sys.stderr.flush()
     os._exit(status)

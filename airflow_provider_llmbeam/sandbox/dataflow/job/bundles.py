@@ -1,4 +1,4 @@
-"""Bundles as the service runs them: one that fails is tried again, and only the last attempt counts."""
+"""Bundles as the service runs them: a failed bundle is retried, and only the last attempt has effects."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ WORK_ITEM_FAILED = (
     "Workflow failed. Causes: The job failed because a work item has failed 4 times. Look in previous log entries "
     "for the cause of each one of the 4 failures. The work item was attempted on these workers: {workers}"
 )
-"""Beam looks for "work item was attempted", and prefers a message with a traceback."""
+"""Final message of the service. Beam searches for "work item was attempted", but prefers a traceback."""
 
 
 class BundleFailedError(Exception):
-    """A bundle has failed for good; its message is that of the service."""
+    """All attempts of a bundle have failed; the message is that of the service."""
 
 
 class _Buffer:
-    """Holds what one attempt has written until it is known to count."""
+    """Keeps the output of one attempt until the attempt has succeeded."""
 
     cleared = False
 
@@ -37,12 +37,12 @@ class _Buffer:
 
 
 class _Attempt:
-    """The context of one attempt: as the stage's, but outputs are held, and connections stay the same."""
+    """The context of one attempt: that of the stage, with buffered outputs and fixed connections."""
 
     def __init__(self, context: Any, handler: Any) -> None:
         self._context = context
         self._buffers: dict[tuple[bytes, str], _Buffer] = {}
-        # Taken once: a harness that is replaced in between must not get half of a bundle.
+        # Fixed per attempt: a harness that is replaced in between must not get half of a bundle.
         self.worker_handlers = [
             SimpleNamespace(
                 control_conn=handler.control_conn, data_conn=handler.data_conn, worker_id=handler.worker_id
@@ -66,13 +66,13 @@ class _Attempt:
 
 
 class Retries:
-    """Takes the place of how the runner processes a bundle.
+    """Replaces the runner's processing of a bundle.
 
     Args:
-        repeats: How often each bundle is run besides, its outputs and state forgotten.
-        on_failure: Is told of each failure.
-        on_attempt: Called when an attempt ends, with the metrics that count, or None.
-        distribution: Chooses the harness of each attempt.
+        repeats: Additional runs of each bundle, whose outputs and state are discarded.
+        on_failure: Called with the message of each failure.
+        on_attempt: Called at the end of an attempt, with its metrics, or None if they are discarded.
+        distribution: Selects the harness of each attempt.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Retries:
         self._stateful = threading.RLock()
 
     def install(self) -> None:
-        """Put this in front of the runner's own."""
+        """Replaces the runner's own method."""
         self._process = fn_runner.BundleManager.process_bundle
         retries = self
 
@@ -100,10 +100,10 @@ class Retries:
         fn_runner.BundleManager.process_bundle = process_bundle
 
     def run(self, manager: Any, *arguments: Any, **options: Any) -> Any:
-        """Process a bundle.
+        """Processes a bundle.
 
         Raises:
-            BundleFailedError: Each of `MAX_ATTEMPTS` has failed.
+            BundleFailedError: All `MAX_ATTEMPTS` attempts have failed.
         """
         context = manager.bundle_context_manager
         workers: list[str] = []
@@ -133,7 +133,7 @@ class Retries:
     def _attempt(self, manager: Any, context: Any, arguments: Any, options: Any, *, counts: bool) -> Any:
         if not context.stage.is_stateful():
             return self._process(manager, *arguments, **options)
-        # A stage with state is never run in parallel, so nobody else writes to the checkpoint.
+        # A stage with state never runs in parallel, so that nothing else writes to the checkpoint.
         state = context.execution_context.state_servicer
         state.checkpoint()
         try:
@@ -142,7 +142,7 @@ class Retries:
             state.restore()
             raise
         if counts:
-            # Not `state.commit()`, which takes nested checkpoints only.
+            # Not `state.commit()`, which accepts nested checkpoints only.
             state._state, state._checkpoint = state._state.commit(), None
         else:
             state.restore()

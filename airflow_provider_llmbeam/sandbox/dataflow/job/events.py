@@ -1,4 +1,4 @@
-"""What a job tells the sandbox: one JSON object a line, on what was standard output when it began."""
+"""Events of a job for the sandbox: one JSON object per line, on the standard output at the start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STDOUT, _STDERR = 1, 2
 class Events:
     """Writes events; safe to use from any thread.
 
-    Whatever else writes to standard output goes to standard error from now on.
+    Everything else that is written to standard output goes to standard error from then on.
     """
 
     def __init__(self) -> None:
@@ -26,18 +26,18 @@ class Events:
         os.dup2(_STDERR, _STDOUT)
 
     def message(self, importance: str, text: str) -> None:
-        """Tell a message for the job's log; `importance` without its prefix, e.g. "ERROR"."""
-        self._tell({"message": text, "importance": f"JOB_MESSAGE_{importance}"})
+        """Writes a message of the job's log; `importance` without its prefix, e.g. "ERROR"."""
+        self._write({"message": text, "importance": f"JOB_MESSAGE_{importance}"})
 
     def metrics(self, metrics: Sequence[dict[str, Any]]) -> None:
-        """Tell all metrics as they are now."""
-        self._tell({"metrics": list(metrics)})
+        """Writes the current values of all metrics."""
+        self._write({"metrics": list(metrics)})
 
     def state(self, state: str) -> None:
-        """Tell that the job runs or is done: "RUNNING", "DONE", "FAILED"."""
-        self._tell({"state": f"JOB_STATE_{state}"})
+        """Writes a state of the job: "RUNNING", "DONE", "FAILED"."""
+        self._write({"state": f"JOB_STATE_{state}"})
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _write(self, event: dict[str, Any]) -> None:
         with self._lock:
             self._file.write(json.dumps(event | {"at": time.time()}) + "\n")
             self._file.flush()

@@ -1,4 +1,4 @@
-"""SDK harnesses as processes: what runs the user's code. One that dies is replaced, its bundles fail."""
+"""SDK harnesses: the processes that run the user's code. One that exits is replaced, and its bundles fail."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from google.protobuf import text_format
 
 URN = "llmbeam:env:sandbox_harness:v1"
 MAX_RESTARTS = 12
-"""Of all harnesses of a job: code that cannot even be imported must not be tried for ever."""
+"""Restarts of all harnesses of a job: code that cannot be imported must not be retried forever."""
 STOP_SECONDS = 15.0
-"""How long a harness may take to tear down its functions once there is no more work."""
+"""Time in which a harness may tear down its functions after the end of its work, in seconds."""
 _CODE = """
 import os, runpy, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
@@ -30,7 +30,7 @@ runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main_
 
 
 class _LoopbackServer:
-    """A gRPC server that binds to loopback whatever address it is given."""
+    """A gRPC server that binds to loopback in place of any address."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -43,7 +43,7 @@ class _LoopbackServer:
 
 
 class _LoopbackGrpc:
-    """The module grpc for Beam's runner, which would serve all of the network."""
+    """The module grpc for Beam's runner, which would otherwise listen on all interfaces."""
 
     @staticmethod
     def server(*arguments: Any, **options: Any) -> _LoopbackServer:
@@ -54,22 +54,22 @@ class _LoopbackGrpc:
 
 
 class Link:
-    """The control connection of one process: every request gets an answer, also once the process is dead."""
+    """The control connection of one process: every request gets an answer, also after the process has exited."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._death = ""
+        self._exit_cause = ""
 
     def push(self, request: Any) -> Any:
-        """Send a request; returns the future of its answer."""
+        """Sends a request, and returns the future of its answer."""
         future = self._connection.push(request)
-        if self._death:
+        if self._exit_cause:
             self._fail_all()
         return future
 
-    def break_off(self, death: str) -> None:
-        """Answer all that waits, and all that will come, with an error."""
-        self._death = death
+    def close_with(self, cause: str) -> None:
+        """Answers all waiting and all future requests with an error."""
+        self._exit_cause = cause
         self._fail_all()
 
     def _fail_all(self) -> None:
@@ -77,7 +77,7 @@ class Link:
         for instruction_id in list(waiting):
             future = waiting.pop(instruction_id, None)
             if future is not None:
-                answer = beam_fn_api_pb2.InstructionResponse(instruction_id=instruction_id, error=self._death)
+                answer = beam_fn_api_pb2.InstructionResponse(instruction_id=instruction_id, error=self._exit_cause)
                 future.set(answer)
 
     def __getattr__(self, name: str) -> Any:
@@ -85,7 +85,7 @@ class Link:
 
 
 class Harness(worker_handlers.GrpcWorkerHandler):
-    """One slot for a harness; a new process takes the place of one that has died."""
+    """One slot for a harness; a new process replaces one that has exited."""
 
     control_conn: Any
     data_conn: Any
@@ -98,13 +98,13 @@ class Harness(worker_handlers.GrpcWorkerHandler):
         self._is_stopping = False
 
     def host_from_worker(self) -> str:
-        """Return the host under which the harness finds the runner."""
+        """Returns the host at which the harness reaches the runner."""
         return "127.0.0.1"
 
     def start_worker(self) -> None:
-        """Start a process, and watch it."""
+        """Starts a process, and waits for its exit in a thread."""
         POOL.add(self)
-        # Each stands for a machine: what processes of one machine share in files, these must not.
+        # Each stands for a machine: harnesses must not share the files that processes of one machine share.
         files = Path(os.environ["SEMI_PERSISTENT_DIRECTORY"], "machines", self.worker_id)
         files.mkdir(parents=True, exist_ok=True)
         control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
@@ -118,11 +118,11 @@ class Harness(worker_handlers.GrpcWorkerHandler):
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CODE], stdin=subprocess.PIPE, env=environment
         )
-        watch = threading.Thread(target=self._watch, args=(self.process, self.control_conn), daemon=True)
-        watch.start()
+        watcher = threading.Thread(target=self._wait_for_exit, args=(self.process, self.control_conn), daemon=True)
+        watcher.start()
 
     def stop_worker(self) -> None:
-        """Wait until the process has ended by itself, or end it."""
+        """Waits until the process has exited, or kills it after a timeout."""
         self._is_stopping = True
         assert self.process is not None, "started when it was made"
         try:
@@ -131,26 +131,26 @@ class Harness(worker_handlers.GrpcWorkerHandler):
             self.process.kill()
 
     def close(self) -> None:
-        """End the process in good order."""
+        """Ends the process gracefully."""
         self._is_stopping = True
         if self.control_conn._state != worker_handlers.BeamFnControlServicer.STARTED_STATE and self.process:
-            # One that has not come yet would never hear that there is no work.
+            # One that has not connected yet would never receive the end of the work.
             self.process.kill()
         super().close()
 
-    def _watch(self, process: subprocess.Popen[bytes], link: Link) -> None:
+    def _wait_for_exit(self, process: subprocess.Popen[bytes], link: Link) -> None:
         status = process.wait()
         if self._is_stopping:
             return
-        cause = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        death = f"SDK harness {self.worker_id} (process {process.pid}) disconnected: {cause}."
-        if POOL.may_restart(death):
+        reason = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        cause = f"SDK harness {self.worker_id} (process {process.pid}) disconnected: {reason}."
+        if POOL.may_restart(cause):
             self.worker_id = f"{self.worker_id.partition('.')[0]}.{next(POOL.serial)}"
             handler = self.control_handler
             self.control_conn = Link(handler.get_conn_by_worker_id(self.worker_id))
             self.data_conn = self.data_plane_handler.get_conn_by_worker_id(self.worker_id)
             self.start_worker()
-        link.break_off(death)
+        link.close_with(cause)
 
 
 class Pool:
@@ -158,23 +158,23 @@ class Pool:
 
     def __init__(self) -> None:
         self.serial = itertools.count(1)
-        self.on_death: Callable[[str], None] = print
+        self.on_exit: Callable[[str], None] = print
         self._harnesses: list[Harness] = []
         self._restarts = 0
 
     def add(self, harness: Harness) -> None:
-        """Note a harness."""
+        """Adds a harness."""
         if harness not in self._harnesses:
             self._harnesses.append(harness)
 
-    def may_restart(self, death: str) -> bool:
-        """Tell of a death; returns whether another process may be started."""
-        self.on_death(death)
+    def may_restart(self, cause: str) -> bool:
+        """Reports the exit of a process, and returns whether another process may be started."""
+        self.on_exit(cause)
         self._restarts += 1
         return self._restarts <= MAX_RESTARTS
 
     def kill_one(self) -> None:
-        """Kill the first harness with -9, as a machine that is lost."""
+        """Kills the first harness with SIGKILL, as when a machine is lost."""
         for harness in self._harnesses[:1]:
             if harness.process is not None:
                 harness.process.kill()
@@ -184,7 +184,7 @@ POOL = Pool()
 
 
 def replace_environments(pipeline: Any) -> None:
-    """Let processes of this machine take the place of the containers that a pipeline names."""
+    """Replaces the containers that a pipeline names by processes of this machine."""
     worker_handlers.WorkerHandler.register_environment(URN, bytes)(Harness)
     worker_handlers.grpc = _LoopbackGrpc()
     for environment in pipeline.components.environments.values():

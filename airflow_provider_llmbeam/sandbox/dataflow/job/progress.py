@@ -10,22 +10,22 @@ from apache_beam.metrics import monitoring_infos
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 
 REQUEST_SECONDS = 0.25
-"""How often a harness is asked how far it is."""
+"""Interval between progress requests to a harness, in seconds."""
 _ORIGIN = "dataflow/v1b3"
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Progress:
-    """Adds up what harnesses tell.
+    """Sums up the metrics of all harnesses.
 
     Args:
-        names: Id of a collection to the name that users see.
-        tell: Is given all metrics as Dataflow's `MetricUpdate`s, whenever they may have changed.
+        names: Names of collections for users, by id.
+        publish: Called with all metrics as Dataflow's `MetricUpdate`s, whenever they may have changed.
     """
 
-    def __init__(self, names: Mapping[str, str], tell: Callable[[list[dict[str, Any]]], None]) -> None:
+    def __init__(self, names: Mapping[str, str], publish: Callable[[list[dict[str, Any]]], None]) -> None:
         self._names = names
-        self._tell = tell
+        self._publish = publish
         self._lock = threading.Lock()
         self._committed: list[Any] = []
         self._live: dict[str, list[Any]] = {}
@@ -33,7 +33,7 @@ class Progress:
         self._current = threading.local()
 
     def install(self) -> None:
-        """Take the place of what asks harnesses for their progress."""
+        """Replaces the runner's progress requester."""
         progress = self
 
         class Requester(fn_runner.ProgressRequester):
@@ -46,15 +46,15 @@ class Progress:
         fn_runner.ProgressRequester = Requester
 
     def note(self, instruction_id: str, found: Any) -> None:
-        """Take down how far a bundle is."""
+        """Records the progress of a bundle."""
         with self._lock:
             if instruction_id not in self._ended:
                 self._live[instruction_id] = list(found.monitoring_infos)
             updates = self._updates()
-        self._tell(updates)
+        self._publish(updates)
 
     def end(self, infos: Iterable[Any] | None) -> None:
-        """Take down that the bundle of this thread has ended; None says that it does not count."""
+        """Records the end of the bundle of this thread; None discards its metrics."""
         instruction_id = getattr(self._current, "instruction_id", "")
         with self._lock:
             self._ended.add(instruction_id)
@@ -62,7 +62,7 @@ class Progress:
             if infos is not None:
                 self._committed = list(monitoring_infos.consolidate([*self._committed, *infos]))
             updates = self._updates()
-        self._tell(updates)
+        self._publish(updates)
 
     def _updates(self) -> list[dict[str, Any]]:
         live = [info for infos in self._live.values() for info in infos]
@@ -70,7 +70,7 @@ class Progress:
         tentative = _values(monitoring_infos.consolidate([*self._committed, *live]), self._names)
         updates = []
         for key, value in tentative.items():
-            # Beam's client takes both for granted.
+            # Beam's client requires both.
             updates.append(_update(key, committed.get(key, _nothing(value)), is_tentative=False))
             updates.append(_update(key, value, is_tentative=True))
         return updates

@@ -1,4 +1,4 @@
-"""What a job finds before it runs: the pipeline and its artifacts, out of Cloud Storage."""
+"""The files of a job, from Cloud Storage: the pipeline and its artifacts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from apache_beam.portability.api import beam_runner_api_pb2
 
 NOT_OPTIONS = frozenset({"runner", "pipelineUrl", "pipelineProtoHash", "display_data"})
 _LISTS = frozenset({"extra_packages.txt", "submission_environment_dependencies.txt"})
-"""Lists that the worker's container reads; nothing is installed here."""
+"""Lists that the worker's container reads; the sandbox installs nothing."""
 _SDISTS = (".tar.gz", ".tgz", ".zip", ".tar")
 
 
 class StagingError(Exception):
-    """The job cannot be started; says why in words for its messages."""
+    """The job cannot be started; the text is a message for its log."""
 
 
 def whole(value: Any) -> Any:
-    """Return options as they were given: the job's `Struct` has turned every integer into a float."""
+    """Returns options as they were submitted: the job's `Struct` turns every integer into a float."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
@@ -33,27 +33,27 @@ def whole(value: Any) -> Any:
 
 
 def read_pipeline(options: dict[str, Any]) -> Any:
-    """Return the staged pipeline.
+    """Returns the staged pipeline.
 
     Raises:
-        StagingError: It is not there, or is not the one submitted.
+        StagingError: It is missing, or is not the submitted one.
     """
     data = _read(str(options.get("pipelineUrl", "")), str(options.get("pipelineProtoHash", "")))
     return beam_runner_api_pb2.Pipeline.FromString(data)
 
 
 def stage(pipeline: Any, directory: Path) -> Path:
-    """Copy the artifacts of all environments to `directory`/staged and unpack wheels.
+    """Copies the artifacts of all environments to `directory`/staged, and unpacks wheels.
 
     Args:
-        pipeline: Loses the list of its artifacts.
-        directory: Of the job.
+        pipeline: The pipeline; its lists of artifacts are cleared.
+        directory: Directory of the job.
 
     Returns:
-        Where the wheels are unpacked; it belongs in front of every other path.
+        Directory of the unpacked wheels, which belongs in front of every other import path.
 
     Raises:
-        StagingError: An artifact is missing, not the one submitted, or a source distribution.
+        StagingError: An artifact is missing, differs from the submitted one, or is a source distribution.
     """
     staged, site = directory / "staged", directory / "site"
     for folder in (staged, site):
@@ -78,11 +78,11 @@ def stage(pipeline: Any, directory: Path) -> Path:
 
 
 def prefer(site: Path) -> None:
-    """Import what `site` holds from there, in this process and in those it starts."""
+    """Puts `site` in front of the import path, in this process and in those that it starts."""
     sys.path.insert(0, str(site))
     known = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), known]))
-    # A wheel of this very package is where the pipeline's code comes from, not the sandbox's own copy.
+    # A wheel of this package has the pipeline's code, in place of the sandbox's own copy.
     own = __name__.partition(".")[0]
     if (site / own).is_dir():
         for module in list(sys.modules):

@@ -30,7 +30,7 @@ from airflow_provider_llmbeam.engine.backends.gemini import (
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.sandbox import Fault, Quota, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.spec import GeminiModel, Generation
 
 METHOD = "gemini.generateContent"
@@ -391,7 +391,7 @@ def test_a_429_may_keep_its_advice_to_itself(sandbox: Sandbox, developer: Gemini
 
 
 def test_a_daily_quota_differs_from_a_quota_per_minute(developer: GeminiModel) -> None:
-    with Sandbox(quota=Quota(requests_per_day=1)) as scarce:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_day=1))) as scarce:
         there = developer.model_copy(update={"base_url": scarce.gemini_url})
         first, second = ask(there, Prompt("a"), Prompt("b"))
     assert isinstance(first, Reply)

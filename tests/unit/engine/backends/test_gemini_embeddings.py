@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.methods import Method
 from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import Embedding, GeminiModel
 

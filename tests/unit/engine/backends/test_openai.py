@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.engine.backends.openai import (
 )
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.sandbox import Fault, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.spec import Generation, OpenAIModel
 
 SCHEMA = {
@@ -246,7 +246,7 @@ def test_a_server_that_does_not_listen_is_a_connection_error() -> None:
 
 
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Sandbox(openai_api_key="secret") as guarded:
+    with Sandbox(models=ModelSettings(openai_api_key="secret")) as guarded:
         (refused,) = ask(guarded.openai_url, Prompt("a"))
         monkeypatch.setenv("OPENAI_API_KEY", "secret")
         (reply,) = ask(guarded.openai_url, Prompt("a"))

@@ -10,7 +10,7 @@ from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.openai_embeddings import OpenAIEmbeddings, _replies
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.sandbox import Fault, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import Embedding, OpenAIModel
 
@@ -143,7 +143,7 @@ def test_a_server_that_does_not_listen_is_a_connection_error() -> None:
 
 
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Sandbox(openai_api_key="secret") as guarded:
+    with Sandbox(models=ModelSettings(openai_api_key="secret")) as guarded:
         (refused,) = ask(guarded.openai_url, ["a"])
         monkeypatch.setenv("OPENAI_API_KEY", "secret")
         (replies,) = ask(guarded.openai_url, ["a"])

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.vertex_endpoint import open_vertex_endpoint
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.sandbox import ManualClock, Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, ManualClock, Proxy, Sandbox
 from airflow_provider_llmbeam.spec import Generation, VertexEndpointModel
 from tests.clouds import use_environment
 
@@ -27,7 +27,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def served(clock: ManualClock) -> Iterator[tuple[Sandbox, Proxy]]:
-    with Sandbox(clock=clock, endpoint_warm_seconds=30) as sandbox, Proxy(sandbox) as proxy:
+    with Sandbox(clock=clock, endpoints=EndpointSettings(warm_seconds=30)) as sandbox, Proxy(sandbox) as proxy:
         yield sandbox, proxy
 
 

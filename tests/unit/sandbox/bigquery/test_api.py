@@ -409,7 +409,7 @@ def test_a_job_id_is_used_once(sandbox: Sandbox, client: bigquery.Client) -> Non
 
 def test_a_job_takes_its_time_and_can_be_cancelled() -> None:
     clock = ManualClock()
-    with Sandbox(clock=clock, job_seconds=60) as sandbox:
+    with Sandbox(clock=clock, bigquery_job_seconds=60) as sandbox:
         client = connect(sandbox)
         client.create_dataset("llm")
         first = load(client, ANSWERS, [{"id": 1}])

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from google.auth.transport.requests import AuthorizedSession
 
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, ModelSettings, Quota, Sandbox
 
 PARENT = "/v1/projects/p/locations/global/services"
 VERTEX = f"{PARENT}/aiplatform.googleapis.com/quotaInfos"
@@ -30,7 +30,9 @@ def limit_in(info, location, **names):
 
 def test_a_models_limit_is_told_by_location(http, sandbox) -> None:
     with Sandbox(
-        quota=Quota(requests_per_minute=600), location_quotas={"europe-west4": Quota(requests_per_minute=30)}
+        models=ModelSettings(
+            quota=Quota(requests_per_minute=600), location_quotas={"europe-west4": Quota(requests_per_minute=30)}
+        )
     ) as cloud:
         cloud.monitoring.publish_quota("gemini-2.5-flash")
         with httpx.Client(base_url=cloud.url) as client:
@@ -79,7 +81,7 @@ def test_only_models_with_a_published_quota_that_were_asked_or_named_are_listed(
 
 def test_accelerators_are_told_by_region() -> None:
     quota = {"europe-west4": {"NVIDIA_L4": 2}, "us-central1": {"NVIDIA_H100_80GB": 8}}
-    with Sandbox(gpu_quota=quota) as cloud, httpx.Client(base_url=cloud.url) as client:
+    with Sandbox(endpoints=EndpointSettings(gpu_quota=quota)) as cloud, httpx.Client(base_url=cloud.url) as client:
         vertex, run = infos(client, VERTEX), infos(client, RUN)
         assert vertex[L4]["metric"] == "aiplatform.googleapis.com/custom_model_serving_nvidia_l4_gpus"
         assert {place: limit_in(vertex[L4], place) for place in ("europe-west4", "us-central1", "mars")} == {
@@ -127,7 +129,9 @@ def test_a_fault_is_worded_as_google_words_it(http, sandbox, kind, status) -> No
 def test_vertex_paths_are_limited_in_each_location_by_itself() -> None:
     quotas = {"europe-west4": Quota(requests_per_minute=60)}
     clock = ManualClock()
-    with Sandbox(clock=clock, quota=Quota(requests_per_minute=1), location_quotas=quotas) as cloud:
+    with Sandbox(
+        clock=clock, models=ModelSettings(quota=Quota(requests_per_minute=1), location_quotas=quotas)
+    ) as cloud:
 
         def ask(location):
             path = f"/v1/projects/p/locations/{location}/publishers/google/models/gemini-2.5-flash:generateContent"

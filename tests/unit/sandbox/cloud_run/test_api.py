@@ -17,7 +17,7 @@ from google.auth.transport.requests import Request
 from google.cloud import run_v2, secretmanager
 from google.oauth2 import id_token
 
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, Proxy, Sandbox
 from tests.clouds import for_one_test
 
 LOCATION = "europe-west4"
@@ -50,9 +50,11 @@ def served(clock):
     with (
         Sandbox(
             clock=clock,
-            endpoint_seconds=60,
-            cold_start_seconds=90,
-            gpu_quota={LOCATION: {"NVIDIA_L4": 3}, "us-central1": {"NVIDIA_L4": 1}},
+            endpoints=EndpointSettings(
+                operation_seconds=60,
+                cold_start_seconds=90,
+                gpu_quota={LOCATION: {"NVIDIA_L4": 3}, "us-central1": {"NVIDIA_L4": 1}},
+            ),
         ) as sandbox,
         Proxy(sandbox) as proxy,
     ):

@@ -2,18 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.sandbox.core.faults import (
-    ABORTED_METHODS,
-    GPU_METHODS,
-    METHODS,
-    OPERATION_METHODS,
-    STREAMING_METHODS,
-    Fault,
-    FaultKind,
-    Faults,
-    Method,
-)
+from airflow_provider_llmbeam.sandbox.core.faults import Fault, FaultKind, Faults
 from airflow_provider_llmbeam.sandbox.core.hold import Hold
+from airflow_provider_llmbeam.sandbox.core.methods import Method
+from airflow_provider_llmbeam.sandbox.services import METHODS
 
 GENERATE: Method = "gemini.generateContent"
 ERROR = Fault(kind="error")
@@ -21,20 +13,20 @@ DROP = Fault(kind="drop")
 
 
 def test_each_call_takes_one_fault_in_order() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.queue(GENERATE, ERROR, DROP)
     assert [faults.take(GENERATE, "") for _ in range(3)] == [ERROR, DROP, None]
 
 
 def test_methods_do_not_share_a_queue() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.queue(GENERATE, ERROR)
     assert faults.take("gemini.countTokens", "") is None
     assert faults.left() == {GENERATE: 1}
 
 
 def test_what_no_call_has_met_is_named() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.queue(GENERATE, ERROR, DROP)
     faults.when("openai.models", "x", ERROR, times=3)
     with pytest.raises(AssertionError, match=r"2 for gemini\.generateContent, 3 for openai\.models"):
@@ -42,40 +34,40 @@ def test_what_no_call_has_met_is_named() -> None:
 
 
 def test_nothing_left_passes() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.queue(GENERATE, ERROR)
     faults.take(GENERATE, "")
     faults.assert_all_consumed()
 
 
 def test_every_nth_call_meets_the_fault() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.every(GENERATE, 3, ERROR)
     assert [faults.take(GENERATE, "") is ERROR for _ in range(7)] == [False, False, True] * 2 + [False]
     faults.assert_all_consumed()
 
 
 def test_a_rule_meets_only_prompts_with_its_string() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.when(GENERATE, "row 7", ERROR)
     assert [faults.take(GENERATE, text) for text in ("row 6", "a row 7", "row 7")] == [None, ERROR, ERROR]
 
 
 def test_a_counted_rule_ends() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.when(GENERATE, "x", ERROR, times=2)
     assert [faults.take(GENERATE, "x") for _ in range(3)] == [ERROR, ERROR, None]
 
 
 def test_the_queue_goes_before_the_rules_and_uses_none_of_them_up() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.when(GENERATE, "x", DROP, times=1)
     faults.queue(GENERATE, ERROR)
     assert [faults.take(GENERATE, "x") for _ in range(3)] == [ERROR, DROP, None]
 
 
 def test_clear_forgets_queues_and_rules() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.queue(GENERATE, ERROR)
     faults.every(GENERATE, 1, ERROR)
     faults.clear()
@@ -86,7 +78,7 @@ def test_clear_forgets_queues_and_rules() -> None:
 def test_an_unknown_method_is_refused_and_the_known_ones_named(add: str) -> None:
     arguments = {"queue": (ERROR,), "every": (1, ERROR), "when": ("x", ERROR)}[add]
     with pytest.raises(ValueError, match=r"must be one of gemini\.generateContent, .*; got 'gemini\.chat'"):
-        getattr(Faults(), add)("gemini.chat", *arguments)
+        getattr(Faults(METHODS), add)("gemini.chat", *arguments)
 
 
 def test_an_unknown_kind_is_refused_and_the_known_ones_named() -> None:
@@ -110,30 +102,30 @@ def test_a_delay_cannot_be_negative() -> None:
         Fault(kind="rate-limit", retry_delay_seconds=-1)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in STREAMING_METHODS])
+@pytest.mark.parametrize("method", [m for m in METHODS.names if m not in METHODS.streaming])
 def test_a_stream_error_needs_a_stream(method: Method) -> None:
     with pytest.raises(ValueError, match="'stream-error' needs one of"):
-        Faults().queue(method, Fault(kind="stream-error"))
+        Faults(METHODS).queue(method, Fault(kind="stream-error"))
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in ABORTED_METHODS])
+@pytest.mark.parametrize("method", [m for m in METHODS.names if m not in METHODS.abortable])
 def test_only_work_that_has_a_middle_can_be_aborted(method: Method) -> None:
     with pytest.raises(ValueError, match="'abort' needs one of"):
-        Faults().queue(method, Fault(kind="abort"))
+        Faults(METHODS).queue(method, Fault(kind="abort"))
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in GPU_METHODS])
+@pytest.mark.parametrize("method", [m for m in METHODS.names if m not in METHODS.accelerators])
 @pytest.mark.parametrize("kind", ["stock-out", "quota"])
 def test_only_what_asks_for_accelerators_can_get_none(method: Method, kind: FaultKind) -> None:
     with pytest.raises(ValueError, match=f"'{kind}' needs one of"):
-        Faults().queue(method, Fault(kind=kind))
+        Faults(METHODS).queue(method, Fault(kind=kind))
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in OPERATION_METHODS])
+@pytest.mark.parametrize("method", [m for m in METHODS.names if m not in METHODS.operations])
 def test_only_what_begins_an_operation_can_fail_or_last_later(method: Method) -> None:
     for fault in (Fault(kind="operation-error"), Fault(kind="slow", after_seconds=1)):
         with pytest.raises(ValueError, match=f"'{fault.kind}' needs one of"):
-            Faults().queue(method, fault)
+            Faults(METHODS).queue(method, fault)
 
 
 def test_a_slow_operation_says_how_slow() -> None:
@@ -153,16 +145,16 @@ def test_a_stock_out_has_two_wordings() -> None:
 @pytest.mark.parametrize(("add", "arguments"), [("every", (0, ERROR)), ("when", ("x", ERROR, 0))])
 def test_counts_start_at_one(add: str, arguments: tuple[object, ...]) -> None:
     with pytest.raises(ValueError, match="must be >= 1; got 0"):
-        getattr(Faults(), add)(GENERATE, *arguments)
+        getattr(Faults(METHODS), add)(GENERATE, *arguments)
 
 
 def test_a_rule_needs_a_string_to_look_for() -> None:
     with pytest.raises(ValueError, match="`contains` must not be empty"):
-        Faults().when(GENERATE, "", ERROR)
+        Faults(METHODS).when(GENERATE, "", ERROR)
 
 
 def test_a_hold_lets_some_calls_through_and_holds_those_that_match() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     hold = faults.hold(GENERATE, "case 1", after=2)
     taken = [faults.take(GENERATE, text) for text in ("case 1", "case 2", "case 1", "case 1", "case 2")]
     assert [fault and fault.until for fault in taken] == [None, None, None, hold, None]
@@ -170,7 +162,7 @@ def test_a_hold_lets_some_calls_through_and_holds_those_that_match() -> None:
 
 
 def test_a_released_hold_stays_released_and_runs_its_callbacks_once() -> None:
-    hold, called = Faults().hold(GENERATE), []
+    hold, called = Faults(METHODS).hold(GENERATE), []
     hold.on_release(lambda: called.append("waited"))
     assert (hold.waiting, called) == (1, [])
     hold.release()
@@ -180,14 +172,14 @@ def test_a_released_hold_stays_released_and_runs_its_callbacks_once() -> None:
 
 
 def test_a_released_hold_hides_no_rule_that_comes_after_it() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     faults.hold(GENERATE).release()
     faults.when(GENERATE, "x", ERROR)
     assert faults.take(GENERATE, "x") is ERROR
 
 
 def test_clear_releases_all_holds() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     holds = [faults.hold(GENERATE), faults.hold("run.services.create")]
     faults.clear()
     assert [hold.is_released for hold in holds] == [True, True]
@@ -195,7 +187,7 @@ def test_clear_releases_all_holds() -> None:
 
 
 def test_a_hold_of_a_method_that_begins_an_operation_holds_the_operation() -> None:
-    faults = Faults()
+    faults = Faults(METHODS)
     hold = faults.hold("vertex.endpoints.deployModel")
     fault = faults.take("vertex.endpoints.deployModel", "")
     assert fault == Fault(kind="slow", until=hold)
@@ -203,7 +195,7 @@ def test_a_hold_of_a_method_that_begins_an_operation_holds_the_operation() -> No
 
 def test_bad_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="`after` must be >= 0"):
-        Faults().hold(GENERATE, after=-1)
+        Faults(METHODS).hold(GENERATE, after=-1)
     with pytest.raises(ValueError, match="A 'hold' needs `until`"):
         Fault(kind="hold")
     with pytest.raises(ValueError, match="`until` belongs to the kinds hold, slow"):

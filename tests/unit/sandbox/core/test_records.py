@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.sandbox.core.faults import Method
+from airflow_provider_llmbeam.sandbox.core.methods import Method
 from airflow_provider_llmbeam.sandbox.core.records import RequestLog, RequestRecord
+from airflow_provider_llmbeam.sandbox.services import METHODS
 
 
 def record(method: Method, prompt: str, *, is_billed: bool = True) -> RequestRecord:
@@ -18,7 +19,7 @@ def record(method: Method, prompt: str, *, is_billed: bool = True) -> RequestRec
 
 
 def test_billed_answers_are_counted_per_prompt() -> None:
-    log = RequestLog()
+    log = RequestLog(METHODS)
     for prompt, is_billed in (("a", True), ("a", True), ("b", True), ("c", False)):
         log.append(record("gemini.generateContent", prompt, is_billed=is_billed), log.epoch)
     log.append(record("openai.chatCompletions", "a"), log.epoch)
@@ -27,7 +28,7 @@ def test_billed_answers_are_counted_per_prompt() -> None:
 
 
 def test_a_request_from_before_the_reset_is_not_logged_after_it() -> None:
-    log = RequestLog()
+    log = RequestLog(METHODS)
     epoch = log.epoch
     log.clear()
     log.append(record("gemini.generateContent", "late"), epoch)
@@ -36,4 +37,4 @@ def test_a_request_from_before_the_reset_is_not_logged_after_it() -> None:
 
 def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(ValueError, match="must be one of"):
-        RequestLog().paid("gemini.chat")  # type: ignore[arg-type]
+        RequestLog(METHODS).paid("gemini.chat")

@@ -14,7 +14,7 @@ from google.api_core import exceptions
 from google.cloud import dataflow_v1beta3 as df
 from google.oauth2.credentials import Credentials
 
-from airflow_provider_llmbeam.sandbox import Fault, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, Fault, Sandbox
 from airflow_provider_llmbeam.sandbox.dataflow.flex import Launch, arguments
 from airflow_provider_llmbeam.sandbox.dataflow.job.__main__ import explained
 
@@ -31,7 +31,8 @@ Clients = Callable[[str], Any]
 @pytest.fixture(scope="module")
 def server() -> Iterator[Sandbox]:
     with Sandbox(
-        buckets=("rows",), dataflow_start_seconds=3600, projects=("my-project",), flex_launcher=["true"]
+        buckets=("rows",),
+        dataflow=DataflowSettings(start_seconds=3600, projects=("my-project",), flex_launcher=("true",)),
     ) as running:
         yield running
 
@@ -302,15 +303,15 @@ def test_the_environment_of_a_launch_becomes_options() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataflow_workers": 0}, "`dataflow_workers` must be >= 1"),
-        ({"dataflow_bundle_repeats": -1}, "`dataflow_bundle_repeats` must be >= 0"),
-        ({"dataflow_start_seconds": -1}, "`dataflow_start_seconds` must be >= 0"),
-        ({"flex_launcher": []}, "`flex_launcher` must be a command"),
+        ({"workers": 0}, r"`DataflowSettings\.workers` must be >= 1"),
+        ({"bundle_repeats": -1}, r"`DataflowSettings\.bundle_repeats` must be >= 0"),
+        ({"start_seconds": -1}, r"`DataflowSettings\.start_seconds` must be >= 0"),
+        ({"flex_launcher": ()}, r"`DataflowSettings\.flex_launcher` must be a command"),
     ],
 )
 def test_settings_out_of_bounds_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Sandbox(**options)
+        DataflowSettings(**options)
 
 
 def test_grpc_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox import DataflowSettings, Proxy, Sandbox
 from tests.waiting import has_ended, until
 
 pytestmark = pytest.mark.slow
@@ -97,7 +97,7 @@ class Cloud:
 
 
 def cloud(**options: Any) -> Iterator[Cloud]:
-    with Sandbox(buckets=("rows",), **options) as sandbox, Proxy(sandbox) as proxy:
+    with Sandbox(buckets=("rows",), dataflow=DataflowSettings(**options)) as sandbox, Proxy(sandbox) as proxy:
         served = Cloud(sandbox, proxy)
         with served.api, served.submitter:
             yield served
@@ -109,7 +109,7 @@ def cloud(**options: Any) -> Iterator[Cloud]:
 def four() -> Iterator[Cloud]:
     """At most four harnesses a job; a flex template starts the word count."""
     launcher = (sys.executable, str(PIPELINES), "words")
-    yield from cloud(dataflow_workers=4, flex_launcher=launcher)
+    yield from cloud(workers=4, flex_launcher=launcher)
 
 
 def outputs(folder: str) -> list[str]:
@@ -301,7 +301,7 @@ def test_a_staged_wheel_comes_first_and_a_source_distribution_is_refused(four: C
 
 def test_every_bundle_can_be_run_once_more_without_effect(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    for repeating in cloud(dataflow_bundle_repeats=1):
+    for repeating in cloud(bundle_repeats=1):
         told = repeating.submit("flaky", "repeated", f"--notes={notes}", "--failures=0", *outputs("repeated"))
         assert repeating.ended(told["id"]) == "DONE"
         assert len(notes.read_text().splitlines()) == 2

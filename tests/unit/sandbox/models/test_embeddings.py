@@ -10,7 +10,7 @@ from google import genai
 from google.genai import errors, types
 from google.oauth2.credentials import Credentials
 
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Quota, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import Fault, ManualClock, ModelSettings, Quota, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 
 PATH = "/v1/embeddings"
@@ -121,7 +121,7 @@ def test_what_the_openai_api_refuses_is_not_billed(
 
 
 def test_embeddings_ask_for_the_key_too() -> None:
-    with Sandbox(openai_api_key="secret") as closed:
+    with Sandbox(models=ModelSettings(openai_api_key="secret")) as closed:
         assert httpx.post(closed.openai_url + "/embeddings", json={"model": "m", "input": "a"}).status_code == 401
 
 
@@ -158,7 +158,7 @@ def test_google_wants_its_key_or_token(sandbox: Sandbox) -> None:
 
 
 def test_a_used_up_quota_refuses_a_request_of_many_texts_at_once(clock: ManualClock) -> None:
-    with Sandbox(quota=Quota(tokens_per_minute=600), clock=clock) as limited:
+    with Sandbox(models=ModelSettings(quota=Quota(tokens_per_minute=600)), clock=clock) as limited:
         body = {"model": "m", "input": ["x" * 40, "y" * 40]}
         statuses = [httpx.post(limited.openai_url + "/embeddings", json=body).status_code for _ in range(2)]
         assert statuses == [200, 429]

@@ -14,7 +14,15 @@ from google import genai
 from google.genai import errors, types
 from google.oauth2.credentials import Credentials
 
-from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, ManualClock, Quota, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import (
+    Fault,
+    FixedWindow,
+    ManualClock,
+    ModelSettings,
+    Quota,
+    Sandbox,
+    prompt_sha256,
+)
 from airflow_provider_llmbeam.sandbox.core.faults import FaultKind
 
 # google-genai 2.34 subclasses aiohttp.ClientSession on its first asynchronous call.
@@ -197,7 +205,7 @@ def test_express_mode_takes_an_api_key_on_a_vertex_path(http: httpx.Client) -> N
 
 
 def test_a_body_of_32_megabytes_is_read() -> None:
-    with Sandbox(input_token_limit=20_000_000) as large:
+    with Sandbox(models=ModelSettings(input_token_limit=20_000_000)) as large:
         body = {"contents": [{"parts": [{"text": "x" * 32_000_000}]}]}
         response = httpx.post(large.url + PATH, json=body, headers={"x-goog-api-key": "k"}, timeout=60)
         assert response.json()["usageMetadata"]["promptTokenCount"] == 8_000_000
@@ -264,7 +272,7 @@ def test_a_malformed_request_is_an_invalid_argument(http: httpx.Client, body: by
 
 
 def test_a_prompt_over_the_limit_is_refused() -> None:
-    with Sandbox(input_token_limit=5) as small:
+    with Sandbox(models=ModelSettings(input_token_limit=5)) as small:
         client = developer_client(small.gemini_url)
         with pytest.raises(errors.ClientError, match=r"input token count \(6\) exceeds .* allowed \(5\)"):
             ask(client)
@@ -397,7 +405,7 @@ def test_a_rule_sees_the_system_text(sandbox: Sandbox, developer: genai.Client) 
 
 
 def test_a_used_up_quota_names_the_limit_and_the_delay(clock: ManualClock) -> None:
-    with Sandbox(quota=Quota(requests_per_minute=10), clock=clock) as limited:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=10)), clock=clock) as limited:
         client = developer_client(limited.gemini_url)
         ask(client)
         with pytest.raises(errors.ClientError) as caught:
@@ -413,7 +421,7 @@ def test_a_used_up_quota_names_the_limit_and_the_delay(clock: ManualClock) -> No
 
 
 def test_a_daily_quota_is_recognised_by_its_id(clock: ManualClock) -> None:
-    with Sandbox(quota=Quota(requests_per_day=1), clock=clock) as limited:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_day=1)), clock=clock) as limited:
         client = vertex_client(limited.gemini_url)
         ask(client)
         with pytest.raises(errors.ClientError) as caught:
@@ -424,7 +432,7 @@ def test_a_daily_quota_is_recognised_by_its_id(clock: ManualClock) -> None:
 
 
 def test_output_tokens_use_the_quota_up(clock: ManualClock) -> None:
-    with Sandbox(quota=Quota(tokens_per_minute=180), clock=clock) as limited:
+    with Sandbox(models=ModelSettings(quota=Quota(tokens_per_minute=180)), clock=clock) as limited:
         client = developer_client(limited.gemini_url)
         usage = ask(client).usage_metadata
         assert usage is not None
@@ -438,7 +446,7 @@ def test_output_tokens_use_the_quota_up(clock: ManualClock) -> None:
 
 def test_a_hidden_window_says_nothing_about_the_delay(clock: ManualClock) -> None:
     quota = Quota(window=FixedWindow(requests=1, seconds=20), tells_retry_delay=False)
-    with Sandbox(quota=quota, clock=clock) as limited:
+    with Sandbox(models=ModelSettings(quota=quota), clock=clock) as limited:
         client = vertex_client(limited.gemini_url)
         ask(client)
         with pytest.raises(errors.ClientError) as caught:
@@ -450,7 +458,7 @@ def test_a_hidden_window_says_nothing_about_the_delay(clock: ManualClock) -> Non
 
 
 def test_a_rejected_request_uses_no_fault_up(clock: ManualClock) -> None:
-    with Sandbox(quota=Quota(requests_per_minute=1), clock=clock) as limited:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=1)), clock=clock) as limited:
         client = developer_client(limited.gemini_url)
         ask(client)
         limited.faults.queue("gemini.generateContent", Fault(kind="garbage"))

@@ -10,7 +10,7 @@ import jsonschema
 import openai
 import pytest
 
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Quota, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import Fault, ManualClock, ModelSettings, Quota, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.sandbox.core.faults import FaultKind
 
 PATH = "/v1/chat/completions"
@@ -91,7 +91,7 @@ def test_a_stream_reports_usage_when_asked(http: httpx.Client) -> None:
 
 
 def test_a_key_is_asked_for_only_when_one_is_set() -> None:
-    with Sandbox(openai_api_key="secret") as closed:
+    with Sandbox(models=ModelSettings(openai_api_key="secret")) as closed:
         url = closed.openai_url + "/models"
         refused = httpx.get(url, headers={"Authorization": "Bearer wrong"})
         admitted = httpx.get(url, headers={"Authorization": "Bearer secret"})
@@ -100,7 +100,7 @@ def test_a_key_is_asked_for_only_when_one_is_set() -> None:
 
 
 def test_a_prompt_over_the_context_length_is_refused() -> None:
-    with Sandbox(input_token_limit=5) as small:
+    with Sandbox(models=ModelSettings(input_token_limit=5)) as small:
         response = httpx.post(small.openai_url + "/chat/completions", json=chat())
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
@@ -137,7 +137,7 @@ def test_a_rate_limit_fault_has_a_retry_after_header(sandbox: Sandbox, http: htt
 
 
 def test_a_used_up_quota_names_the_limit(clock: ManualClock) -> None:
-    with Sandbox(quota=Quota(requests_per_minute=10), clock=clock) as limited:
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=10)), clock=clock) as limited:
         responses = [httpx.post(limited.openai_url + "/chat/completions", json=chat()) for _ in range(2)]
     assert [response.status_code for response in responses] == [200, 429]
     assert "requests per min (RPM)" in responses[1].json()["error"]["message"]

@@ -162,7 +162,7 @@ def test_other_seeds_give_other_documents() -> None:
         ({"type": "integer", "minimum": 2, "maximum": 1}, "leaves no value"),
         ({"enum": []}, "`enum` must be a list"),
         ({"$ref": "#/$defs/Missing"}, "names nothing"),
-        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "circle"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "circular"),
         ({"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems": True}, "distinct items"),
         (ENDLESS, "depth"),
         ({"type": "array", "items": 7, "minItems": 1}, "must be an object; got 7"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from airflow_provider_llmbeam.sandbox import Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.sandbox.models.answers import count_tokens
 
 PROMPT = "one two three four five six seven eight nine ten"
@@ -17,7 +17,7 @@ def words(text: str) -> int:
 @pytest.fixture
 def http():
     with (
-        Sandbox(tokenizer=words) as cloud,
+        Sandbox(models=ModelSettings(tokenizer=words)) as cloud,
         httpx.Client(base_url=cloud.url, headers={"x-goog-api-key": "k"}) as http,
     ):
         yield http
@@ -57,7 +57,9 @@ def test_openai_counts_as_it_was_told_to(http) -> None:
 
 def test_the_quota_counts_so_too() -> None:
     body = {"contents": [{"parts": [{"text": PROMPT}]}]}
-    with Sandbox(tokenizer=lambda text: 1000 * words(text), quota=Quota(tokens_per_minute=60_000)) as cloud:
+    with Sandbox(
+        models=ModelSettings(tokenizer=lambda text: 1000 * words(text), quota=Quota(tokens_per_minute=60_000))
+    ) as cloud:
         found = [
             httpx.post(
                 f"{cloud.url}{GEMINI}:generateContent", json=body, headers={"x-goog-api-key": "k"}

@@ -14,7 +14,7 @@ from google.cloud import monitoring_v3
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, ModelSettings, Quota, Sandbox
 
 PREFIX = "aiplatform.googleapis.com/"
 INVOCATIONS = f"{PREFIX}publisher/online_serving/model_invocation_count"
@@ -39,7 +39,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def cloud(clock):
-    with Sandbox(clock=clock, quota=Quota(requests_per_minute=60)) as running:
+    with Sandbox(clock=clock, models=ModelSettings(quota=Quota(requests_per_minute=60))) as running:
         yield running
         running.faults.assert_all_consumed()
 
@@ -386,7 +386,9 @@ def test_only_a_published_quota_has_its_three_metrics(cloud, metrics, clock) -> 
 
 
 def test_what_is_exceeded_is_the_limit_that_rejected(clock, metrics_of) -> None:
-    with Sandbox(clock=clock, quota=Quota(requests_per_minute=6000, tokens_per_minute=60)) as cloud:
+    with Sandbox(
+        clock=clock, models=ModelSettings(quota=Quota(requests_per_minute=6000, tokens_per_minute=60))
+    ) as cloud:
         assert [ask(cloud, OLD) for _ in range(3)] == [200, 429, 429]
         assert [one.limit_name for one in cloud.requests] == ["", "tokens-per-minute", "tokens-per-minute"]
         clock.advance(DELAY + 60)
@@ -430,7 +432,7 @@ def test_provisioned_throughput_serves_up_to_its_limit_and_the_rest_spills_over(
 
 
 def test_an_endpoint_tells_its_replicas_and_what_it_answered(clock, metrics_of) -> None:
-    with Sandbox(clock=clock, endpoint_warm_seconds=60) as cloud:
+    with Sandbox(clock=clock, endpoints=EndpointSettings(warm_seconds=60)) as cloud:
         deploy(cloud)
         assert predict(cloud) == 503
         clock.advance(60)
@@ -470,7 +472,7 @@ def test_a_test_sets_what_an_endpoint_reports(cloud, metrics, clock) -> None:
 
 
 def test_the_quota_of_accelerators_is_sampled_every_six_hours(clock, metrics_of) -> None:
-    with Sandbox(clock=clock, gpu_quota={"us-central1": {"NVIDIA_L4": 4}}) as cloud:
+    with Sandbox(clock=clock, endpoints=EndpointSettings(gpu_quota={"us-central1": {"NVIDIA_L4": 4}})) as cloud:
         deploy(cloud)
         clock.advance(3 * 3600)
         metrics = metrics_of(cloud)

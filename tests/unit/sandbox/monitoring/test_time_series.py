@@ -79,9 +79,9 @@ def test_a_filter_is_read_with_either_spelling_of_labels() -> None:
     )
     assert (found.metric_type, found.resource_type) == ("a/b", "r")
     assert (found.labels, found.resource) == ({"code": 'a"b'}, {"location": "x"})
-    assert found.takes({"code": 'a"b', "more": ""}, {"location": "x"})
-    assert not found.takes({"code": "c"}, {"location": "x"})
-    assert not found.takes({"code": 'a"b'}, {})
+    assert found.matches({"code": 'a"b', "more": ""}, {"location": "x"})
+    assert not found.matches({"code": "c"}, {"location": "x"})
+    assert not found.matches({"code": 'a"b'}, {})
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from google.cloud import aiplatform_v1 as v1
 from google.cloud import aiplatform_v1beta1 as beta
 from google.cloud import run_v2
 
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, Proxy, Sandbox
 from tests.clouds import for_one_test
 
 PROJECT = "llmbeam-sandbox"
@@ -102,7 +102,10 @@ def served(clock):
         "europe-west1": {"NVIDIA_H100_80GB": 8},
         "us-central1": {"NVIDIA_L4": 0},
     }
-    with Sandbox(clock=clock, endpoint_seconds=600, gpu_quota=quota) as sandbox, Proxy(sandbox) as proxy:
+    with (
+        Sandbox(clock=clock, endpoints=EndpointSettings(operation_seconds=600, gpu_quota=quota)) as sandbox,
+        Proxy(sandbox) as proxy,
+    ):
         yield sandbox, proxy
 
 
@@ -267,7 +270,7 @@ def test_garden_tells_how_a_model_may_be_deployed(cloud) -> None:
         ({"hub": "nobody/nothing"}, NotFound, "Hugging Face model 'nobody/nothing'"),
         ({"eula": False}, BadRequest, "License Agreement"),
         ({"machine": "g2-standard-13"}, BadRequest, "not supported"),
-        ({"count": 2}, BadRequest, "has 1 NVIDIA_L4; 2 NVIDIA_L4 were asked for"),
+        ({"count": 2}, BadRequest, "has 1 NVIDIA_L4; 2 NVIDIA_L4 were requested"),
         ({"machine": "n1-standard-8"}, BadRequest, "cannot be attached"),
         (
             {"machine": "a3-ultragpu-8g", "kind": "NVIDIA_H200_141GB", "count": 8},
@@ -474,13 +477,13 @@ def test_a_reset_forgets_all(cloud, sandbox, clock) -> None:
         operation.result(timeout=60)
 
 
-@pytest.mark.parametrize("wrong", [{"endpoint_seconds": -1}, {"idle_seconds": -1}, {"cold_start_seconds": -1}])
+@pytest.mark.parametrize("wrong", [{"operation_seconds": -1}, {"idle_seconds": -1}, {"cold_start_seconds": -1}])
 def test_times_below_zero_are_refused(wrong) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Sandbox(**wrong)
+        EndpointSettings(**wrong)
 
 
 @pytest.mark.parametrize("quota", [{"us-central1": {"NVIDIA_X": 1}}, {"us-central1": {"NVIDIA_L4": -1}}])
 def test_a_quota_of_what_there_is_not_is_refused(quota) -> None:
     with pytest.raises(ValueError, match="gpu_quota"):
-        Sandbox(gpu_quota=quota)
+        Sandbox(endpoints=EndpointSettings(gpu_quota=quota))

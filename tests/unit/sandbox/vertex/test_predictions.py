@@ -5,7 +5,16 @@ import pytest
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf.struct_pb2 import Value
 
-from airflow_provider_llmbeam.sandbox import Fault, ManualClock, Proxy, Quota, Sandbox, prompt_sha256
+from airflow_provider_llmbeam.sandbox import (
+    EndpointSettings,
+    Fault,
+    ManualClock,
+    ModelSettings,
+    Proxy,
+    Quota,
+    Sandbox,
+    prompt_sha256,
+)
 from tests.clouds import for_one_test
 
 LOCATION = "europe-west4"
@@ -22,7 +31,7 @@ def clock():
 
 @pytest.fixture(scope="module")
 def served(clock):
-    with Sandbox(clock=clock, endpoint_warm_seconds=30) as sandbox, Proxy(sandbox) as proxy:
+    with Sandbox(clock=clock, endpoints=EndpointSettings(warm_seconds=30)) as sandbox, Proxy(sandbox) as proxy:
         yield sandbox, proxy
 
 
@@ -170,7 +179,7 @@ def test_another_regions_host_does_not_answer(http, clock) -> None:
 def test_a_deployed_model_has_the_quota_of_any_other() -> None:
     where = "/v1/projects/p/locations/us-central1"
     with (
-        Sandbox(quota=Quota(requests_per_minute=1)) as sandbox,
+        Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=1))) as sandbox,
         httpx.Client(base_url=sandbox.url, headers=TOKEN) as local,
     ):
         spec = {"machineType": "g2-standard-12", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}

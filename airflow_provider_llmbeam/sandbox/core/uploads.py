@@ -1,4 +1,4 @@
-"""Uploads as Google's APIs take them: multipart bodies, and resumable sessions of several requests."""
+"""Uploads to Google's APIs: multipart bodies, and resumable sessions of several requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.sandbox.core.responses import Reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError
 
 CHUNK_BYTES = 262_144
-"""All chunks but the last are a multiple of this.
+"""Size that all chunks but the last are a multiple of, in bytes.
 
 Source: docs.cloud.google.com/storage/docs/performing-resumable-uploads.
 """
@@ -30,7 +30,7 @@ class Part:
 
 
 def parts(content_type: str, body: bytes) -> list[Part]:
-    """Split a multipart body.
+    """Splits a multipart body.
 
     Raises:
         RestError: There is no boundary, or no part.
@@ -56,7 +56,7 @@ def _part(piece: bytes) -> Part:
 
 
 def headers(lines: list[str]) -> dict[str, str]:
-    """Return header lines as a mapping, names in lower case."""
+    """Returns header lines as a mapping, names in lower case."""
     pairs = (line.partition(":") for line in lines if ":" in line)
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
@@ -66,12 +66,12 @@ class Session:
     """A resumable upload.
 
     Attributes:
-        upload_id: Names it in the URL.
-        start: The request that began it: its preconditions hold for the whole upload.
-        metadata: What is uploaded.
-        content_type: Of the bytes.
-        data: What has arrived.
-        reply: What the last chunk was answered; a client that lost it may ask again.
+        upload_id: Id in the URL.
+        start: The request that started it, whose preconditions hold for the whole upload.
+        metadata: Fields of the object.
+        content_type: Content type of the bytes.
+        data: Bytes that have arrived.
+        reply: Reply to the last chunk; a client that lost it may request it again.
     """
 
     upload_id: str
@@ -81,11 +81,11 @@ class Session:
     data: bytearray = field(default_factory=bytearray)
     reply: Reply | None = None
 
-    def is_complete(self, call: RestCall) -> bool:
-        """Take the bytes of one request; returns whether they were the last ones.
+    def add(self, call: RestCall) -> bool:
+        """Appends the bytes of one request, and returns whether they were the last ones.
 
         Raises:
-            RestError: The bytes do not follow on what has arrived, or are not what was announced.
+            RestError: The bytes do not continue those that have arrived, or differ in number from the header.
         """
         if call.is_aborted:
             self.data += call.body[: len(call.body) // CHUNK_BYTES * CHUNK_BYTES]
@@ -116,7 +116,7 @@ class Session:
         self.data[first:] = body
 
     def incomplete(self) -> Reply:
-        """Say how much has arrived."""
+        """Returns the reply with the range that has arrived."""
         arrived = {"Range": f"bytes=0-{len(self.data) - 1}"} if self.data else {}
         return Reply(http_status=308, chunks=(), headers=arrived)
 
@@ -128,11 +128,11 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all sessions."""
         self._sessions.clear()
 
     def begin(self, call: RestCall, path: str) -> Reply:
-        """Begin a session; the reply says where its bytes go."""
+        """Starts a session; the reply has the address for its bytes."""
         session = Session(
             upload_id=uuid.uuid4().hex,
             start=call,
@@ -144,7 +144,7 @@ class Sessions:
         return Reply(chunks=(), headers={"Location": location, "X-GUploader-UploadID": session.upload_id})
 
     def of(self, call: RestCall) -> Session:
-        """Return the session a request belongs to.
+        """Returns the session of a request.
 
         Raises:
             RestError: There is none.
@@ -155,10 +155,10 @@ class Sessions:
         return session
 
     def get(self, call: RestCall) -> Session | None:
-        """Return the session a request belongs to, if any."""
+        """Returns the session of a request, if any."""
         return self._sessions.get(call.query.get("upload_id", ""))
 
     def cancel(self, call: RestCall) -> Reply:
-        """Forget a session; Google answers 499."""
+        """Removes a session; Google answers 499."""
         del self._sessions[self.of(call).upload_id]
         return Reply(http_status=499, chunks=())

@@ -1,4 +1,4 @@
-"""What the emulated cloud charges for accelerators: by the second, from the moment they are asked for."""
+"""The bill for accelerators: charged by the second, from the moment of the request. No HTTP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider_llmbeam.sandbox.billing.gpus import PRICES_AS_OF, Gpu
-from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
+from airflow_provider_llmbeam.sandbox.core.clock import Timeline
 
 VERTEX = "vertex.deployedModel"
 CLOUD_RUN = "run.instance"
@@ -15,20 +15,20 @@ CLOUD_RUN = "run.instance"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What one replica or instance costs, or has cost.
+    """The charge for one replica or instance.
 
     Attributes:
         kind: "vertex.deployedModel" or "run.instance".
-        name: The endpoint or service that it belongs to, in full.
-        project: As its name has it.
+        name: Full name of the endpoint or service.
+        project: Project in the name.
         location: Region.
-        labels: Of the endpoint or service, as they are now or were at the end.
-        gpu: As Vertex AI calls it; "" without one.
-        gpus: How many.
-        usd_per_hour: For all of them.
-        since: Seconds since the epoch.
-        until: Seconds since the epoch; None while it runs.
-        seconds: So far.
+        labels: Current labels of the endpoint or service, or those at the end.
+        gpu: Accelerator, by Vertex AI's name; "" without one.
+        gpus: Number of accelerators.
+        usd_per_hour: Price of all its accelerators, in USD per hour.
+        since: Start, in seconds since the epoch.
+        until: End, in seconds since the epoch; None while it runs.
+        seconds: Duration so far, in seconds.
     """
 
     kind: str
@@ -45,29 +45,29 @@ class Charge:
 
     @property
     def usd(self) -> float:
-        """What it has cost so far."""
+        """Cost so far, in USD."""
         return self.seconds * self.usd_per_hour / 3600
 
     def gpu_minutes(self, after: float) -> float:
-        """Return the minutes of its accelerators later than `after`, in seconds since the epoch."""
+        """Returns the accelerator minutes after `after`, in seconds since the epoch."""
         end = self.since + self.seconds
         return max(0.0, end - max(self.since, after)) * self.gpus / 60
 
     def fields(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Returns the charge for JSON."""
         return {**asdict(self), "usd": self.usd}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rent:
-    """What is to be charged for.
+    """A replica or instance to charge for.
 
     Attributes:
         kind: "vertex.deployedModel" or "run.instance".
-        name: The endpoint or service that it belongs to, in full.
-        gpu: None without one.
-        gpus: How many.
-        labels: Returns those of the endpoint or service.
+        name: Full name of the endpoint or service.
+        gpu: Kind of accelerator; None without one.
+        gpus: Number of accelerators.
+        labels: Returns the labels of the endpoint or service.
     """
 
     kind: str
@@ -78,14 +78,14 @@ class Rent:
 
     @property
     def usd_per_hour(self) -> float:
-        """For all of its accelerators."""
+        """Price of all its accelerators, in USD per hour."""
         if self.gpu is None:
             return 0.0
         is_vertex = self.kind == VERTEX
         return self.gpus * (self.gpu.vertex_usd_per_hour if is_vertex else self.gpu.cloud_run_usd_per_hour)
 
     def charge(self, since: float, until: float | None, now: float) -> Charge:
-        """Return what it costs, or has cost; times in seconds since the epoch."""
+        """Returns the charge; times in seconds since the epoch."""
         _, project, _, location, *_ = self.name.split("/")
         return Charge(
             kind=self.kind,
@@ -106,7 +106,7 @@ class Bill:
     """Everything charged since the start or the last reset. Safe to read from any thread.
 
     Args:
-        timeline: What is due is done before the bill is read.
+        timeline: Scheduled actions, which are run before the bill is read.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -116,34 +116,34 @@ class Bill:
 
     @property
     def running(self) -> list[Charge]:
-        """What is being charged for now, the oldest first."""
+        """Charges that are running, the oldest first."""
         return [charge for charge in self._charges() if charge.until is None]
 
     @property
     def lines(self) -> list[Charge]:
-        """What has ended, the first begun first."""
+        """Charges that have ended, the oldest first."""
         return [charge for charge in self._charges() if charge.until is not None]
 
     @property
     def usd(self) -> float:
-        """All charges together, those still running included."""
+        """Sum of all charges, including those that are running, in USD."""
         return sum(charge.usd for charge in self._charges())
 
     @property
     def usd_per_hour(self) -> float:
-        """What goes on now costs so much an hour."""
+        """Price of all that is running, in USD per hour."""
         return sum(charge.usd_per_hour for charge in self.running)
 
     def gpu_minutes(self, after: float = 0.0) -> float:
-        """Return the minutes of accelerators charged for, each by itself.
+        """Returns the accelerator minutes of all charges.
 
         Args:
-            after: Only what was charged later than this, in seconds since the epoch.
+            after: Time from which minutes count, in seconds since the epoch.
         """
         return sum(charge.gpu_minutes(after) for charge in self._charges())
 
     def fields(self, after: float = 0.0) -> dict[str, Any]:
-        """Return the bill for JSON; `after` as for `gpu_minutes`."""
+        """Returns the bill for JSON; `after` as for `gpu_minutes`."""
         return {
             "running": [charge.fields() for charge in self.running],
             "lines": [charge.fields() for charge in self.lines],
@@ -154,12 +154,12 @@ class Bill:
         }
 
     def start(self, key: str, at: float, rent: Rent) -> None:
-        """Charge for `rent` from `at`, in seconds since the epoch, until `stop` is told `key`."""
+        """Starts to charge for `rent` at `at`, in seconds since the epoch, until `stop(key)`."""
         with self._timeline.lock:
             self._running[key] = (at, rent)
 
     def stop(self, key: str, at: float) -> None:
-        """Charge no longer; does nothing for what is not being charged for."""
+        """Ends a charge; does nothing if there is none for `key`."""
         with self._timeline.lock:
             found = self._running.pop(key, None)
             if found is not None:
@@ -167,7 +167,7 @@ class Bill:
                 self._lines.append(rent.charge(since, at, at))
 
     def clear(self) -> None:
-        """Forget all charges."""
+        """Removes all charges."""
         with self._timeline.lock:
             self._running.clear()
             self._lines.clear()

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from airflow_provider_llmbeam.sandbox.models.latency import Latency
+from airflow_provider_llmbeam.sandbox.models.settings import Latency
 
 
 def test_without_spread_the_first_byte_always_takes_the_mean() -> None:

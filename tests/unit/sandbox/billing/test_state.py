@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.sandbox import ManualClock
-from airflow_provider_llmbeam.sandbox.billing.bill import CLOUD_RUN, VERTEX, Bill, Rent
 from airflow_provider_llmbeam.sandbox.billing.gpus import GPUS, gpu_named, machine_fault
-from airflow_provider_llmbeam.sandbox.core.timeline import Timeline
+from airflow_provider_llmbeam.sandbox.billing.state import CLOUD_RUN, VERTEX, Bill, Rent
+from airflow_provider_llmbeam.sandbox.core.clock import Timeline
 
 NAME = "projects/1/locations/us-central1/endpoints/e"
 
@@ -97,7 +97,7 @@ def test_an_accelerator_is_known_by_each_of_its_names() -> None:
         ("a3-highgpu-8g", "NVIDIA_H100_80GB", 8, ""),
         ("n1-standard-8", "NVIDIA_TESLA_T4", 2, ""),
         ("n1-standard-8", "", 0, ""),
-        ("g2-standard-12", "", 0, "0 accelerators were asked for"),
+        ("g2-standard-12", "", 0, "0 accelerators were requested"),
         ("g2-standard-12", "NVIDIA_TESLA_A100", 1, "has 1 NVIDIA_L4"),
         ("e2-standard-8", "NVIDIA_TESLA_T4", 1, "cannot be attached"),
         ("z9-standard-8", "", 0, "not supported"),

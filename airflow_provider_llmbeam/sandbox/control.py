@@ -1,4 +1,4 @@
-"""The sandbox's own API, for other processes: health, statistics, faults, reset."""
+"""The control API of the sandbox, for other processes: health, statistics, faults, reset."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.faults import METHODS, Fault, Faults
+from airflow_provider_llmbeam.sandbox.core.faults import Fault, Faults
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply, read_object
+from airflow_provider_llmbeam.sandbox.services import Services
 
 _FAULT_KEYS = frozenset({"method", "fault", "every", "contains", "times"})
 
 
 class MethodStats(TypedDict):
-    """What one method has done so far; requests that hang count under "none" in `by_http_status`."""
+    """Statistics of one method; requests without an answer count under "none" in `by_http_status`."""
 
     calls: int
     by_http_status: dict[str, int]
@@ -25,10 +25,10 @@ class MethodStats(TypedDict):
 
 
 class Stats(TypedDict):
-    """What the sandbox has done since it started, or since the last reset. Times in epoch seconds.
+    """Statistics since the start of the sandbox, or since the last reset. Times in seconds since the epoch.
 
-    `dataflow_jobs` counts jobs by state, e.g. {"RUNNING": 1}. `bill` is that of accelerators: what is `running`,
-    past `lines`, `gpu_minutes`, `usd`, `usd_per_hour`.
+    `dataflow_jobs` counts jobs by state, e.g. {"RUNNING": 1}. `bill` is that of accelerators: charges that are
+    `running`, past `lines`, `gpu_minutes`, `usd`, `usd_per_hour`.
     """
 
     methods: dict[str, MethodStats]
@@ -47,8 +47,9 @@ class Stats(TypedDict):
     last_request_at: float | None
 
 
-def stats(backend: Backend) -> Stats:
-    """Summarise the log of requests; tokens are those billed."""
+def stats(services: Services) -> Stats:
+    """Returns the statistics; tokens are billed ones."""
+    backend, models = services.backend, services.models
     records = list(backend.log)
     arrivals = [record.received_at for record in records]
     stored = [record for record in records if record.method.startswith("storage.")]
@@ -56,30 +57,30 @@ def stats(backend: Backend) -> Stats:
     return Stats(
         methods={
             method: _method_stats([record for record in records if record.method == method], left.get(method, 0))
-            for method in METHODS
+            for method in backend.methods.names
         },
         billed_answers=sum(record.is_billed for record in records),
         storage_bytes_received=sum(record.received_bytes for record in stored),
         storage_bytes_sent=sum(record.sent_bytes for record in stored),
-        bigquery_bytes_billed=backend.billed_bytes,
-        dataflow_jobs=backend.jobs_by_state(),
-        bill=backend.bill(0.0),
+        bigquery_bytes_billed=services.bigquery.billed_bytes,
+        dataflow_jobs=services.dataflow.by_state(),
+        bill=services.bill.fields(),
         refused_hosts=dict(backend.refused_hosts),
         input_tokens=sum(record.input_tokens for record in records),
         output_tokens=sum(record.output_tokens for record in records),
-        max_in_flight=backend.max_in_flight,
-        quota=asdict(backend.quota),
+        max_in_flight=models.max_in_flight,
+        quota=asdict(models.quota),
         first_request_at=min(arrivals, default=None),
         last_request_at=max(arrivals, default=None),
     )
 
 
 def add_fault(faults: Faults, order: dict[str, Any]) -> None:
-    """Add what `POST /sandbox/faults` asks for.
+    """Adds the fault of a `POST /sandbox/faults`.
 
     Args:
-        faults: Where to add it.
-        order: `method`, `fault` (the fields of `Fault`) and, for a rule, either `every` or
+        faults: Faults of the sandbox.
+        order: Body of the request: `method`, `fault` (the fields of `Fault`) and, for a rule, either `every` or
             `contains` with an optional `times`.
 
     Raises:
@@ -100,14 +101,15 @@ def add_fault(faults: Faults, order: dict[str, Any]) -> None:
         faults.queue(order["method"], fault)
 
 
-def routes(backend: Backend) -> list[web.RouteDef]:
-    """Return the routes of the control API."""
+def routes(services: Services) -> list[web.RouteDef]:
+    """Returns the routes of the control API."""
+    backend = services.backend
 
     async def health(request: web.Request) -> web.Response:
         return web.Response(text="OK")
 
     async def get_stats(request: web.Request) -> web.Response:
-        return _response(json_reply(stats(backend)))
+        return _response(json_reply(stats(services)))
 
     async def get_bill(request: web.Request) -> web.Response:
         try:
@@ -115,7 +117,7 @@ def routes(backend: Backend) -> list[web.RouteDef]:
         except ValueError:
             error = f"`after` must be seconds since the epoch; got {request.query['after']!r}."
             return _response(json_reply({"error": error}, http_status=400))
-        return _response(json_reply(backend.bill(after)))
+        return _response(json_reply(services.bill.fields(after)))
 
     async def post_faults(request: web.Request) -> web.Response:
         try:

@@ -1,7 +1,7 @@
-"""Ends this process with the one that holds the other end of its standard input, also when that is killed with -9.
+"""Ends this process with its parent, also after a SIGKILL: standard input, a pipe from the parent, closes then.
 
-Python's own libraries only: it is run by its path as well, `lifeline.py COMMAND…`, around a command that
-knows nothing of this.
+It imports the standard library only: it is also run by its path, `lifeline.py COMMAND…`, around a command that
+does not read standard input itself.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _STDIN = 0
 
 
 def hold(on_line: Callable[[str], None] | None = None, on_end: Callable[[], None] | None = None) -> None:
-    """Watch standard input from a thread; at its end kill the process group of this process.
+    """Reads standard input in a thread, and kills the process group of this process at its end.
 
     Args:
-        on_line: Is given each line that comes.
-        on_end: Is called before the end, whatever it raises.
+        on_line: Called with each line.
+        on_end: Called before the end; its exceptions are ignored.
     """
     threading.Thread(target=_watch, args=(on_line, on_end), name="lifeline", daemon=True).start()
 
@@ -41,7 +41,7 @@ def _watch(on_line: Callable[[str], None] | None, on_end: Callable[[], None] | N
 
 
 def main(command: Sequence[str]) -> int:
-    """Run a command in the process group of this process; returns its exit status."""
+    """Runs a command in the process group of this process, and returns its exit status."""
     hold()
     return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
 

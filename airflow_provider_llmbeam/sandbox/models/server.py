@@ -1,0 +1,187 @@
+"""The path of one request to a model: read, admit, apply a fault, compute, answer, record."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from dataclasses import dataclass, replace
+
+from aiohttp import web
+
+from airflow_provider_llmbeam.sandbox.core.backend import Arrival, Backend
+from airflow_provider_llmbeam.sandbox.core.faults import Fault
+from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
+from airflow_provider_llmbeam.sandbox.core.responses import send, until_gone, until_released
+from airflow_provider_llmbeam.sandbox.models.answers import TOKENIZER, Answer, answer_text, prompt_sha256
+from airflow_provider_llmbeam.sandbox.models.calls import Dialect, ModelCall, RefusedError, damaged, preempting
+from airflow_provider_llmbeam.sandbox.models.quota import LocationQuotas, Quota, QuotaLedger, Rejection
+from airflow_provider_llmbeam.sandbox.models.schema import SchemaError
+from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
+
+_NO_ANSWER = Answer(text="", output_tokens=0, is_cut=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchange:
+    """One request on its way; `quotas` are those of its arrival, also after a reset."""
+
+    request: web.Request
+    dialect: Dialect
+    arrival: Arrival
+    quotas: LocationQuotas
+
+    @property
+    def ledger(self) -> QuotaLedger:
+        return self.quotas.ledger(self.dialect.location)
+
+
+class ModelServer:
+    """Answers the requests of all APIs to all models, under their quotas.
+
+    Args:
+        backend: Clock, faults and request log.
+        settings: How the models answer.
+        seed: Seed of the drawn latencies.
+    """
+
+    def __init__(self, backend: Backend, settings: ModelSettings, seed: int) -> None:
+        self.backend = backend
+        self.settings = settings
+        self.quotas = LocationQuotas(settings.quota, settings.location_quotas)
+        self.max_in_flight = 0
+        self._random = random.Random(seed)
+        self._in_flight = 0
+        self._serial = itertools.count()
+
+    @property
+    def quota(self) -> Quota:
+        """Current limits of each model, where a location has no limits of its own."""
+        return self.quotas.at(float("inf"))
+
+    def set_quota(self, quota: Quota, location: str | None) -> None:
+        """Changes the limits of a location from now on; None is every location without limits of its own."""
+        self.quotas.change(self.backend.now(), quota, location)
+
+    def clear(self) -> None:
+        """Restores the limits of the settings, with nothing used."""
+        self.quotas = LocationQuotas(self.settings.quota, self.settings.location_quotas)
+        self.max_in_flight = 0
+
+    async def serve(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
+        """Answers one request in the format of `dialect`."""
+        exchange = _Exchange(request=request, dialect=dialect, arrival=self.backend.arrival(), quotas=self.quotas)
+        TOKENIZER.set(self.settings.tokenizer)
+        self._in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self._in_flight)
+        try:
+            return await self._serve(exchange)
+        finally:
+            self._in_flight -= 1
+
+    async def _serve(self, exchange: _Exchange) -> web.StreamResponse:
+        request, dialect = exchange.request, exchange.dialect
+        body = await request.read()
+        try:
+            call = dialect.read(request, body)
+        except RefusedError as refused:
+            self._record(exchange, None, http_status=refused.reply.http_status)
+            return await send(request, refused.reply)
+        rejection = self._rejection(exchange, call)
+        if rejection is not None:
+            refusal = dialect.quota_exceeded(call, rejection, rejection.retry_delay_seconds)
+            self._record(exchange, call, http_status=refusal.http_status, limit_name=rejection.limit_name)
+            return await send(request, refusal)
+        # A fault is taken only by a call that the quota has admitted.
+        fault = self.backend.faults.take(dialect.method, f"{call.system}\n{call.prompt}")
+        preempted = preempting(fault, dialect, call) if fault else None
+        if preempted is not None:
+            self._record(exchange, call, http_status=preempted.http_status)
+            return await send(request, preempted)
+        if fault is not None and fault.kind == "hang":
+            self._record(exchange, call, http_status=None)
+            await until_gone(request)
+            return web.Response(status=499)
+        if fault is not None and fault.until is not None and not await until_released(request, fault.until):
+            self._record(exchange, call, http_status=None)
+            return web.Response(status=499)
+        return await self._answer(exchange, call, fault)
+
+    def _rejection(self, exchange: _Exchange, call: ModelCall) -> Rejection | None:
+        if not exchange.dialect.is_metered:
+            return None
+        return exchange.ledger.admit(self.backend.now(), call.input_tokens, call.model)
+
+    async def _answer(self, exchange: _Exchange, call: ModelCall, fault: Fault | None) -> web.StreamResponse:
+        request, dialect = exchange.request, exchange.dialect
+        try:
+            answer = _computed(call) if dialect.is_metered else _NO_ANSWER
+        except SchemaError as error:
+            refusal = dialect.error(400, str(error))
+            self._record(exchange, call, http_status=400)
+            return await send(request, refusal)
+        seconds = await self._pause(dialect, call, answer)
+        reply = dialect.answer(call, answer, f"{call.prompt_sha256[:12]}-{next(self._serial)}")
+        exchange.ledger.charge_output(self.backend.now(), answer.output_tokens, call.model)
+        self._record(exchange, call, http_status=reply.http_status, answer=answer)
+        return await send(request, damaged(fault, dialect, reply), fault=fault, seconds=seconds)
+
+    async def _pause(self, dialect: Dialect, call: ModelCall, answer: Answer) -> float:
+        """Waits for the first byte, and returns the duration of the rest of a streamed answer, in seconds."""
+        if not dialect.is_metered:
+            return 0.0
+        latency = self.settings.latency
+        first = latency.first_byte_seconds(self._random)
+        output = latency.output_seconds(answer.output_tokens)
+        await asyncio.sleep(first if call.is_streamed else first + output)
+        return output
+
+    def _record(
+        self,
+        exchange: _Exchange,
+        call: ModelCall | None,
+        *,
+        http_status: int | None,
+        answer: Answer | None = None,
+        limit_name: str = "",
+    ) -> None:
+        dialect, arrival = exchange.dialect, exchange.arrival
+        is_billed = answer is not None and dialect.is_metered
+        self.backend.log.append(
+            RequestRecord(
+                method=dialect.method,
+                model=call.model if call else "",
+                prompt_sha256=call.prompt_sha256 if call else "",
+                texts_sha256=_hashes(call) if call else (),
+                http_status=http_status,
+                input_tokens=call.input_tokens if call and is_billed else 0,
+                output_tokens=answer.output_tokens if answer and is_billed else 0,
+                received_at=arrival.received_at,
+                answered_at=None if http_status is None else self.backend.now(),
+                is_billed=is_billed,
+                resource=dialect.resource,
+                limit_name=limit_name,
+            ),
+            arrival.epoch,
+        )
+
+
+def _computed(call: ModelCall) -> Answer:
+    if call.is_blocked or call.texts:
+        return _NO_ANSWER
+    if call.parts:
+        answers = tuple(map(_computed, call.parts))
+        tokens = sum(answer.output_tokens for answer in answers)
+        return Answer(text="", output_tokens=tokens, is_cut=False, parts=answers)
+    answer = answer_text(
+        call.prompt,
+        model=call.model,
+        system=call.system,
+        schema=call.schema,
+        max_output_tokens=call.max_output_tokens,
+    )
+    return replace(answer, text=answer.text.strip('"')) if call.is_enum else answer
+
+
+def _hashes(call: ModelCall) -> tuple[str, ...]:
+    return tuple(part.prompt_sha256 for part in call.parts) or tuple(map(prompt_sha256, call.texts))

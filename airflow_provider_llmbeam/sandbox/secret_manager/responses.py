@@ -1,0 +1,39 @@
+"""Secrets, their versions and errors in the format of Secret Manager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_llmbeam.sandbox.core.clock import timestamp
+from airflow_provider_llmbeam.sandbox.core.rest import STATUSES, RestCall, RestError, StatusWording
+from airflow_provider_llmbeam.sandbox.secret_manager.state import Secret
+
+WORDING = StatusWording(
+    reasons=STATUSES,
+    messages={
+        403: "Permission 'secretmanager.versions.access' denied for resource (or it may not exist).",
+        500: "Internal error encountered.",
+        503: "The service is currently unavailable.",
+    },
+    rate_limit=RestError(429, "Quota exceeded for quota metric 'Access requests' and limit 'per minute'."),
+)
+
+
+def secret_resource(secret: Secret) -> dict[str, Any]:
+    """Returns a secret as the API returns it."""
+    return {**secret.fields, "name": secret.path, "createTime": timestamp(secret.created_at)}
+
+
+def version_resource(secret: Secret, number: int) -> dict[str, Any]:
+    """Returns a version of a secret as the API returns it."""
+    _, created_at = secret.versions[number - 1]
+    name = f"{secret.path}/versions/{number}"
+    return {"name": name, "createTime": timestamp(created_at), "state": "ENABLED"}
+
+
+def page_of(call: RestCall, key: str, items: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the requested page of `items` under `key`."""
+    start, size = call.number("pageToken", 0), call.number("pageSize", 0) or 25_000
+    end = start + size
+    token = {"nextPageToken": str(end)} if end < len(items) else {}
+    return {key: items[start:end], "totalSize": len(items), **token}

@@ -1,0 +1,140 @@
+"""The services of the emulated cloud, connected with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from airflow_provider_llmbeam.sandbox.bigquery import api as bigquery
+from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
+from airflow_provider_llmbeam.sandbox.billing.state import Bill
+from airflow_provider_llmbeam.sandbox.cloud_quotas import api as cloud_quotas
+from airflow_provider_llmbeam.sandbox.cloud_run import api as cloud_run
+from airflow_provider_llmbeam.sandbox.cloud_run import traffic as cloud_run_traffic
+from airflow_provider_llmbeam.sandbox.core.backend import Backend
+from airflow_provider_llmbeam.sandbox.core.clock import Clock, Timeline
+from airflow_provider_llmbeam.sandbox.core.methods import Methods
+from airflow_provider_llmbeam.sandbox.core.rest import RestError
+from airflow_provider_llmbeam.sandbox.dataflow import api as dataflow
+from airflow_provider_llmbeam.sandbox.dataflow.api import Dataflow
+from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
+from airflow_provider_llmbeam.sandbox.models import gemini, gemini_embeddings, openai, openai_embeddings
+from airflow_provider_llmbeam.sandbox.models.server import ModelServer
+from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
+from airflow_provider_llmbeam.sandbox.monitoring import api as monitoring
+from airflow_provider_llmbeam.sandbox.monitoring.state import Monitoring
+from airflow_provider_llmbeam.sandbox.network import credentials
+from airflow_provider_llmbeam.sandbox.secret_manager import api as secret_manager
+from airflow_provider_llmbeam.sandbox.secret_manager.state import SecretStore
+from airflow_provider_llmbeam.sandbox.storage import api as storage
+from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
+from airflow_provider_llmbeam.sandbox.vertex import api as vertex
+from airflow_provider_llmbeam.sandbox.vertex import predictions as vertex_predictions
+
+METHODS = Methods.joined(
+    module.METHODS
+    for module in (
+        gemini,
+        gemini_embeddings,
+        openai,
+        openai_embeddings,
+        storage,
+        bigquery,
+        secret_manager,
+        dataflow,
+        vertex_predictions,
+        vertex,
+        cloud_run,
+        cloud_run_traffic,
+        monitoring,
+        cloud_quotas,
+    )
+)
+"""The methods of all services; a service that is missing here cannot make a route."""
+
+
+class Services:
+    """All services of one sandbox.
+
+    Args:
+        clock: Returns seconds since the epoch.
+        seed: Seed of the drawn latencies.
+        buckets: Buckets that exist from the start, and after a reset.
+        models: How the models answer.
+        dataflow: How Dataflow jobs run.
+        endpoints: How endpoints and services are provisioned.
+        bigquery_job_seconds: Duration of each BigQuery job, in seconds of the clock.
+        monitoring_delay_seconds: Delay after the end of a minute until its points are visible, in seconds.
+
+    Raises:
+        ValueError: The name of a bucket is invalid, or a number is negative.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        seed: int,
+        buckets: Sequence[str],
+        models: ModelSettings,
+        dataflow: DataflowSettings,
+        endpoints: EndpointSettings,
+        bigquery_job_seconds: float,
+        monitoring_delay_seconds: float,
+    ) -> None:
+        self.backend = Backend(clock, METHODS)
+        self.models = ModelServer(self.backend, models, seed)
+        try:
+            store = ObjectStore(clock, buckets)
+        except RestError as error:
+            raise ValueError(f"`buckets` must be names of buckets. {error}") from error
+        self.storage = storage.Storage(store)
+        self.bigquery = bigquery.BigQuery(clock, store, job_seconds=bigquery_job_seconds)
+        self.dataflow = Dataflow(self.backend, store, dataflow)
+        self.secrets = SecretStore(clock)
+        timeline = Timeline(clock)
+        self.bill = Bill(timeline)
+        self.vertex = vertex.Vertex(self.backend, timeline, self.bill, endpoints)
+        self.cloud_run = cloud_run.CloudRun(
+            self.backend, timeline, self.bill, endpoints, has_secret=self.secrets.has
+        )
+        self.monitoring = Monitoring(
+            self.models, self.vertex.state, self.bill, delay_seconds=monitoring_delay_seconds
+        )
+        self.quotas = cloud_quotas.CloudQuotas(self.models, self.monitoring.requested_models, endpoints.gpu_quota)
+        self.backend.on_reset += [
+            self.models.clear,
+            self.dataflow.clear,
+            self.storage.clear,
+            self.bigquery.clear,
+            self.secrets.clear,
+            timeline.clear,
+            self.vertex.clear,
+            self.cloud_run.clear,
+            self.bill.clear,
+            self.monitoring.clear,
+        ]
+
+    def middleware(self) -> Middleware:
+        """Returns the middleware that answers requests to services of Cloud Run, by their hosts."""
+        return cloud_run_traffic.Traffic(self.models, self.cloud_run).middleware()
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """Returns the routes of all services; the last of an application, as Gemini's match every POST."""
+        return [
+            *credentials.routes(),
+            *storage.routes(self.backend, self.storage),
+            *bigquery.routes(self.backend, self.bigquery),
+            *secret_manager.routes(self.backend, self.secrets),
+            *monitoring.routes(self.backend, self.monitoring),
+            *cloud_quotas.routes(self.backend, self.quotas),
+            *dataflow.routes(self.dataflow),
+            *vertex_predictions.routes(self.models, self.vertex),
+            *cloud_run.routes(self.cloud_run),
+            *openai.routes(self.models),
+            *openai_embeddings.routes(self.models),
+            *gemini_embeddings.routes(self.models),
+            *gemini.routes(self.models),
+        ]
