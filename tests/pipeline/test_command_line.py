@@ -81,7 +81,7 @@ def test_a_broken_source_fails_the_job_and_keeps_the_previous_output(echo_job):
     before = echo_job.run([{"id": 1, "text": "t"}]).answers
     broken = echo_job.directory / "broken.parquet"
     broken.write_bytes(b"PAR1 this is no parquet file PAR1")
-    with pytest.raises(JobFailedError, match=r"Job 'job' failed: .*a retry asks only for the rest"):
+    with pytest.raises(JobFailedError, match=r"Job 'job' failed: .*a retry sends only the rest"):
         echo_job.run(source={"uri": str(broken), "key": ["id"]})
     (answers,) = echo_job.out.glob("answers-*")
     assert [json.loads(line) for line in answers.read_text().splitlines()] == before

@@ -103,7 +103,7 @@ def test_the_estimate_is_within_15_percent_of_the_truth_for_real_prompts(
             f"\n{name}: {len(rows)} rows, asked {estimate.asked.requests}, own error ± {estimate.error_ratio:.1%}"
         )
         for kind, ratio in ratios.items():
-            print(f"  {kind:6} {told[kind]:9,} foretold, {truth[kind]:9,} billed, ratio {ratio:.3f}")
+            print(f"  {kind:6} {told[kind]:9,} estimated, {truth[kind]:9,} billed, ratio {ratio:.3f}")
         print(f"  bytes / 4 would have been {guess:,}")
     assert ratios == {kind: pytest.approx(1, abs=0.15) for kind in told}
     compared = ended.report["estimate"]

@@ -256,7 +256,7 @@ def _alternatives(
         ways.append(f"`max_model_length_tokens` of at most {length:,}")
     larger = smallest_machine(model, ladder, total.sequences, length_tokens)
     ways.append(f"a larger or second GPU, e.g. {larger}" if larger else "both fewer and shorter sequences")
-    return f"set {', or '.join(ways)}" if len(ways) > 1 else f"take {ways[0]}"
+    return f"set {', or '.join(ways)}" if len(ways) > 1 else f"use {ways[0]}"
 
 
 def _longest(architecture: Architecture, machine: GpuMachine, sequences: int, too_long: int) -> int | None:

@@ -121,7 +121,7 @@ def test_the_ways_out_of_the_sentence_are_ways_out() -> None:
 
 
 def test_weights_that_do_not_fit_leave_only_a_larger_gpu() -> None:
-    with pytest.raises(JobSpecError, match=r"takes; use a larger or second GPU, e\.g\. g2-standard-48"):
+    with pytest.raises(JobSpecError, match=r"uses; use a larger or second GPU, e\.g\. g2-standard-48"):
         vertex(model="google/gemma3@gemma-3-27b-it", machine_type="g2-standard-12", max_num_seqs=1)
 
 

@@ -95,7 +95,7 @@ def test_spreading_over_the_latency_is_no_throttling(run):
     async def scenario() -> tuple[float, float]:
         loop = asyncio.get_running_loop()
         gate = Gate(Governor(requests_per_minute=60_000), loop.time)
-        gate.answered(latency_seconds=2.1, places=2)
+        gate.answered(latency_seconds=2.1, max_in_flight=2)
         started = loop.time()
         await asyncio.gather(*(gate.wait_for_admission(1, is_retry=False) for _ in range(11)))
         return loop.time() - started, gate.waited_seconds

@@ -83,13 +83,13 @@ def test_what_an_earlier_try_was_given_counts_as_it_would_have(completion) -> No
 def test_a_step_moves_its_counters_now_and_then_and_at_the_end(bundle: Bundle) -> None:
     step = CountingDoFn()
     step.start_bundle()
-    for _ in range(step.MOVE_EVERY + 1):
+    for _ in range(step.UPDATE_EVERY + 1):
         step.count("rows")
-    assert bundle.counts() == Counts(rows=step.MOVE_EVERY)
+    assert bundle.counts() == Counts(rows=step.UPDATE_EVERY)
     step.count("duplicates", 5)
     step.finish_bundle()
     step.finish_bundle()
-    assert bundle.counts() == PROGRESS.snapshot() == Counts(rows=step.MOVE_EVERY + 1, duplicates=5)
+    assert bundle.counts() == PROGRESS.snapshot() == Counts(rows=step.UPDATE_EVERY + 1, duplicates=5)
 
 
 def test_what_a_failed_bundle_left_is_not_counted(bundle: Bundle) -> None:

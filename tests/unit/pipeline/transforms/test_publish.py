@@ -29,7 +29,7 @@ def test_as_many_failed_rows_as_allowed_pass() -> None:
 
 def test_too_many_failed_rows_keep_the_previous_output_and_quote_the_reasons() -> None:
     dead = Counter(blocked=2, timeout=1)
-    tally = Tally(read=10, answered=Counter(fresh=7), dead=dead, words={"blocked": "No.", "timeout": "slow"})
+    tally = Tally(read=10, answered=Counter(fresh=7), failed=dead, messages={"blocked": "No.", "timeout": "slow"})
     with pytest.raises(TooManyFailedRowsError) as caught:
         check_ratio(tally, 0.2, "out/dead.jsonl")
     assert str(caught.value).startswith(
@@ -39,7 +39,7 @@ def test_too_many_failed_rows_keep_the_previous_output_and_quote_the_reasons() -
 
 
 def test_a_job_without_answers_fails_with_the_reason_and_the_dead_letter() -> None:
-    tally = Tally(read=12, failed=Counter(unauthorized=12), words={"unauthorized": "API key not valid."})
+    tally = Tally(read=12, failed=Counter(unauthorized=12), messages={"unauthorized": "API key not valid."})
     with pytest.raises(NothingAnsweredError) as caught:
         check_ratio(tally, 1.0, "out/dead.jsonl")
     assert str(caught.value) == (
