@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
-from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator, job_name
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ from airflow_provider_llmbeam.polling.poller import Wait, wait
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
@@ -273,17 +272,3 @@ class RunInferenceOperator(BaseOperator):
             "state_uri": self.state_uri,
         }
         return {field: value for field, value in parts.items() if value is not None}
-
-
-def job_name(ti: Any, task_id: str | None = None) -> str:
-    """Names a task's job: readable, and the same for every try of the same run.
-
-    Args:
-        ti: The task instance.
-        task_id: Of another task of the same run and map index.
-    """
-    task_id = ti.task_id if task_id is None else task_id
-    identity = "\0".join(map(str, (ti.dag_id, task_id, ti.run_id, ti.map_index)))
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{task_id}".lower()).strip("-")[:80]
-    return f"{readable or 'job'}-{digest}"

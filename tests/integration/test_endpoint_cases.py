@@ -26,10 +26,10 @@ import psycopg
 import pytest
 from local_airflow import local_airflow
 
-from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.spec.endpoint.identity import EXPIRES_LABEL, endpoint_id, service_id
 from airflow_provider_llmbeam.spec.identity import identity
+from airflow_provider_llmbeam.tasks.identity import job_name
 
 DAGS = Path(__file__).parent / "dags"
 PAGE = Path(__file__).parents[2] / "docs" / "endpoint-cases.md"
