@@ -121,3 +121,9 @@ class EndpointRefusedError(EndpointError):
 
 class StillBillingError(EndpointError):
     """The endpoint, or a part of it, could not be removed and bills by the hour."""
+
+
+def error_class(name: str, default: type[LLMBeamError]) -> type[LLMBeamError]:
+    """Returns the error class of this module with a given name, or `default` if there is none."""
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, LLMBeamError) else default

@@ -80,7 +80,7 @@ class JobMonitor:
         self._state = ""
         self._metrics_failed = False
 
-    def look(self) -> Wait | JobResult:
+    def poll(self) -> Wait | JobResult:
         """Looks once, and does what follows.
 
         Returns:
@@ -88,8 +88,8 @@ class JobMonitor:
         """
         match self._decide():
             case Wait() as wait:
-                if wait.words:
-                    self._log.log(logging.WARNING, "%s", wait.words)
+                if wait.message:
+                    self._log.log(logging.WARNING, "%s", wait.message)
                 return wait
             case Follow(job_id):
                 self._say(logging.WARNING, f"was replaced by job {job_id!r}, which is waited for now.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
 
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.dataflow.state_machine import JobEnded, JobOutcome
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
+from airflow_provider_llmbeam.polling.result import PollResult
 
 #: Last line of a worker's traceback, where the error is one of ours. Beam adds where it came from.
 _OUR_ERROR = re.compile(
@@ -33,7 +33,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class JobResult:
+class JobResult(PollResult):
     """The end of waiting; plain enough to travel in the event of a trigger.
 
     Attributes:
@@ -49,15 +49,6 @@ class JobResult:
     state: str
     message: str
     error_type: str | None = None
-
-    def to_event(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_event(cls, event: dict[str, Any]) -> Self:
-        """Reads what `to_event` wrote."""
-        return cls(**event)
 
     @property
     def error(self) -> LLMBeamError | None:

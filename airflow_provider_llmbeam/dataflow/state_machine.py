@@ -9,8 +9,6 @@ from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError, C
 from airflow_provider_llmbeam.google_cloud.dataflow_job import PHASES, DataflowJob
 from airflow_provider_llmbeam.polling.poller import Wait
 
-#: No look sooner after a deferral: Airflow 3.3 with LocalExecutor loses tasks that resume within about 5 s.
-FIRST_LOOK_SECONDS = 10.0
 #: Between two looks at a job that is being cancelled.
 CANCELLING_SECONDS = 10.0
 #: Longest wait between two failed looks.

@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.endpoints.fault import Fault
@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import CloudError, EndpointFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.result import PollResult
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
 
@@ -41,7 +42,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ProvisioningResult:
+class ProvisioningResult(PollResult):
     """The end of waiting; plain enough to travel in the event of a trigger.
 
     Attributes:
@@ -59,15 +60,6 @@ class ProvisioningResult:
     model: dict[str, Any] | None = None
     cold_start_seconds: float = 0.0
     error_type: str | None = None
-
-    def to_event(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_event(cls, event: dict[str, Any]) -> Self:
-        """Reads what `to_event` wrote."""
-        return cls(**event)
 
     @property
     def error(self) -> LLMBeamError | None:
@@ -114,16 +106,16 @@ class EndpointMonitor:
         """What decides; its memory is what another process needs to go on."""
         return self._provisioner
 
-    def look(self) -> Wait | ProvisioningResult:
+    def poll(self) -> Wait | ProvisioningResult:
         """Looks once, and does what follows.
 
         Returns:
             How long to wait for the next look, or the end.
         """
         with self._busy:
-            return self._look()
+            return self._poll()
 
-    def _look(self) -> Wait | ProvisioningResult:
+    def _poll(self) -> Wait | ProvisioningResult:
         try:
             decision: ProvisioningDecision = _ABANDONED if self._is_abandoned else self._decide()
             while isinstance(decision, (Make, Adopt, Ask, Remove)):
@@ -136,8 +128,8 @@ class EndpointMonitor:
             decision = self._provisioner.on_error(error, self._now())
         if isinstance(decision, ProvisioningEnded):
             return self._end(decision)
-        if decision.words:
-            self._log.log(logging.INFO, "%s", decision.words)
+        if decision.message:
+            self._log.log(logging.INFO, "%s", decision.message)
         return decision
 
     def abandon(self, why: str, *, within_seconds: float) -> None:

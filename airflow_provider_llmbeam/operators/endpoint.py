@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.polling.poller import Wait, wait
+from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import (
@@ -121,20 +121,20 @@ class ProvisionEndpointOperator(BaseOperator):
         """Brings the endpoint up."""
         with errors_of_airflow():
             trigger = self._trigger(context)
-            self._watched = watch = trigger.watch(self.log)
+            self._watched = watch = trigger.make_poller(self.log)
             try:
-                seen = watch.look()
+                seen = watch.poll()
                 while isinstance(seen, Wait) and seen.seconds == 0:
-                    seen = watch.look()
+                    seen = watch.poll()
                 if isinstance(seen, Wait) and not self.deferrable:
-                    seen = wait(watch)
+                    seen = poll_until_result(watch)
             except BaseException as error:  # such as Airflow's `execution_timeout`
                 self._watched = None
                 watch.abandon(f"The task ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
                 raise
             self._watched = None
             if isinstance(seen, Wait):
-                trigger.memory = watch.provisioner.memory.to_dict()
+                trigger.history = watch.provisioner.memory.to_dict()
                 self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
             return self._conclude(seen, context)
 
@@ -149,7 +149,7 @@ class ProvisionEndpointOperator(BaseOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
             # Airflow has put the error in place of the arguments; names and labels are the same for all of a try.
-            watch = self._trigger(context).watch(self.log)
+            watch = self._trigger(context).make_poller(self.log)
             watch.abandon(f"Waiting ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
             raise
 
@@ -172,7 +172,7 @@ class ProvisionEndpointOperator(BaseOperator):
             endpoint=spec.model_dump(mode="json"),
             key=key,
             labels=labels,
-            memory=ProvisioningHistory(started_at=now).to_dict(),
+            history=ProvisioningHistory(started_at=now).to_dict(),
             gcp_conn_id=self.gcp_conn_id,
             impersonation_chain=self.impersonation_chain,
             poll_interval_seconds=self.poll_interval_seconds,

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, XComLink, dataflow_url, output_url
-from airflow_provider_llmbeam.polling.poller import Wait, wait
+from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
@@ -195,8 +195,8 @@ class RunInferenceOperator(BaseOperator):
         job = self._dataflow.obtain(spec, runner)
         self._show_links(spec, job, context)
         trigger = self._dataflow.trigger(spec, runner, job)
-        self._watched, watch = job, trigger.watch(self.log)
-        seen = watch.look()  # a job that is over already needs no trigger
+        self._watched, watch = job, trigger.make_poller(self.log)
+        seen = watch.poll()  # a job that is over already needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
             self.defer(
                 trigger=trigger,
@@ -206,7 +206,7 @@ class RunInferenceOperator(BaseOperator):
             )
         if isinstance(seen, Wait):
             try:
-                seen = wait(watch)
+                seen = poll_until_result(watch)
             except BaseException as error:  # such as Airflow's `execution_timeout`
                 self._watched = None
                 self._dataflow.abandon(job, f"Waiting for the job ended with {type(error).__name__}.")

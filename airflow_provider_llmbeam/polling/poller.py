@@ -1,41 +1,41 @@
-"""Looking at something until it is over: what one look says, and the loop of a worker that waits itself."""
+"""The poller protocol, and the loop that polls in the worker."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
+
+from airflow_provider_llmbeam.polling.result import PollResult
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Look again after `seconds`; `words` are for the log."""
+    """Result of a poll after which the wait goes on.
+
+    Attributes:
+        seconds: Time until the next poll.
+        message: Sentence for the log; `None` if there is nothing new.
+    """
 
     seconds: float
-    words: str | None = None
+    message: str | None = None
 
 
-class PollResult(Protocol):
-    """Waiting is over. A class of its own for each thing that is waited for."""
-
-    def to_event(self) -> dict[str, Any]:
-        """As plain JSON, for the event of a trigger; the class has a `from_event` that reads it."""
+ResultT = TypeVar("ResultT", bound=PollResult)
+ResultT_co = TypeVar("ResultT_co", bound=PollResult, covariant=True)
 
 
-EndT = TypeVar("EndT", bound=PollResult)
-SeenT = TypeVar("SeenT", bound=PollResult, covariant=True)
+class Poller(Protocol[ResultT_co]):
+    """Polls one thing, e.g. a job, an endpoint or a quota."""
+
+    def poll(self) -> Wait | ResultT_co:
+        """Polls once, and does what the state requires. Blocks the calling thread."""
 
 
-class Poller(Protocol[SeenT]):
-    """What looks at one thing."""
-
-    def look(self) -> Wait | SeenT:
-        """Looks once, and does what follows. Blocks, in the thread that calls."""
-
-
-def wait(watch: Poller[EndT], sleep: Callable[[float], None] = time.sleep) -> EndT:
-    """Waits in this thread. `triggers.look` does the same between `asyncio.sleep`s."""
-    while isinstance(seen := watch.look(), Wait):
-        sleep(seen.seconds)
-    return seen
+def poll_until_result(poller: Poller[ResultT], sleep: Callable[[float], None] = time.sleep) -> ResultT:
+    """Polls in this thread until there is a result. `triggers.base` does the same with `asyncio.sleep`."""
+    while isinstance(result := poller.poll(), Wait):
+        sleep(result.seconds)
+    return result

@@ -1,4 +1,4 @@
-"""The log of a task, as everything that works for the task writes to it."""
+"""The log of a task, as the packages that run inside the task write to it."""
 
 from __future__ import annotations
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.result import PollResult
 from airflow_provider_llmbeam.probe.model_access import open_model
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.probe.reply import ProbeReply
@@ -18,18 +19,14 @@ MIN_REPLY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class ReadinessResult:
+class ReadinessResult(PollResult):
     """The model answered in time.
 
     Attributes:
-        latency_seconds: Of the whole answer.
+        latency_seconds: Time from the request to the end of the answer.
     """
 
     latency_seconds: float
-
-    def to_event(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
 
 
 class ReadinessPoller:
@@ -45,7 +42,7 @@ class ReadinessPoller:
         self._max_latency_seconds = max_latency_seconds
         self._connected: tuple[Model, Prober] | None = None
 
-    def look(self) -> Wait | ReadinessResult:
+    def poll(self) -> Wait | ReadinessResult:
         """Asks once.
 
         Raises:

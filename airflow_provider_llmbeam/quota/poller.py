@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.result import PollResult
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.probe.model_access import ModelAccess
 from airflow_provider_llmbeam.probe.prober import Probe, Prober
@@ -68,18 +69,14 @@ class QuotaAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaResult:
-    """There is room.
+class QuotaResult(PollResult):
+    """The quota suffices for the job.
 
     Attributes:
-        result: What becomes the XCom.
+        result: Return value of the sensor, for XCom.
     """
 
     result: dict[str, Any]
-
-    def to_event(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return self.result
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ class QuotaPoller:
         self._asked: QuotaCheck | None = None
         self._probe_usd = 0.0
 
-    def look(self) -> Wait | QuotaResult:
+    def poll(self) -> Wait | QuotaResult:
         """Looks once.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What sensors have in common: one look in the worker, the others in the triggerer, and an end to patience."""
+"""The base of the sensors: one poll in the worker, the others in the triggerer, until a timeout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_llmbeam.hooks.connections import Connections
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller, SensorResult
+from airflow_provider_llmbeam.polling.schedule import PollSchedule
+from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller, SensorResult
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
@@ -31,27 +32,28 @@ except ImportError:  # Airflow 3.1
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-#: After `timeout`, for the last look of the trigger. Then Airflow ends a task whose triggerer does not report.
+#: Time after `timeout` for the last poll of the trigger. After that Airflow fails a task whose triggerer has not
+#: reported.
 GRACE_SECONDS = 300.0
 
 
 class PollingSensor(BaseSensorOperator):
-    """Looks once in the worker, and then waits without a worker slot.
+    """Polls once in the worker, and then waits without a worker slot.
 
-    A sensor has a `SensorTrigger` of its own, which knows what looks, and says in `conclude` what follows.
-    With `deferrable` off it is one of Airflow's sensors, with its `mode`.
+    Each sensor has a `SensorTrigger` of its own, which makes the poller, and returns its XCom from `conclude`.
+    With `deferrable=False` it behaves like Airflow's own sensors, with their `mode`.
 
-    `soft_fail` skips the task where it is not so within `timeout`. A refusal that waiting does not mend fails it
-    at once in any case, and is not tried again; only `never_fail` makes it a skip.
+    `soft_fail` skips the task if the condition is not met within `timeout`. A refusal that waiting will not
+    resolve fails the task at once and is not retried; only `never_fail` turns it into a skip.
 
     Args:
         llmbeam_conn_id: Connection with API key, base URL, project and location.
-        gcp_conn_id: Connection whose credentials ask where it is Google Cloud.
+        gcp_conn_id: Connection with the credentials for Google Cloud.
         impersonation_chain: Service account to act as, or several, each acting as the next.
-        deferrable: Whether the task leaves its worker slot while it waits; `mode` then says nothing.
+        deferrable: Whether the task releases its worker slot while it waits; `mode` then has no effect.
     """
 
-    #: A sentence for the messages of failure: what goes on, and is perhaps billed, whatever becomes of this task.
+    #: Sentence for error messages: what keeps running, and may be billed, after this task has failed.
     left_running: ClassVar[str] = ""
 
     def __init__(
@@ -68,12 +70,12 @@ class PollingSensor(BaseSensorOperator):
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
-        self._watched: ScheduledPoller | None = None
-        self._refusal = ""
+        self._poller: ScheduledPoller | None = None
+        self._last_message = ""
 
     @property
     def connections(self) -> Connections:
-        """Those that whoever looks reads."""
+        """Airflow connections that the poller reads."""
         return Connections(
             llmbeam_conn_id=self.llmbeam_conn_id,
             gcp_conn_id=self.gcp_conn_id,
@@ -81,108 +83,104 @@ class PollingSensor(BaseSensorOperator):
         )
 
     @abstractmethod
-    def trigger(self, patience: PollSchedule) -> SensorTrigger:
-        """Makes what looks, here and in the triggerer."""
+    def trigger(self, schedule: PollSchedule) -> SensorTrigger:
+        """Returns the trigger, which makes the poller for the worker and the triggerer."""
 
     @abstractmethod
-    def conclude(self, end: SensorResult, context: Context) -> Any:
-        """Says what follows from `end.event`, which the end of the watch made of itself.
-
-        Returns:
-            The XCom.
-        """
+    def conclude(self, result: SensorResult, context: Context) -> Any:
+        """Returns the XCom, made of `result.event` after the condition was met."""
 
     def execute(self, context: Context) -> Any:
-        """Waits until it is so."""
+        """Waits until the condition is met."""
         with errors_of_airflow():
             if not self.deferrable:
                 return self._conclude(self._poked(context), context)
-            patience = self._patience(time.time(), self.timeout)
-            watch = self.trigger(patience).watch(self.log)
-            seen = watch.look()
-            if isinstance(seen, Wait):
+            schedule = self._schedule(time.time(), self.timeout)
+            poller = self.trigger(schedule).make_poller(self.log)
+            result = poller.poll()
+            if isinstance(result, Wait):
                 self.defer(
-                    trigger=self.trigger(replace(patience, looks=watch.looks)),
+                    trigger=self.trigger(replace(schedule, polls=poller.polls)),
                     method_name="execute_complete",
-                    timeout=self._longest_deferral(),
+                    timeout=self._max_deferral(),
                 )
-            return self._conclude(seen, context)
+            return self._conclude(result, context)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Looks once; what it returns for XCom is a `SensorResult`, from which `execute` concludes."""
-        if self._watched is None:
+        """Polls once; the XCom value that it returns is the `SensorResult` for `execute`."""
+        if self._poller is None:
             first = context["ti"].get_first_reschedule_date(context)
-            patience = self._patience(time.time() if first is None else first.timestamp(), None)
-            patience = replace(patience, looks=int(context.get("task_reschedule_count") or 0))
-            self._watched = self.trigger(patience).watch(self.log)
-        seen = self._watched.look()
-        if isinstance(seen, Wait):
-            self._refusal = seen.words or ""
+            schedule = self._schedule(time.time() if first is None else first.timestamp(), None)
+            schedule = replace(schedule, polls=int(context.get("task_reschedule_count") or 0))
+            self._poller = self.trigger(schedule).make_poller(self.log)
+        result = self._poller.poll()
+        if isinstance(result, Wait):
+            self._last_message = result.message or ""
             return PokeReturnValue(is_done=False)
-        return PokeReturnValue(is_done=True, xcom_value=seen)
+        return PokeReturnValue(is_done=True, xcom_value=result)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Goes on when it is so, or patience is at its end; Airflow calls it."""
+        """Resumes after the event of the trigger; Airflow calls it."""
         with errors_of_airflow():
             return self._conclude(SensorResult.from_event(event), context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Sees to an end that the trigger did not report.
+        """Handles a deferral that ended without an event of the trigger.
 
-        Not that of Airflow's sensors, which makes a skip of every error where `soft_fail` is on.
+        Replaces the method of Airflow's sensors, which turns every error into a skip if `soft_fail` is set.
         """
         try:
             return super(BaseSensorOperator, self).resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
             self._time_out(
-                f"The triggerer reported nothing within {self._longest_deferral().total_seconds():g} s "
-                f"(`execution_timeout`, or `timeout` and {GRACE_SECONDS:g} s more). The log of this task has what "
-                "was seen last; where it has nothing, look whether a triggerer runs."
+                f"The triggerer reported nothing within {self._max_deferral().total_seconds():g} s "
+                f"(`execution_timeout`, or `timeout` plus {GRACE_SECONDS:g} s). The log of this task shows the "
+                "last poll; if it shows none, check that a triggerer is running."
             )
         except TaskDeferralError as error:
             if self.never_fail:
-                raise AirflowSkipException(f"Skipped, as `never_fail` has it: {error}") from error
+                raise AirflowSkipException(f"Skipped because `never_fail=True`: {error}") from error
             raise
 
     def _poked(self, context: Context) -> SensorResult:
-        self._watched = None
+        self._poller = None
         try:
-            end: SensorResult = super().execute(context)
+            result: SensorResult = super().execute(context)
         except (AirflowSensorTimeout, AirflowSkipException) as error:
-            # Airflow's words do not say what was missing.
-            self._time_out(f"{error} {self._refusal}")
-        return end
+            # Airflow's message does not say which condition was not met.
+            self._time_out(f"{error} {self._last_message}")
+        return result
 
-    def _conclude(self, end: SensorResult, context: Context) -> Any:
-        if end.outcome == "timed_out":
-            self._time_out(end.message)
-        if end.error is not None:
-            message = self._told(end.message)
+    def _conclude(self, result: SensorResult, context: Context) -> Any:
+        if result.outcome == "timed_out":
+            self._time_out(result.message)
+        if result.error is not None:
+            message = self._with_left_running(result.message)
             if self.never_fail:
-                raise AirflowSkipException(f"Skipped, as `never_fail` has it: {message}")
-            raise AirflowFailException(message) from end.error
-        return self.conclude(end, context)
+                raise AirflowSkipException(f"Skipped because `never_fail=True`: {message}")
+            raise AirflowFailException(message) from result.error
+        return self.conclude(result, context)
 
     def _time_out(self, message: str) -> NoReturn:
-        message = self._told(message)
+        message = self._with_left_running(message)
         if self.soft_fail or self.never_fail:
-            which = "soft_fail" if self.soft_fail else "never_fail"
-            raise AirflowSkipException(f"Skipped, as `{which}` has it: {message}")
+            argument = "soft_fail" if self.soft_fail else "never_fail"
+            raise AirflowSkipException(f"Skipped because `{argument}=True`: {message}")
         raise AirflowSensorTimeout(message)
 
-    def _told(self, message: str) -> str:
+    def _with_left_running(self, message: str) -> str:
         return f"{message.strip()} {self.left_running}".strip()
 
-    def _longest_deferral(self) -> timedelta:
-        """Airflow counts `execution_timeout` only where the task has a worker slot."""
+    def _max_deferral(self) -> timedelta:
+        """Longest time that the task is deferred, for Airflow counts `execution_timeout` only in a worker slot."""
         own = timedelta(seconds=self.timeout + GRACE_SECONDS)
         return own if self.execution_timeout is None else min(own, self.execution_timeout)
 
-    def _patience(self, started_at: float, timeout_seconds: float | None) -> PollSchedule:
+    def _schedule(self, started_at: float, timeout_seconds: float | None) -> PollSchedule:
         return PollSchedule(
             started_at=started_at,
             timeout_seconds=timeout_seconds,
-            poke_interval_seconds=self.poke_interval,
+            poll_interval_seconds=self.poke_interval,
             is_exponential=self.exponential_backoff,
             max_wait_seconds=None if self.max_wait is None else self.max_wait.total_seconds(),
         )

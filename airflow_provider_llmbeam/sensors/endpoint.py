@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
+from airflow_provider_llmbeam.polling.schedule import PollSchedule
+from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.model import model_problems
 from airflow_provider_llmbeam.tasks.literal import is_pending, plain
@@ -73,25 +74,25 @@ class EndpointReadySensor(PollingSensor):
         if problems := [problem for problem in model_problems(self.model) if not is_pending(problem.got)]:
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 
-    def trigger(self, patience: PollSchedule) -> EndpointReadyTrigger:
+    def trigger(self, schedule: PollSchedule) -> EndpointReadyTrigger:
         """Makes what asks, here and in the triggerer."""
         return EndpointReadyTrigger(
             model=self.model,
-            patience=patience.to_dict(),
+            schedule=schedule.to_dict(),
             max_latency_seconds=self.max_latency_seconds,
             embeds=self.embeds,
             **self.connections,
         )
 
-    def conclude(self, end: SensorResult, context: Context) -> dict[str, Any]:
+    def conclude(self, result: SensorResult, context: Context) -> dict[str, Any]:
         """Says how soon the model answered."""
-        assert end.event is not None
+        assert result.event is not None
         if (url := endpoint_url(self.model)) is not None:
             context["ti"].xcom_push(key=EndpointLink().xcom_key, value=url)
         context["ti"].xcom_push(key="model", value=self.model)
         return {
             "model": self.model,
-            "latency_seconds": end.event["latency_seconds"],
-            "asked": end.looks,
-            "waited_seconds": end.waited_seconds,
+            "latency_seconds": result.event["latency_seconds"],
+            "asked": result.polls,
+            "waited_seconds": result.waited_seconds,
         }

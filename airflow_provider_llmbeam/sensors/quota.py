@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
-from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
+from airflow_provider_llmbeam.polling.schedule import PollSchedule
+from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
@@ -157,22 +158,23 @@ class QuotaHealthSensor(PollingSensor):
         if self._process is not None:
             self._process.stop()
 
-    def trigger(self, patience: PollSchedule) -> QuotaTrigger:
+    def trigger(self, schedule: PollSchedule) -> QuotaTrigger:
         """Makes what looks, here and in the triggerer."""
         return QuotaTrigger(
             question=self._question(),
-            patience=patience.to_dict(),
+            schedule=schedule.to_dict(),
             **self.connections,
         )
 
-    def conclude(self, end: SensorResult, context: Context) -> dict[str, Any]:
+    def conclude(self, result: SensorResult, context: Context) -> dict[str, Any]:
         """Hands the job its limits."""
-        assert end.event is not None
-        self.log.info("%s", end.event["sentence"])
+        assert result.event is not None
+        found = result.event["result"]
+        self.log.info("%s", found["sentence"])
         for key in _KEYS:
-            if key in end.event:
-                context["ti"].xcom_push(key=key, value=end.event[key])
-        return {**end.event, "looks": end.looks, "waited_seconds": end.waited_seconds}
+            if key in found:
+                context["ti"].xcom_push(key=key, value=found[key])
+        return {**found, "polls": result.polls, "waited_seconds": result.waited_seconds}
 
     def _demand(self, ti: Any) -> dict[str, Any]:
         """What a whole job asks, in numbers."""

@@ -1,1 +1,1 @@
-"""What the triggerer waits for."""
+"""Triggers: polling in the triggerer, without a worker slot."""

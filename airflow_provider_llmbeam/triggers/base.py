@@ -1,4 +1,4 @@
-"""Looks at something until it is over, without a worker slot."""
+"""The trigger that polls without a worker slot."""
 
 from __future__ import annotations
 
@@ -9,67 +9,71 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import cache
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_llmbeam.polling.poller import Poller, PollResult, Wait
+from airflow_provider_llmbeam.polling.poller import Poller, Wait
+from airflow_provider_llmbeam.polling.result import PollResult
+from airflow_provider_llmbeam.polling.schedule import FIRST_POLL_DELAY_SECONDS
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 
-WatchT = TypeVar("WatchT", bound=Poller[PollResult])
+PollerT = TypeVar("PollerT", bound=Poller[PollResult])
 
-#: Looks at once in one triggerer. A look waits for replies most of its time, up to 10 s where 8 requests are sent
-#: to try: 200 sensors that look once a minute need 33. The threads of `asyncio.to_thread` are 6 on two cores,
-#: and other triggers wait for them.
-_LOOKS_AT_ONCE = 64
+#: Concurrent polls in one triggerer. A poll mostly waits for replies, up to 10 s if it sends 8 probe requests:
+#: 200 sensors that poll once a minute need 33. The threads of `asyncio.to_thread` are 6 on two cores, and other
+#: triggers wait for them.
+_MAX_CONCURRENT_POLLS = 64
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Those in which the triggers of this process look."""
-    return ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="llmbeam-look")
+    """Returns the threads in which the triggers of this process poll."""
+    return ThreadPoolExecutor(_MAX_CONCURRENT_POLLS, thread_name_prefix="llmbeam-poll")
 
 
-class PollingTrigger(BaseTrigger, Generic[WatchT]):
-    """Looks until waiting is over, and fires one event: `PollResult.to_event`.
+class PollingTrigger(BaseTrigger, Generic[PollerT]):
+    """Polls until there is a result, and fires one event: `PollResult.to_event`.
 
-    A trigger that another triggerer takes over goes on: what it must know is in its arguments, and wherever the
-    watch looks.
+    Another triggerer can take the trigger over: the state is in the arguments, and in the service that is polled.
 
     Args:
-        first_look_seconds: Before the first look.
-        jitter_seconds: At most so much longer, by chance: many tasks that were deferred at once, or that another
-            triggerer takes over at once, do not look at once.
+        delay_seconds: Delay of the first poll; at least `first_poll_delay_seconds`.
+        jitter_seconds: Longest random addition to that delay, so that many tasks that were deferred at once, or
+            taken over by another triggerer at once, do not poll at once.
     """
 
-    def __init__(self, first_look_seconds: float, jitter_seconds: float = 0.0) -> None:
+    #: Shortest delay of the first poll, in seconds.
+    first_poll_delay_seconds: ClassVar[float] = FIRST_POLL_DELAY_SECONDS
+
+    def __init__(self, delay_seconds: float = 0.0, jitter_seconds: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._first_look_seconds = first_look_seconds
+        self._delay_seconds = max(self.first_poll_delay_seconds, delay_seconds)
         self._jitter_seconds = jitter_seconds
-        self._watch: WatchT | None = None
+        self._poller: PollerT | None = None
 
     @abstractmethod
-    def watch(self, log: TaskLog) -> WatchT:
-        """Makes what looks; its lines go to `log`."""
+    def make_poller(self, log: TaskLog) -> PollerT:
+        """Returns a new poller that writes to `log`."""
 
     @property
-    def watched(self) -> WatchT:
-        """What looks; another one where the trigger did not run yet."""
-        return self._watch or self.watch(self.log)
+    def poller(self) -> PollerT:
+        """The poller; a new one if `run()` has not started."""
+        return self._poller or self.make_poller(self.log)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and yields one event."""
-        self._watch = watch = self.watch(self.log)
-        seconds = self._first_look_seconds + random.uniform(0.0, self._jitter_seconds)
+        """Polls, and yields one event."""
+        self._poller = poller = self.make_poller(self.log)
+        seconds = self._delay_seconds + random.uniform(0.0, self._jitter_seconds)
         while True:
             await asyncio.sleep(seconds)
             # In a thread, with the blocking client that a worker uses too: one implementation, and reading the
             # Airflow connection blocks anyhow. The thread gets the context, so its lines reach the task's log.
-            seen = await asyncio.get_running_loop().run_in_executor(_threads(), copy_context().run, watch.look)
-            if not isinstance(seen, Wait):
-                yield TriggerEvent(seen.to_event())  # type: ignore[no-untyped-call]
+            result = await asyncio.get_running_loop().run_in_executor(_threads(), copy_context().run, poller.poll)
+            if not isinstance(result, Wait):
+                yield TriggerEvent(result.to_event())  # type: ignore[no-untyped-call]
                 return
-            seconds = seen.seconds
+            seconds = result.seconds
 
     async def cleanup(self) -> None:
-        """Does nothing: this runs whenever a triggerer stops, and what is waited for must outlive that."""
+        """Does nothing: this runs whenever a triggerer stops, and what is polled must outlive that."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.dataflow.monitor import Dataflow, JobMonitor
 from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
-from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS, JobStateMachine
+from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
 from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.polling.task_log import TaskLog
@@ -16,19 +16,19 @@ from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 
 class DataflowJobTrigger(PollingTrigger[JobMonitor]):
-    """Looks at a job until it is over, and fires one event: `JobResult.to_event`.
+    """Polls a job until it has ended, and fires one event: `JobResult.to_event`.
 
     Args:
         project: Google Cloud project.
         location: Region.
-        job_id: Given by Dataflow.
+        job_id: ID that Dataflow gave the job.
         journal_uri: Directory of the answers so far, for messages.
         gcp_conn_id: Airflow connection.
         impersonation_chain: Service account to act as, or several.
-        poll_interval_seconds: Between two looks.
-        budget_usd: The job is cancelled beyond it; needs `price`.
+        poll_interval_seconds: Interval between polls, in seconds.
+        budget_usd: Cost above which the job is cancelled, in US dollars; needs `price`.
         price: `input_usd_per_million_tokens` and `output_usd_per_million_tokens`.
-        cancel_on_kill: Whether the job ends with a task that somebody marks or clears.
+        cancel_on_kill: Whether to cancel the job if the task is marked or cleared.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         price: Mapping[str, float] | None = None,
         cancel_on_kill: bool = True,
     ) -> None:
-        super().__init__(FIRST_LOOK_SECONDS)
+        super().__init__()
         self.project = project
         self.location = location
         self.job_id = job_id
@@ -58,7 +58,7 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         self.cancel_on_kill = cancel_on_kill
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments."""
+        """Returns the class path and the arguments."""
         chain = self.impersonation_chain
         return (
             "airflow_provider_llmbeam.triggers.dataflow.DataflowJobTrigger",
@@ -77,32 +77,32 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         )
 
     async def on_kill(self) -> None:
-        """Somebody marked or cleared the task. Airflow calls it from 3.3 on."""
-        watch = self.watched
-        job_id, kept = watch.address.job_id, f"What was answered is kept in {self.journal_uri!r}."
+        """Cancels the job, or leaves it, when the task is marked or cleared. Airflow calls it from 3.3 on."""
+        monitor = self.poller
+        job_id, kept = monitor.address.job_id, f"What was answered is kept in {self.journal_uri!r}."
         if not self.cancel_on_kill:
             self.log.warning(
                 "Dataflow job %r is left running and billing (`runner.cancel_on_kill` is off). To end it: %s. %s",
                 job_id,
-                watch.address.cancel_command,
+                monitor.address.cancel_command,
                 kept,
             )
             return
         try:
-            await asyncio.to_thread(watch.cancel)
+            await asyncio.to_thread(monitor.cancel)
         except CloudError as error:
             self.log.error(
                 "Dataflow job %r may still be running and billing: %s To end it: %s. %s",
                 job_id,
                 error,
-                watch.address.cancel_command,
+                monitor.address.cancel_command,
                 kept,
             )
         else:
             self.log.warning("Dataflow job %r was cancelled with its task. %s", job_id, kept)
 
-    def watch(self, log: TaskLog) -> JobMonitor:
-        """Makes what looks at the job; its lines go to `log`."""
+    def make_poller(self, log: TaskLog) -> JobMonitor:
+        """Returns a new monitor of the job that writes to `log`."""
         return JobMonitor(
             self._connect,
             JobAddress(self.project, self.location, self.job_id),
@@ -113,7 +113,7 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         )
 
     def _connect(self) -> Dataflow:
-        # Here and not above: a Dag file that defers must not load Google's clients.
+        # Imported here, so that a Dag file that defers does not load Google's clients.
         from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
         return DataflowJobHook(self.location, self.project, self.gcp_conn_id, self.impersonation_chain)

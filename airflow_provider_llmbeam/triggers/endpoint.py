@@ -1,4 +1,4 @@
-"""Brings up an endpoint without a worker slot."""
+"""Provisions an endpoint without a worker slot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms import platform_factory
@@ -16,22 +15,22 @@ from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
-#: Of the 30 s that Airflow gives `on_kill` (`[triggerer] on_kill_timeout`).
+#: Time for the removal in `on_kill`, of the 30 s that Airflow allows (`[triggerer] on_kill_timeout`).
 KILL_SECONDS = 18.0
 
 
 class EndpointTrigger(PollingTrigger[EndpointMonitor]):
-    """Does what an endpoint needs until it answers, and fires one event: `ProvisioningResult.to_event`.
+    """Provisions an endpoint until it answers, and fires one event: `ProvisioningResult.to_event`.
 
     Args:
-        endpoint: See `spec.endpoint`, as plain data with its project.
-        key: See `spec.identity.identity`.
-        labels: Of everything that is made.
-        memory: `ProvisioningHistory.to_dict` of the looks before.
+        endpoint: A `spec.endpoint` as plain data, with its project.
+        key: Identity of the endpoint, see `spec.identity.identity`.
+        labels: Labels of every resource that is created.
+        history: `ProvisioningHistory.to_dict` after the last poll of the worker.
         gcp_conn_id: Airflow connection.
         impersonation_chain: Service account to act as, or several.
-        poll_interval_seconds: Between two looks.
-        ready_within_seconds: From the first look to the first answer.
+        poll_interval_seconds: Interval between polls, in seconds.
+        ready_within_seconds: Longest time from the first poll to the first answer.
     """
 
     def __init__(
@@ -40,24 +39,24 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
         endpoint: Mapping[str, Any],
         key: str,
         labels: Mapping[str, str],
-        memory: Mapping[str, Any],
+        history: Mapping[str, Any],
         gcp_conn_id: str = "google_cloud_default",
         impersonation_chain: str | Sequence[str] | None = None,
         poll_interval_seconds: float = 15.0,
         ready_within_seconds: float = 3_600.0,
     ) -> None:
-        super().__init__(FIRST_LOOK_SECONDS)
+        super().__init__()
         self.endpoint = dict(endpoint)
         self.key = key
         self.labels = dict(labels)
-        self.memory = dict(memory)
+        self.history = dict(history)
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self.poll_interval_seconds = poll_interval_seconds
         self.ready_within_seconds = ready_within_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments."""
+        """Returns the class path and the arguments."""
         chain = self.impersonation_chain
         return (
             "airflow_provider_llmbeam.triggers.endpoint.EndpointTrigger",
@@ -65,7 +64,7 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
                 "endpoint": self.endpoint,
                 "key": self.key,
                 "labels": self.labels,
-                "memory": self.memory,
+                "history": self.history,
                 "gcp_conn_id": self.gcp_conn_id,
                 "impersonation_chain": chain if isinstance(chain, str | None) else list(chain),
                 "poll_interval_seconds": self.poll_interval_seconds,
@@ -74,14 +73,14 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
         )
 
     async def on_kill(self) -> None:
-        """Somebody marked or cleared the task: its endpoint goes with it. Airflow calls it from 3.3 on."""
-        watch = self.watched
+        """Removes the endpoint when the task is marked or cleared. Airflow calls it from 3.3 on."""
+        monitor = self.poller
         await asyncio.to_thread(
-            watch.abandon, "The task was marked or cleared while deferred.", within_seconds=KILL_SECONDS
+            monitor.abandon, "The task was marked or cleared while deferred.", within_seconds=KILL_SECONDS
         )
 
-    def watch(self, log: TaskLog) -> EndpointMonitor:
-        """Makes what brings up the endpoint; its lines go to `log`."""
+    def make_poller(self, log: TaskLog) -> EndpointMonitor:
+        """Returns a new monitor that provisions the endpoint and writes to `log`."""
         spec = parse_endpoint(self.endpoint)
         return EndpointMonitor(
             platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain),
@@ -91,7 +90,7 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
                 poll_interval_seconds=self.poll_interval_seconds,
                 ready_within_seconds=self.ready_within_seconds,
                 attempt=self.labels[TRY_LABEL],
-                memory=ProvisioningHistory.from_dict(self.memory),
+                memory=ProvisioningHistory.from_dict(self.history),
             ),
             log=log,
         )

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class EndpointReadyTrigger(SensorTrigger):
-    """Asks a model until it answers in time, and fires one event: `SensorResult.to_event`.
+    """Sends requests to a model until it answers in time, and fires one event: `SensorResult.to_event`.
 
     Args:
         model: A model spec as plain data, without its key: that is read from the connection.
-        max_latency_seconds: A slower answer is none yet.
-        embeds: Asks for a vector.
+        max_latency_seconds: Longest time for the whole answer; a slower one is not ready yet.
+        embeds: Whether the request asks for a vector.
         common: Arguments of `SensorTrigger`.
     """
 
@@ -36,13 +36,13 @@ class EndpointReadyTrigger(SensorTrigger):
         self.embeds = embeds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments."""
+        """Returns the class path and the arguments."""
         own = {"model": self.model, "max_latency_seconds": self.max_latency_seconds, "embeds": self.embeds}
         return "airflow_provider_llmbeam.triggers.endpoint_ready.EndpointReadyTrigger", {**own, **self.common}
 
-    def looker(self, log: TaskLog) -> ReadinessPoller:
-        """Makes what asks; it has no lines of its own."""
-        # Here and not above: a Dag file that defers must not load what asks.
+    def make_condition_poller(self, log: TaskLog) -> ReadinessPoller:
+        """Returns a new poller that sends one request per poll; it logs nothing itself."""
+        # Imported here, so that a Dag file that defers does not load the HTTP client.
         from airflow_provider_llmbeam.probe.readiness import readiness_poller
 
         return readiness_poller(

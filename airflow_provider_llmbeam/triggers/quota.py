@@ -1,4 +1,4 @@
-"""Waits for room without a worker slot."""
+"""Waits for quota without a worker slot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class QuotaTrigger(SensorTrigger):
-    """Looks at quotas until a job has room, and fires one event: `SensorResult.to_event`.
+    """Polls quotas until they suffice for a job, and fires one event: `SensorResult.to_event`.
 
     Args:
         question: A `spec.QuotaQuestion` as plain data, without a key: that is read from the connection.
@@ -25,12 +25,12 @@ class QuotaTrigger(SensorTrigger):
         self.question = dict(question)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments."""
+        """Returns the class path and the arguments."""
         return "airflow_provider_llmbeam.triggers.quota.QuotaTrigger", {"question": self.question, **self.common}
 
-    def looker(self, log: TaskLog) -> QuotaPoller:
-        """Makes what looks; it says in `log` what it sees of locations that it does not take."""
-        # Here and not above: a Dag file that defers must not load Google's clients.
+    def make_condition_poller(self, log: TaskLog) -> QuotaPoller:
+        """Returns a new poller that logs the state of each location that it does not choose."""
+        # Imported here, so that a Dag file that defers does not load Google's clients.
         from airflow_provider_llmbeam.quota.poller import quota_poller
 
         return quota_poller(self.question, **self.connections, log=log)

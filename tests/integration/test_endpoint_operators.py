@@ -20,11 +20,11 @@ from airflow_provider_llmbeam.operators.endpoint import (
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
-from airflow_provider_llmbeam.polling.poller import wait
+from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.sweep import main
-from airflow_provider_llmbeam.triggers import endpoint as trigger
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 LOCATIONS = ("us-central1", "europe-west4")
 GARDEN = {
@@ -51,7 +51,7 @@ SOON = {"gone_within_seconds": 10.0}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Looks as often as a test can wait."""
-    monkeypatch.setattr(trigger, "FIRST_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
     monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
 
 
@@ -255,7 +255,7 @@ def test_a_wait_that_ended_without_an_answer_removes_the_endpoint(run_dag, sandb
 
     def execute(self, context):
         """What Airflow does once `execution_timeout` is over while the task is deferred."""
-        wait(self._trigger(context).watch(self.log))
+        poll_until_result(self._trigger(context).make_poller(self.log))
         assert [*sandbox.endpoints, *sandbox.services]
         with pytest.raises(TaskDeferralTimeout):
             self.resume_execution(TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}, context)

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.triggers import sensor as patient
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 GATE = Path(__file__).resolve().parents[2] / "dags" / "quota_gate.py"
 GENERATE = "gemini.generateContent"
@@ -70,7 +70,7 @@ def test_what_is_wrong_and_literal_is_refused_when_the_dag_is_parsed(job):
 def gate(google, monkeypatch, tmp_path):
     """The Dag `quota_gate` as it is, over reviews of this test."""
     monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
-    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
     (tmp_path / "reviews").mkdir()
     rows = [{"review_id": number, "text": f"review {number}"} for number in range(ROWS)]
     (tmp_path / "reviews" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

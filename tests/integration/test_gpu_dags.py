@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
-from airflow_provider_llmbeam.triggers import endpoint as trigger
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 REVIEWS = 6
@@ -17,7 +17,7 @@ REVIEWS = 6
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(trigger, "FIRST_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
     monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
 
 

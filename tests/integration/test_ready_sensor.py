@@ -7,7 +7,7 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
-from airflow_provider_llmbeam.triggers import sensor as patient
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 GENERATE = "gemini.generateContent"
 BUSY = Fault(kind="error", http_status=503)
@@ -16,7 +16,7 @@ LATE = {"timeout": 1.5, "retries": 3}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, connection):
-    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
 
 
 def dag_of(received=None, **sensor):

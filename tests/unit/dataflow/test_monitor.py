@@ -8,7 +8,7 @@ from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
 from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
-from airflow_provider_llmbeam.polling.poller import Wait, wait
+from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 
 PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 1.0}
 
@@ -69,7 +69,7 @@ class Waiting:
         self.now += seconds
 
     def run(self):
-        return wait(self.watch, self.sleep)
+        return poll_until_result(self.watch, self.sleep)
 
 
 def test_a_job_is_waited_for_until_it_is_done():
@@ -168,4 +168,4 @@ def test_an_unknown_state_is_warned_of():
 
 @pytest.mark.parametrize("interval", [10, 30, 3600])
 def test_a_look_returns_how_long_to_wait(interval):
-    assert Waiting(ScriptedDataflow("RUNNING"), interval=interval).watch.look() == Wait(interval)
+    assert Waiting(ScriptedDataflow("RUNNING"), interval=interval).watch.poll() == Wait(interval)

@@ -60,7 +60,7 @@ def test_a_state_that_is_not_known_is_waited_for_and_warned_of_once():
     poller = JobStateMachine(30)
     first = poller.on_job(job("JOB_STATE_DREAMING"), None, 0)
     assert isinstance(first, Wait)
-    assert "'JOB_STATE_DREAMING'" in first.words
+    assert "'JOB_STATE_DREAMING'" in first.message
     assert poller.on_job(job("JOB_STATE_DREAMING"), None, 30) == Wait(30)
 
 

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
-from airflow_provider_llmbeam.polling.poller import Wait, wait
+from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
@@ -64,7 +64,7 @@ def trigger(google):
             endpoint=spec.model_dump(mode="json"),
             key=KEY,
             labels=labels,
-            memory=arguments.pop("memory", ProvisioningHistory(now).to_dict()),
+            history=arguments.pop("history", ProvisioningHistory(now).to_dict()),
             poll_interval_seconds=0.1,
             ready_within_seconds=arguments.pop("ready_within_seconds", 60.0),
             **arguments,
@@ -80,7 +80,7 @@ def site_of(trigger, kind="vertex"):
 def looked(watch, times):
     """As far as a try came that was killed after so many looks."""
     for _ in range(times):
-        seen = watch.look()
+        seen = watch.poll()
         if isinstance(seen, ProvisioningResult):
             return
         time.sleep(seen.seconds)
@@ -92,8 +92,8 @@ def is_empty(sandbox):
 
 @pytest.mark.parametrize("looks", range(0, 24, 3))
 def test_a_try_goes_on_wherever_the_one_before_was_killed(sandbox, trigger, kind, looks):
-    looked(trigger(kind, "1").watch(log), looks)
-    ended = wait(trigger(kind, "2").watch(log))
+    looked(trigger(kind, "1").make_poller(log), looks)
+    ended = poll_until_result(trigger(kind, "2").make_poller(log))
     assert ended.outcome == "ready", ended.message
     (left,) = [*sandbox.endpoints, *sandbox.services]
     assert left["labels"]["llmbeam-try"] == "2"
@@ -105,7 +105,7 @@ def test_a_try_goes_on_wherever_the_one_before_was_killed(sandbox, trigger, kind
 
 @pytest.mark.parametrize("looks", range(1, 24, 4))
 def test_a_try_that_is_abandoned_takes_all_of_it_along(sandbox, trigger, kind, looks, caplog):
-    watch = trigger(kind).watch(log)
+    watch = trigger(kind).make_poller(log)
     looked(watch, looks)
     watch.abandon("The task was killed.", within_seconds=30.0)
     assert is_empty(sandbox)
@@ -115,26 +115,26 @@ def test_a_try_that_is_abandoned_takes_all_of_it_along(sandbox, trigger, kind, l
 @pytest.mark.parametrize("looks", [1, 4, 9])
 def test_a_teardown_removes_what_is_still_on_its_way(sandbox, trigger, kind, looks):
     made = trigger(kind)
-    looked(made.watch(log), looks)
+    looked(made.make_poller(log), looks)
     assert remove(site_of(made, kind["type"]), KEY, within_seconds=30.0, log=log) is None
     time.sleep(2 * SECONDS)
     assert is_empty(sandbox)
 
 
 def test_an_abandoned_try_leaves_alone_what_a_later_one_took_over(sandbox, trigger, kind):
-    first = trigger(kind, "1").watch(log)
-    wait(first)
-    second = trigger(kind, "2").watch(log)
-    wait(second)
+    first = trigger(kind, "1").make_poller(log)
+    poll_until_result(first)
+    second = trigger(kind, "2").make_poller(log)
+    poll_until_result(second)
     first.abandon("The task was cleared.", within_seconds=5.0)
     assert [*sandbox.endpoints, *sandbox.services]
     assert sandbox.bill.running or kind is CLOUD_RUN
-    assert first.look().outcome == "failed"
+    assert first.poll().outcome == "failed"
 
 
 def test_what_an_abandoned_try_could_not_remove_is_said_to_bill(sandbox, trigger, caplog):
-    watch = trigger(GARDEN).watch(log)
-    wait(watch)
+    watch = trigger(GARDEN).make_poller(log)
+    poll_until_result(watch)
     sandbox.faults.queue("vertex.endpoints.undeployModel", *[Fault(kind="error", http_status=400)] * 20)
     watch.abandon("The task was killed.", within_seconds=0.0)
     assert "is still billing, about $1.15 an hour" in caplog.text
@@ -142,7 +142,7 @@ def test_what_an_abandoned_try_could_not_remove_is_said_to_bill(sandbox, trigger
 
 
 def test_an_endpoint_that_is_not_up_in_time_is_removed(sandbox, trigger, kind):
-    ended = wait(trigger(kind, ready_within_seconds=0.2).watch(log))
+    ended = poll_until_result(trigger(kind, ready_within_seconds=0.2).make_poller(log))
     assert ended.outcome == "failed"
     assert "(`ready_within_seconds`)" in ended.message
     assert is_empty(sandbox)
@@ -152,7 +152,7 @@ def test_a_deployment_whose_reply_got_lost_is_found_again(sandbox, trigger, kind
     create = {"vertex": "vertex.modelGarden.deploy", "cloud_run": "run.services.create"}[kind["type"]]
     create = "vertex.endpoints.create" if kind is CONTAINER else create
     sandbox.faults.queue(create, Fault(kind="error", http_status=503))
-    assert wait(trigger(kind).watch(log)).outcome == "ready"
+    assert poll_until_result(trigger(kind).make_poller(log)).outcome == "ready"
 
 
 def test_a_trigger_is_made_again_from_what_it_serialises(trigger):
@@ -163,7 +163,7 @@ def test_a_trigger_is_made_again_from_what_it_serialises(trigger):
 
 
 def test_a_trigger_fires_once_and_a_killed_one_removes(sandbox, trigger, monkeypatch, kind):
-    monkeypatch.setattr("airflow_provider_llmbeam.triggers.endpoint.FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.triggers.base.PollingTrigger.first_poll_delay_seconds", 0.0)
 
     async def run():
         made = trigger(kind)
@@ -178,14 +178,14 @@ def test_a_trigger_fires_once_and_a_killed_one_removes(sandbox, trigger, monkeyp
 
 
 def test_a_trigger_that_was_not_started_yet_removes_too(sandbox, trigger):
-    before = trigger(CONTAINER).watch(log)
+    before = trigger(CONTAINER).make_poller(log)
     looked(before, 3)
-    asyncio.run(trigger(CONTAINER, memory=before.provisioner.memory.to_dict()).on_kill())
+    asyncio.run(trigger(CONTAINER, history=before.provisioner.memory.to_dict()).on_kill())
     assert is_empty(sandbox)
 
 
 def test_resources_carry_who_made_them_and_until_when(sandbox, trigger, kind):
-    wait(trigger(kind).watch(log))
+    poll_until_result(trigger(kind).make_poller(log))
     (made,) = [*sandbox.endpoints, *sandbox.services]
     assert set(made["labels"]) == {f"llmbeam-{name}" for name in ("key", "expires", "dag", "run", "try")}
     for model in sandbox.models:
@@ -193,10 +193,10 @@ def test_resources_carry_who_made_them_and_until_when(sandbox, trigger, kind):
 
 
 def test_a_try_that_was_given_up_in_the_middle_of_a_look_asks_for_nothing_more(sandbox, trigger, kind):
-    watch = trigger(kind).watch(log)
-    watch.look()
+    watch = trigger(kind).make_poller(log)
+    watch.poll()
     watch.abandon("The task was killed.", within_seconds=30.0)
-    assert watch.look().message.endswith("was given up.")
+    assert watch.poll().message.endswith("was given up.")
     assert is_empty(sandbox)
 
 
@@ -206,4 +206,4 @@ def test_the_first_look_makes_nothing_that_the_spec_of_another_try_would_not_fin
     site = site_of(made, "cloud_run")
     seen = site.look(EndpointPlan(spec, KEY, made.labels), None)
     assert (seen.is_empty, seen.missing) == (True, "service")
-    assert isinstance(made.watch(log).look(), Wait)
+    assert isinstance(made.make_poller(log).poll(), Wait)

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
-from airflow_provider_llmbeam.polling.poller import wait
+from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.probe.model_access import ModelAccess, open_model
 from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd
 from airflow_provider_llmbeam.probe.reply import ProbeReply, read_reply
@@ -113,10 +113,10 @@ def brought_up(project, fields):
         endpoint=spec.model_dump(mode="json"),
         key="k-0123456789ab",
         labels=endpoint_labels("k-0123456789ab", expires_at=now + 60, dag_id="d", run_id="r", attempt="1"),
-        memory=ProvisioningHistory(now).to_dict(),
+        history=ProvisioningHistory(now).to_dict(),
         poll_interval_seconds=0.1,
     )
-    ended = wait(trigger.watch(logging.getLogger(__name__)))
+    ended = poll_until_result(trigger.make_poller(logging.getLogger(__name__)))
     assert ended.outcome == "ready", ended.message
     return ended.model
 

@@ -57,17 +57,17 @@ def test_an_endpoint_is_ready_when_its_model_answers_and_not_before(google, cloc
         impersonation_chain=None,
     )
     with pytest.raises(EndpointRefusedError, match=r"HTTP 404: Endpoint `.*` not found\."):
-        watch.look()
+        watch.poll()
     make_endpoint()
-    empty = watch.look()
+    empty = watch.poll()
     assert isinstance(empty, Wait)
-    assert "has no deployed model" in empty.words
+    assert "has no deployed model" in empty.message
     deploy()
-    loading = watch.look()
+    loading = watch.poll()
     assert isinstance(loading, Wait)
-    assert loading.words.startswith(
+    assert loading.message.startswith(
         f"Model 'Qwen/Qwen3-4B' at https://{LOCATION}-aiplatform.googleapis.com/v1/{NAME} does not answer yet: "
         "HTTP 503: The model server is not ready"
     )
     clock.advance(WARM_SECONDS + 1)
-    assert isinstance(watch.look(), ReadinessResult)
+    assert isinstance(watch.poll(), ReadinessResult)

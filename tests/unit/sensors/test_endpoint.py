@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.schedule import SensorResult
+from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.probe.readiness import ReadinessResult, judged, named
 from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.sandbox import Fault, Latency, Sandbox
@@ -30,7 +30,7 @@ from airflow_provider_llmbeam.sensors.base import GRACE_SECONDS
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.spec import GeminiModel
 from airflow_provider_llmbeam.spec.model import parse_model
-from airflow_provider_llmbeam.triggers import sensor as patient
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
 GENERATE = "gemini.generateContent"
@@ -90,10 +90,10 @@ def test_a_model_that_does_not_answer_yet_frees_the_worker_slot(sandbox, sensor)
     made = sensor(timeout=3600, poke_interval=30, exponential_backoff=True, max_wait=300)
     with pytest.raises(TaskDeferred) as deferred:
         executed(made)
-    trigger, asked = deferred.value.trigger, deferred.value.trigger.patience
+    trigger, asked = deferred.value.trigger, deferred.value.trigger.schedule
     assert isinstance(trigger, EndpointReadyTrigger)
     assert deferred.value.timeout == timedelta(seconds=3600 + GRACE_SECONDS)
-    assert (asked["looks"], asked["timeout_seconds"], asked["is_exponential"]) == (1, 3600, True)
+    assert (asked["polls"], asked["timeout_seconds"], asked["is_exponential"]) == (1, 3600, True)
     assert (asked["poke_interval_seconds"], asked["max_wait_seconds"]) == (30, 300)
     assert os.environ["GOOGLE_API_KEY"] not in json.dumps(trigger.serialize())
 
@@ -106,7 +106,7 @@ def test_an_execution_timeout_holds_while_deferred(sandbox, sensor):
 
 
 def test_the_trigger_looks_on_and_the_task_goes_on_with_what_it_saw(sandbox, sensor, monkeypatch):
-    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.0)
     sandbox.faults.queue(GENERATE, BUSY, BUSY)
     made = sensor()
     with pytest.raises(TaskDeferred) as deferred:
@@ -127,30 +127,30 @@ def test_the_trigger_looks_on_and_the_task_goes_on_with_what_it_saw(sandbox, sen
 
 def test_a_trigger_looks_no_sooner_than_airflow_stands_and_no_later_than_the_time_is_over(sensor):
     made = sensor(poke_interval=60, timeout=3600)
-    assert made.trigger(made._patience(datetime.now(UTC).timestamp(), 3600.0))._first_look_seconds == 60.0
-    late = made.trigger(made._patience(datetime.now(UTC).timestamp(), 30.0))
-    assert 29.0 < late._first_look_seconds <= 30.0
-    over = made.trigger(made._patience(0.0, 30.0))
-    assert over._first_look_seconds == 10.0
+    assert made.trigger(made._schedule(datetime.now(UTC).timestamp(), 3600.0))._delay_seconds == 60.0
+    late = made.trigger(made._schedule(datetime.now(UTC).timestamp(), 30.0))
+    assert 29.0 < late._delay_seconds <= 30.0
+    over = made.trigger(made._schedule(0.0, 30.0))
+    assert over._delay_seconds == 10.0
 
 
 def test_a_trigger_keeps_several_accounts_to_act_as():
     trigger = EndpointReadyTrigger(
         model={"type": "echo"},
-        patience=EndpointReadySensor(task_id="t", model={"type": "echo"})._patience(1.0, 2.0).to_dict(),
+        schedule=EndpointReadySensor(task_id="t", model={"type": "echo"})._schedule(1.0, 2.0).to_dict(),
         impersonation_chain=("a@x.iam", "b@x.iam"),
     )
     assert trigger.serialize()[1]["impersonation_chain"] == ["a@x.iam", "b@x.iam"]
 
 
 def timed_out():
-    words = "Looked 5 times within 100 s (`timeout`). Model 'g' does not answer yet: HTTP 503: Loading."
-    return SensorResult(outcome="timed_out", message=words, looks=5, waited_seconds=100.0).to_event()
+    words = "Polled 5 times within 100 s (`timeout`). Model 'g' does not answer yet: HTTP 503: Loading."
+    return SensorResult(outcome="timed_out", message=words, polls=5, waited_seconds=100.0).to_event()
 
 
 def refused():
     return SensorResult(
-        outcome="refused", message="Wrong key.", looks=1, waited_seconds=0.0, error_type="EndpointRefusedError"
+        outcome="refused", message="Wrong key.", polls=1, waited_seconds=0.0, error_type="EndpointRefusedError"
     ).to_event()
 
 
@@ -257,7 +257,7 @@ def test_the_page_of_the_endpoint_is_linked():
         task_id="ready", model={"type": "vertex_endpoint", "name": "g", "endpoint": endpoint}
     )
     task = Task()
-    end = SensorResult(outcome="met", looks=1, waited_seconds=0.0, event=ReadinessResult(0.5).to_event())
+    end = SensorResult(outcome="met", polls=1, waited_seconds=0.0, event=ReadinessResult(0.5).to_event())
     assert made.execute_complete({"ti": task}, end.to_event())["latency_seconds"] == 0.5
     assert "/endpoints/7?project=p" in task.pushed["llmbeam_endpoint_link"]
 
@@ -295,7 +295,7 @@ def test_a_reply_is_judged():
     assert read("answered", 2.0) == ReadinessResult(2.0)
     assert isinstance(read("answered", 2.1), Wait)
     assert read("rejected", retry_after_seconds=9.0).seconds == 9.0
-    assert read("failed", words="HTTP 503: x").words == "Model 'g' does not answer yet: HTTP 503: x."
+    assert read("failed", words="HTTP 503: x").message == "Model 'g' does not answer yet: HTTP 503: x."
     with pytest.raises(EndpointRefusedError, match="HTTP 401: Wrong"):
         read("failed", words="HTTP 401: Wrong.", is_final=True)
 

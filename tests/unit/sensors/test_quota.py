@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.sandbox import Fault, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
-from airflow_provider_llmbeam.triggers import sensor as patient
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
 NAME = "gemini-2.5-flash"
@@ -61,7 +61,7 @@ def full(sandbox, location="global"):
 def test_a_pool_with_room_needs_no_wait_in_any_mode(google, sandbox, mode):
     task = Task()
     found = executed(sensor(limits={"budget_usd": 5}, **MODES[mode]), task)
-    assert (found["verdict"], found["location"], found["looks"]) == ("healthy", "global", 1)
+    assert (found["verdict"], found["location"], found["polls"]) == ("healthy", "global", 1)
     link = task.pushed.pop("llmbeam_quota_link")
     assert link.endswith("/iam-admin/quotas?project=llmbeam-sandbox&service=aiplatform.googleapis.com")
     assert task.pushed == {
@@ -89,7 +89,7 @@ def test_without_room_it_waits_in_the_triggerer(google, sandbox):
 
 
 def test_the_trigger_looks_on_until_there_is_room(google, sandbox, monkeypatch):
-    monkeypatch.setattr(patient, "FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.0)
     sandbox.faults.queue(GENERATE, *[Fault(kind="rate-limit")] * 6)
     made = sensor(limits={"requests_per_minute": 600})
     with pytest.raises(TaskDeferred) as deferred:
@@ -105,7 +105,7 @@ def test_the_trigger_looks_on_until_there_is_room(google, sandbox, monkeypatch):
     (event,) = asyncio.run(events())
     task = Task()
     found = made.execute_complete({"ti": task}, json.loads(json.dumps(event)))
-    assert (found["looks"], found["verdict"]) == (3, "healthy")
+    assert (found["polls"], found["verdict"]) == (3, "healthy")
     assert task.pushed["limits"] == {"requests_per_minute": 600.0}
 
 

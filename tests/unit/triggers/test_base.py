@@ -15,19 +15,21 @@ class Over:
 
 
 class Countdown:
-    def __init__(self, looks):
-        self.left = looks
+    def __init__(self, polls):
+        self.left = polls
 
-    def look(self):
+    def poll(self):
         self.left -= 1
         return Wait(7.0) if self.left else Over()
 
 
 class CountdownTrigger(PollingTrigger[Countdown]):
+    first_poll_delay_seconds = 0.0
+
     def serialize(self):
         return ("tests.CountdownTrigger", {})
 
-    def watch(self, log):
+    def make_poller(self, log):
         return Countdown(3)
 
 
@@ -44,11 +46,11 @@ def ran(trigger, monkeypatch):
     return asyncio.run(events()), slept
 
 
-def test_a_trigger_looks_until_it_is_over_and_fires_once(monkeypatch):
+def test_a_trigger_polls_until_there_is_a_result_and_fires_once(monkeypatch):
     assert ran(CountdownTrigger(10.0), monkeypatch) == ([{"over": True}], [10.0, 7.0, 7.0])
 
 
-def test_the_first_wait_may_be_spread_and_the_others_are_not(monkeypatch):
+def test_only_the_first_wait_has_jitter(monkeypatch):
     firsts = set()
     for _ in range(20):
         _, (first, *others) = ran(CountdownTrigger(10.0, jitter_seconds=2.0), monkeypatch)
@@ -58,25 +60,25 @@ def test_the_first_wait_may_be_spread_and_the_others_are_not(monkeypatch):
     assert len(firsts) > 1
 
 
-def test_what_looks_is_made_also_where_the_trigger_did_not_run_yet(monkeypatch):
+def test_a_trigger_that_has_not_started_has_a_new_poller(monkeypatch):
     trigger = CountdownTrigger(10.0)
-    assert trigger.watched.left == 3
+    assert trigger.poller.left == 3
     ran(trigger, monkeypatch)
-    assert trigger.watched.left == 0
+    assert trigger.poller.left == 0
 
 
-def test_twenty_looks_that_wait_for_a_reply_do_not_wait_for_each_other():
+def test_twenty_polls_wait_for_their_replies_concurrently():
     all_at_once, name = Barrier(20, timeout=10), ContextVar("name")
-    told = []
+    names = []
 
     class Slow:
-        def look(self):
+        def poll(self):
             all_at_once.wait()
-            told.append(name.get())
+            names.append(name.get())
             return Over()
 
     class SlowTrigger(CountdownTrigger):
-        def watch(self, log):
+        def make_poller(self, log):
             return Slow()
 
     async def run(number):
@@ -87,4 +89,4 @@ def test_twenty_looks_that_wait_for_a_reply_do_not_wait_for_each_other():
         return await asyncio.gather(*map(run, range(20)))
 
     assert asyncio.run(main()) == [[{"over": True}]] * 20
-    assert sorted(told) == [*range(20)], "each look in the context of its task, where its lines go"
+    assert sorted(names) == [*range(20)], "each poll runs in the context of its task, to which its log lines go"

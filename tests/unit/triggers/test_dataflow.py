@@ -10,7 +10,6 @@ from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.triggers import dataflow as module
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 ARGUMENTS = {
@@ -22,7 +21,7 @@ ARGUMENTS = {
 
 
 class RunningJob:
-    """A job that runs until `lifetime` looks at it, or a cancellation."""
+    """A job that runs for `lifetime` polls, or until it is cancelled."""
 
     def __init__(self, lifetime=2, refuses_cancel=False):
         self.left, self.refuses_cancel, self.cancelled = lifetime, refuses_cancel, False
@@ -46,8 +45,8 @@ class RunningJob:
 
 @pytest.fixture
 def trigger(monkeypatch):
-    """Makes a trigger that waits for a job of this test, in no time."""
-    monkeypatch.setattr(module, "FIRST_LOOK_SECONDS", 0.0)
+    """Makes a trigger that polls a job of this test without delays."""
+    monkeypatch.setattr(DataflowJobTrigger, "first_poll_delay_seconds", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.dataflow.monitor.CANCELLING_SECONDS", 0.0)
 
     def make(job, **arguments):
@@ -63,7 +62,7 @@ async def first_event(trigger):
     return JobResult.from_event(json.loads(json.dumps(payload)))
 
 
-def test_a_trigger_is_made_again_from_what_it_serialises():
+def test_a_trigger_round_trips_through_its_serialised_arguments():
     made = DataflowJobTrigger(
         **ARGUMENTS,
         gcp_conn_id="acme",
@@ -80,19 +79,19 @@ def test_a_trigger_is_made_again_from_what_it_serialises():
     assert arguments["impersonation_chain"] == ["a@x.iam", "b@x.iam"]
 
 
-def test_a_trigger_asks_with_the_connection_of_the_task(monkeypatch):
+def test_a_trigger_uses_the_connection_of_the_task(monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_ACME", '{"conn_type": "google_cloud_platform"}')
     hook = DataflowJobTrigger(**ARGUMENTS, gcp_conn_id="acme", impersonation_chain="a@x.iam")._connect()
     assert (hook.project, hook.location) == ("acme-prod", "europe-west1")
     assert (hook.gcp_conn_id, hook.impersonation_chain) == ("acme", "a@x.iam")
 
 
-def test_a_trigger_fires_once_when_the_job_is_over(trigger):
+def test_a_trigger_fires_once_when_the_job_has_ended(trigger):
     ended = asyncio.run(first_event(trigger(RunningJob())))
     assert (ended.outcome, ended.job_id, ended.state) == ("succeeded", "job-1", "JOB_STATE_DONE")
 
 
-def test_a_trigger_cancels_a_job_over_its_budget_and_says_so(trigger):
+def test_a_trigger_cancels_a_job_over_its_budget_and_reports_it(trigger):
     job = RunningJob(lifetime=99)
     price = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 2.0}
     ended = asyncio.run(first_event(trigger(job, budget_usd=1.0, price=price)))
@@ -100,7 +99,7 @@ def test_a_trigger_cancels_a_job_over_its_budget_and_says_so(trigger):
     assert ended.error_type == "BudgetExceededError"
 
 
-def test_a_killed_task_takes_its_job_along(trigger, capfd):
+def test_on_kill_cancels_the_job(trigger, capfd):
     job = RunningJob()
     asyncio.run(trigger(job).on_kill())
     assert job.cancelled
@@ -109,7 +108,7 @@ def test_a_killed_task_takes_its_job_along(trigger, capfd):
     assert "gs://rows/journal/" in lines
 
 
-def test_a_job_that_outlives_its_task_is_said_to_bill(trigger, capfd):
+def test_on_kill_reports_a_job_that_keeps_running_as_billing(trigger, capfd):
     job = RunningJob()
     asyncio.run(trigger(job, cancel_on_kill=False).on_kill())
     assert not job.cancelled
@@ -118,14 +117,14 @@ def test_a_job_that_outlives_its_task_is_said_to_bill(trigger, capfd):
     assert "gcloud dataflow jobs cancel job-1" in lines
 
 
-def test_a_cancellation_that_fails_says_how_to_do_it(trigger, capfd):
+def test_a_failed_cancellation_logs_the_command_that_cancels_the_job(trigger, capfd):
     asyncio.run(trigger(RunningJob(refuses_cancel=True)).on_kill())
     lines = capfd.readouterr().out
     assert "may still be running and billing" in lines
     assert "gcloud dataflow jobs cancel job-1" in lines
 
 
-def test_a_triggerer_that_stops_leaves_the_job_alone(trigger):
+def test_a_stopped_triggerer_does_not_cancel_the_job(trigger):
     job = RunningJob(lifetime=10_000)
 
     async def stopped():
@@ -141,7 +140,7 @@ def test_a_triggerer_that_stops_leaves_the_job_alone(trigger):
     assert not job.cancelled
 
 
-def test_a_trigger_that_is_started_elsewhere_goes_on(trigger):
+def test_a_trigger_resumes_in_another_triggerer(trigger):
     job = RunningJob(lifetime=3)
 
     async def moved():

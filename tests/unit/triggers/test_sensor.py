@@ -5,23 +5,22 @@ import time
 
 import pytest
 
-from airflow_provider_llmbeam.dataflow.state_machine import FIRST_LOOK_SECONDS
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.schedule import PollSchedule
-from airflow_provider_llmbeam.triggers import base as look
+from airflow_provider_llmbeam.polling.schedule import FIRST_POLL_DELAY_SECONDS, PollSchedule
+from airflow_provider_llmbeam.triggers import base as module
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
 
 class Never:
-    def look(self):
+    def poll(self):
         return Wait(0.0, "not yet")
 
 
 class NeverTrigger(SensorTrigger):
     def serialize(self):
-        return ("tests.NeverTrigger", {"patience": self.patience})
+        return ("tests.NeverTrigger", {"schedule": self.schedule})
 
-    def looker(self, log):
+    def make_condition_poller(self, log):
         return Never()
 
 
@@ -33,27 +32,27 @@ def slept(monkeypatch):
         slept.append(seconds)
         raise InterruptedError
 
-    monkeypatch.setattr(look.asyncio, "sleep", sleep)
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
     return slept
 
 
-async def first_wait(slept, **patience):
-    trigger = NeverTrigger(patience=PollSchedule(**{"started_at": time.time(), "looks": 1, **patience}).to_dict())
+async def first_wait(slept, **schedule):
+    trigger = NeverTrigger(schedule=PollSchedule(**{"started_at": time.time(), "polls": 1, **schedule}).to_dict())
     with pytest.raises(InterruptedError):
         await anext(trigger.run())
     return slept.pop()
 
 
 @pytest.mark.parametrize("seconds", [20.0, 60.0])
-def test_the_first_wait_is_the_poke_interval_with_a_tenth_of_chance(slept, seconds):
-    found = asyncio.run(first_wait(slept, timeout_seconds=3600, poke_interval_seconds=seconds))
+def test_the_first_wait_is_the_poll_interval_with_a_tenth_of_jitter(slept, seconds):
+    found = asyncio.run(first_wait(slept, timeout_seconds=3600, poll_interval_seconds=seconds))
     assert seconds <= found <= 1.1 * seconds
 
 
-def test_the_first_wait_ends_with_patience(slept):
-    assert asyncio.run(first_wait(slept, timeout_seconds=30, poke_interval_seconds=60)) <= 33
+def test_the_first_wait_ends_at_the_timeout(slept):
+    assert asyncio.run(first_wait(slept, timeout_seconds=30, poll_interval_seconds=60)) <= 33
 
 
-@pytest.mark.parametrize("patience", [{"timeout_seconds": 4}, {"started_at": 0.0, "timeout_seconds": 50}])
-def test_the_first_look_is_no_sooner_than_airflow_stands(slept, patience):
-    assert asyncio.run(first_wait(slept, **{"timeout_seconds": 50, **patience})) >= FIRST_LOOK_SECONDS
+@pytest.mark.parametrize("schedule", [{"timeout_seconds": 4}, {"started_at": 0.0, "timeout_seconds": 50}])
+def test_the_first_poll_is_not_sooner_than_airflow_supports(slept, schedule):
+    assert asyncio.run(first_wait(slept, **{"timeout_seconds": 50, **schedule})) >= FIRST_POLL_DELAY_SECONDS

@@ -26,9 +26,9 @@ def cloud():
 
 def waiting(probe_requests: int) -> QuotaTrigger:
     """Looks as often as patience allows, so that the test is short."""
-    patience = PollSchedule(started_at=time.time(), timeout_seconds=3600, poke_interval_seconds=1, looks=1)
-    trigger = QuotaTrigger(question={**QUESTION, "probe_requests": probe_requests}, patience=patience.to_dict())
-    trigger._first_look_seconds = 1.0
+    schedule = PollSchedule(started_at=time.time(), timeout_seconds=3600, poll_interval_seconds=1, polls=1)
+    trigger = QuotaTrigger(question={**QUESTION, "probe_requests": probe_requests}, schedule=schedule.to_dict())
+    trigger._delay_seconds = 1.0
     return trigger
 
 
@@ -40,11 +40,11 @@ async def cpu_seconds_of_a_look(triggers: list[QuotaTrigger], rounds: int) -> fl
             raise AssertionError("a sensor found room where there is none")
 
     async def until(looks: int) -> tuple[float, int]:
-        while min(each.watched.looks for each in triggers) < looks:
+        while min(each.poller.polls for each in triggers) < looks:
             done, _ = await asyncio.wait(tasks, timeout=0.1)
             for task in done:
                 task.result()
-        return time.process_time(), sum(each.watched.looks for each in triggers)
+        return time.process_time(), sum(each.poller.polls for each in triggers)
 
     tasks = [asyncio.create_task(run(each)) for each in triggers]
     begun, before = await until(3)
