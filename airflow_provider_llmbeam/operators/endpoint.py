@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
-from airflow_provider_llmbeam.endpoints.platforms import platform_factory
+from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
@@ -134,7 +134,7 @@ class ProvisionEndpointOperator(BaseOperator):
                 raise
             self._watched = None
             if isinstance(seen, Wait):
-                trigger.history = watch.provisioner.memory.to_dict()
+                trigger.history = watch.provisioner.history.to_dict()
                 self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
             return self._conclude(seen, context)
 

@@ -464,7 +464,7 @@ def foreign(google, sandbox):
     hook = VertexAIHook("us-central1", google.project)
     client = hook._client("EndpointServiceClient")
     client.create_endpoint(
-        parent=hook._parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}}, endpoint_id="theirs"
+        parent=hook.parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}}, endpoint_id="theirs"
     )
     deadline = time.monotonic() + 10
     while not any(re.search("not ours", endpoint["displayName"]) for endpoint in sandbox.endpoints):
