@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
+from airflow_provider_llmbeam.probe.answer import Answer
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 
 
@@ -24,19 +25,6 @@ class EndpointPlan:
     spec: VertexEndpoint | CloudRunEndpoint
     key: str
     labels: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Result of a probe request to the model.
-
-    Attributes:
-        refusal: Reason why there was no completion; `None` if there was one.
-        may_help_to_wait: Whether the reply is that of a server which is still loading.
-    """
-
-    refusal: str | None = None
-    may_help_to_wait: bool = False
 
 
 class EndpointPlatform(Protocol):

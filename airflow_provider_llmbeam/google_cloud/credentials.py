@@ -1,17 +1,17 @@
-"""The credentials of an Airflow connection, for a job in a process of its own."""
+"""Credentials of an Airflow connection, for a job that runs in a process of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from airflow_provider_llmbeam.google_cloud.authentication import authentication_of
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
 
 
 @contextmanager
 def google_credentials(spec: JobSpec, gcp_conn_id: str) -> Iterator[None]:
-    """Puts a connection's key where Google's clients look, while the body runs and only if the job needs one.
+    """Makes a connection's key the default credentials while the body runs, if the job needs Google Cloud.
 
     Raises:
         JobSpecError: The connection cannot be used.
@@ -32,10 +32,9 @@ def google_credentials(spec: JobSpec, gcp_conn_id: str) -> Iterator[None]:
 
 
 def uses_google(spec: JobSpec) -> bool:
-    """Whether a job asks Google Cloud for anything as an account, and not with an API key."""
-    match spec.model:
-        case GeminiModel(project=str()) | OpenAIModel(id_token_audience=str()) | VertexEndpointModel():
-            return True
+    """Whether a job sends requests to Google Cloud with the credentials of an account."""
+    if authentication_of(spec.model) in ("access_token", "id_token"):
+        return True
     if "bigquery" in (spec.source.type, spec.sink.type):
         return True
     places = (spec.state_uri, getattr(spec.source, "uri", None), getattr(spec.sink, "uri", None))

@@ -1,23 +1,26 @@
-"""The `llmbeam` connection: which model server, and the key to it."""
+"""The `llmbeam` connection: address of a model server, and its API key."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication, api_key_variable
+from airflow_provider_llmbeam.spec.model import Model, parse_model
 
-#: What a connection may fill in, by type of model.
+#: Fields that a connection can provide, by type of model.
 _FIELDS = {"gemini": ("base_url", "project", "location"), "openai": ("base_url",)}
 
 
 class LLMBeamHook(BaseHook):
     """Reads an `llmbeam` connection.
 
-    The connection's API key reaches the job through its environment, never through the spec. Without a
-    connection of the default name, the job takes what the worker's own environment holds.
+    The API key is passed to the job in its environment, never in the spec. If the default connection does not
+    exist, the job uses the variables of the worker's own environment.
 
     Args:
         llmbeam_conn_id: Name of the connection.
@@ -33,10 +36,10 @@ class LLMBeamHook(BaseHook):
         self.llmbeam_conn_id = llmbeam_conn_id
 
     def get_conn(self) -> Any:
-        """Returns the connection, or `None` where there is none of the default name.
+        """Returns the connection; `None` if the default connection does not exist.
 
         Raises:
-            JobSpecError: There is no connection of another name.
+            JobSpecError: Another connection does not exist.
         """
         try:
             return self.get_connection(self.llmbeam_conn_id)
@@ -50,36 +53,53 @@ class LLMBeamHook(BaseHook):
             return None
 
     def complete_model(self, model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Fills in what the connection knows and the model leaves open.
+        """Adds the fields that the model does not set and the connection provides.
 
         Args:
             model: A model spec as plain data.
 
         Returns:
-            The model, and the environment that holds its key.
+            The model, and the environment variables with its API key.
         """
         connection = self.get_conn()
         if connection is None:
             return model, {}
         extra = connection.extra_dejson
-        known = {
+        provided = {
             "base_url": connection.host,
             "project": extra.get("project"),
             "location": extra.get("location"),
         }
         fields = _FIELDS.get(model.get("type", ""), ())
-        filled = {name: known[name] for name in fields if known[name] and not model.get(name)}
-        key_variable = _key_variable(model)
+        filled = {name: provided[name] for name in fields if provided[name] and not model.get(name)}
+        key_variable = api_key_variable(model)
         if not connection.password or key_variable is None:
             return {**model, **filled}, {}
         return {**model, **filled}, {key_variable: connection.password}
 
 
-def _key_variable(model: dict[str, Any]) -> str | None:
-    """Environment variable of a model's key; endpoints of Google Cloud are asked with a token instead."""
-    match model:
-        case {"type": "vertex_endpoint"} | {"type": "openai", "id_token_audience": str()}:
-            return None
-        case {"type": "openai"}:
-            return str(model.get("api_key_env", "OPENAI_API_KEY"))
-    return "GOOGLE_API_KEY"
+def open_model(
+    model: Mapping[str, Any],
+    *,
+    llmbeam_conn_id: str = LLMBeamHook.default_conn_name,
+    gcp_conn_id: str = "google_cloud_default",
+    impersonation_chain: str | Sequence[str] | None = None,
+) -> tuple[Model, ModelAuthentication]:
+    """Completes a model with the `llmbeam` connection, as a job does, and returns it with its authentication.
+
+    Args:
+        model: A model spec as plain data.
+        llmbeam_conn_id: Connection with key, base URL, project and location.
+        gcp_conn_id: Connection with the credentials for Google Cloud.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+
+    Raises:
+        JobSpecError: The model is not a model spec, or there is no such connection.
+    """
+    if not isinstance(model, Mapping):
+        parse_model(model)  # raises an error that names the problem
+    completed, environment = LLMBeamHook(llmbeam_conn_id).complete_model({**model})
+    parsed = parse_model(completed)
+    return parsed, ModelAuthentication(
+        parsed, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
+    )

@@ -8,8 +8,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
-from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
-from airflow_provider_llmbeam.google_cloud.tokens import access_token
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated
 
 #: Largest number of endpoints, and of models, that are listed in one location.
 MAX_LISTED = 5_000
@@ -28,11 +27,6 @@ class VertexAIHook(RegionalHook):
     def parent(self) -> str:
         """Resource name of the location, `projects/…/locations/…`."""
         return f"projects/{self.project}/locations/{self.location}"
-
-    def get_access_token(self) -> str:
-        """Returns an access token for requests to a deployed model."""
-        with usable_connection(self.gcp_conn_id):
-            return access_token(self.get_credentials())
 
     def get_publisher_model(self, name: str) -> Any:
         """Returns a model of Model Garden, `publishers/…/models/…`."""

@@ -1,4 +1,4 @@
-"""Asks a model a few small questions, to see what becomes of them: evidence of quota, and of being there."""
+"""Sends small requests to a model: evidence of free quota and of readiness."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ __all__ = ["Probe", "ProbeReply", "Prober", "probe_cost_usd"]
 
 CONNECT_SECONDS = 10.0
 REPLY_SECONDS = 60.0
-#: Between two requests. A burst is rejected for being one, whatever is left of the quota.
+#: Pause between two requests. A burst may be rejected as such, even if quota is left.
 PAUSE_SECONDS = 0.25
-#: So many in a row without an answer say what more of them would.
+#: Consecutive requests without an answer, after which more requests would add no evidence.
 MAX_UNANSWERED = 3
-#: Of a reply; a vector of 3,072 numbers is 60 kB.
+#: Longest reply that is read; a vector of 3,072 numbers is 60 kB.
 _MAX_BYTES = 2_000_000
 _PIECE_BYTES = 65_536
 
-#: Makes the headers that let a request in, fresh.
-Access = Callable[[], Mapping[str, str]]
+#: Returns the authentication headers of a request, with a token that has not expired.
+Authenticate = Callable[[], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What became of the requests.
+    """Results of the requests.
 
     Attributes:
-        replies: In the order that they were sent.
-        cost_usd: Of those that were not rejected, at most; `None` where no price is known.
-        at: When it began, in seconds of the Unix epoch.
+        replies: One result per request, in the order in which they were sent.
+        cost_usd: Upper bound of the cost of the requests that were not rejected; `None` if no price is known.
+        at: Time of the first request, in seconds of the Unix epoch.
     """
 
     replies: tuple[ProbeReply, ...]
@@ -56,59 +56,59 @@ class Probe:
 
     @property
     def sent(self) -> int:
-        """Requests sent."""
+        """Number of requests."""
         return len(self.replies)
 
     @property
     def answered(self) -> int:
-        """Those with an answer."""
+        """Number of requests that were answered."""
         return self._count("answered")
 
     @property
     def rejected(self) -> int:
-        """Those with a 429."""
+        """Number of requests that were rejected with a 429."""
         return self._count("rejected")
 
     @property
     def failed(self) -> int:
-        """Those with another refusal, or none."""
+        """Number of requests with another refusal, or without a reply."""
         return self._count("failed")
 
     @property
     def rejected_ratio(self) -> float | None:
-        """Rejected among those that were answered or rejected, 0 to 1; `None`: there were none."""
-        told = self.answered + self.rejected
-        return self.rejected / told if told else None
+        """Rejected requests over those answered or rejected, 0 to 1; `None` if there are none."""
+        total = self.answered + self.rejected
+        return self.rejected / total if total else None
 
     @property
     def median_seconds(self) -> float | None:
-        """Of the answers; `None`: there were none."""
+        """Median latency of the answers, in seconds; `None` if there are none."""
         seconds = [reply.seconds for reply in self.replies if reply.outcome == "answered"]
         return statistics.median(seconds) if seconds else None
 
     @property
     def is_daily(self) -> bool:
-        """Whether a quota of the day is used up."""
+        """Whether a daily quota is used up."""
         return any(reply.is_daily for reply in self.replies)
 
     @property
     def retry_after_seconds(self) -> float | None:
-        """The longest that the server asked to wait; `None`: it did not say."""
-        told = [one.retry_after_seconds for one in self.replies if one.retry_after_seconds is not None]
-        return max(told, default=None)
+        """Longest wait that the server advised, in seconds; `None` if it advised none."""
+        advised = [one.retry_after_seconds for one in self.replies if one.retry_after_seconds is not None]
+        return max(advised, default=None)
 
     @property
     def refusal(self) -> ProbeReply | None:
-        """The last reply that was no answer."""
+        """The last reply without an answer; `None` if every request was answered."""
         return next((reply for reply in reversed(self.replies) if reply.outcome != "answered"), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Returns the fields as plain JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Probe:
-        """Reads what `to_dict` wrote."""
+        """Reads what `to_dict` returned."""
         replies = tuple(ProbeReply(**reply) for reply in data["replies"])
         return cls(replies=replies, cost_usd=data["cost_usd"], at=data["at"])
 
@@ -117,22 +117,22 @@ class Probe:
 
 
 def probe_cost_usd(model: Model, requests: int, price: Price | None = None) -> float | None:
-    """What so many requests of a probe cost, in US dollars, at most.
+    """Returns an upper bound of the cost of a probe, in US dollars.
 
     Args:
         model: The model.
-        requests: How many.
-        price: What its user says it costs.
+        requests: Number of requests.
+        price: Price that the user states, which precedes the list price.
 
     Returns:
-        `None` where no price is known: a server of one's own costs by the hour, whatever it is asked.
+        `None` if no price is known: a self-hosted server is billed by the hour, not by the request.
     """
     known = price_of(model, price)
     return None if known is None else known.cost_usd(INPUT_TOKENS * requests, OUTPUT_TOKENS * requests)
 
 
 def affordable(model: Model, requests: int, max_usd: float, price: Price | None = None) -> int:
-    """How many of the requests a probe may send."""
+    """Returns how many of the requests a probe can send for `max_usd`."""
     one = probe_cost_usd(model, 1, price)
     if not one:
         return max(0, requests)
@@ -140,27 +140,27 @@ def affordable(model: Model, requests: int, max_usd: float, price: Price | None 
 
 
 class Prober:
-    """Asks one model, over plain HTTP and one request after the other. Blocks, in the thread that calls.
+    """Sends requests to one model over plain HTTP, one after the other. Blocks the calling thread.
 
     Args:
         model: The model.
-        access: Makes the headers that let a request in; called once a probe. See `model_access.ModelAccess`.
-        embeds: Asks for vectors.
-        price: What its user says it costs.
-        reply_seconds: For one reply, to its end.
-        pause_seconds: Between two requests.
+        authenticate: Returns the authentication headers; called once per probe. See `ModelAuthentication`.
+        embeds: Whether the requests ask for vectors.
+        price: Price that the user states, which precedes the list price.
+        reply_seconds: Timeout of one request, to the end of its reply.
+        pause_seconds: Pause between two requests.
         now: Seconds of the Unix epoch.
-        sleep: Waits so many seconds.
+        sleep: Sleeps for a number of seconds.
 
     Raises:
-        JobSpecError: The model has no vectors.
+        JobSpecError: The model returns no vectors.
     """
 
     def __init__(
         self,
         model: Model,
         *,
-        access: Access,
+        authenticate: Authenticate,
         embeds: bool = False,
         price: Price | None = None,
         reply_seconds: float = REPLY_SECONDS,
@@ -169,7 +169,7 @@ class Prober:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._model = model
-        self._access = access
+        self._authenticate = authenticate
         self._request = probe_request(model, embeds=embeds)
         self._price = price
         self._reply_seconds = reply_seconds
@@ -178,23 +178,23 @@ class Prober:
         self._sleep = sleep
 
     def probe(self, requests: int, max_usd: float = math.inf) -> Probe:
-        """Sends requests until it is known what becomes of them.
+        """Sends requests until more of them would add no evidence.
 
-        It ends early at a refusal that waiting does not mend, at a quota of the day, and after
-        `MAX_UNANSWERED` in a row without an answer.
+        It ends early at a refusal that waiting will not resolve, at a used-up daily quota, and after
+        `MAX_UNANSWERED` consecutive requests without an answer.
 
         Args:
-            requests: How many, at most.
-            max_usd: Fewer where they would cost more than this, perhaps none.
+            requests: Largest number of requests.
+            max_usd: Largest cost of the requests; 0 sends none to a model that has a price.
 
         Raises:
-            LLMBeamError: There is no key, or no token; nothing was sent.
+            LLMBeamError: There is no API key or token; nothing was sent.
         """
         started, replies = self._now(), list[ProbeReply]()
         many = affordable(self._model, requests, max_usd, self._price)
-        headers = self._access() if many and self._request is not None else {}
-        # One connection for all requests. Over plain HTTP none is left for the next probe: a small server closes
-        # it after some seconds, perhaps just when that begins.
+        headers = self._authenticate() if many and self._request is not None else {}
+        # One connection for all requests. Over plain HTTP it is not kept for the next probe: a small server closes
+        # it after some seconds, perhaps just when the next probe starts.
         with with_shared_connections(Session()) as session:
             while len(replies) < many and not is_enough(replies):
                 if replies:
@@ -209,13 +209,13 @@ class Prober:
             return ProbeReply(outcome="answered", seconds=0.0)
         started = time.monotonic()
         try:
-            http_status, told, text = _sent(session, self._request, headers, self._reply_seconds)
+            http_status, headers_received, text = _sent(session, self._request, headers, self._reply_seconds)
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             # requests lets some of urllib3's errors through, and of a damaged address a ValueError.
             return no_reply(error, time.monotonic() - started)
         return read_reply(
             http_status,
-            told,
+            headers_received,
             text,
             answer_fields=self._request.answer_fields,
             seconds=time.monotonic() - started,
@@ -224,7 +224,7 @@ class Prober:
 
 
 def is_enough(replies: list[ProbeReply]) -> bool:
-    """Whether another request would say nothing new."""
+    """Whether another request would add no evidence."""
     if not replies:
         return False
     last = replies[-MAX_UNANSWERED:]
@@ -232,8 +232,8 @@ def is_enough(replies: list[ProbeReply]) -> bool:
     return replies[-1].is_final or replies[-1].is_daily or unanswered
 
 
-def _of_the_headers(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Keeps requests from putting what a netrc file says in the place of the headers."""
+def _keep_headers(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keeps requests from replacing the authentication header with credentials of a netrc file."""
     return request
 
 
@@ -245,13 +245,13 @@ def _sent(
         request.url,
         json=request.body,
         headers=dict(headers),
-        auth=_of_the_headers,
+        auth=_keep_headers,
         timeout=(min(CONNECT_SECONDS, reply_seconds), reply_seconds),
         allow_redirects=False,
         stream=True,
     ) as reply:
         content = bytearray()
-        # The timeout above is of each wait for bytes, and a server may send one at a time.
+        # The timeout above applies to each read, and a server may send one byte at a time.
         while piece := reply.raw.read1(_PIECE_BYTES, decode_content=True):
             content += piece
             if time.monotonic() > deadline or len(content) > _MAX_BYTES:

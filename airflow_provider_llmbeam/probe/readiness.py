@@ -1,4 +1,4 @@
-"""Whether a model answers, and soon enough."""
+"""Polls a model until it answers within a latency limit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
+from airflow_provider_llmbeam.hooks.llmbeam import open_model
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.result import PollResult
-from airflow_provider_llmbeam.probe.model_access import open_model
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, VertexEndpointModel
 
-#: A slow answer is waited for this long, so that it can be said how slow it was.
+#: Shortest timeout of a request: it is longer than most latency limits, so that the message has the latency.
 MIN_REPLY_SECONDS = 60.0
 
 
@@ -30,11 +30,11 @@ class ReadinessResult(PollResult):
 
 
 class ReadinessPoller:
-    """Asks a model for one token. Blocks, in the thread that calls.
+    """Sends a model one request of one output token per poll. Blocks the calling thread.
 
     Args:
-        connect: Makes what asks, at the first look: that reads the Airflow connections.
-        max_latency_seconds: A slower answer is none yet.
+        connect: Makes the prober at the first poll, when the Airflow connections are read.
+        max_latency_seconds: Longest time for the whole answer; a slower one is not ready yet.
     """
 
     def __init__(self, connect: Callable[[], tuple[Model, Prober]], max_latency_seconds: float) -> None:
@@ -43,10 +43,10 @@ class ReadinessPoller:
         self._connected: tuple[Model, Prober] | None = None
 
     def poll(self) -> Wait | ReadinessResult:
-        """Asks once.
+        """Sends one request.
 
         Raises:
-            LLMBeamError: There is no key or no token, or the refusal is one that waiting does not mend.
+            LLMBeamError: There is no API key or token, or waiting will not resolve the refusal.
         """
         if self._connected is None:
             self._connected = self._connect()
@@ -56,24 +56,24 @@ class ReadinessPoller:
 
 
 def judged(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wait | ReadinessResult:
-    """Says what follows from a reply.
+    """Returns what a reply means for the sensor.
 
     Args:
-        reply: What one request met.
-        name: Of the model, for messages.
-        max_latency_seconds: A slower answer is none yet.
+        reply: Outcome of one request.
+        name: Name of the model, for messages.
+        max_latency_seconds: Longest time for the whole answer; a slower one is not ready yet.
 
     Raises:
-        EndpointRefusedError: Waiting does not mend the refusal.
+        EndpointRefusedError: Waiting will not resolve the refusal.
     """
-    words = reply.words if reply.words.endswith((".", "!", "?")) else f"{reply.words}."
+    message = reply.message if reply.message.endswith((".", "!", "?")) else f"{reply.message}."
     if reply.is_final:
         raise EndpointRefusedError(
-            f"{name} refuses to answer, and waiting does not mend that: {words} Compare `model` with what "
-            "is deployed, and see whether the key or the account of the connection may ask it."
+            f"{name} refuses to answer, and waiting will not resolve this: {message} Compare `model` with the "
+            "deployed model, and check that the key or the account of the connection may use it."
         )
     if reply.outcome != "answered":
-        return Wait(reply.retry_after_seconds or 0.0, f"{name} does not answer yet: {words}")
+        return Wait(reply.retry_after_seconds or 0.0, f"{name} does not answer yet: {message}")
     if reply.seconds > max_latency_seconds:
         return Wait(
             0.0,
@@ -92,32 +92,32 @@ def readiness_poller(
     gcp_conn_id: str,
     impersonation_chain: str | Sequence[str] | None,
 ) -> ReadinessPoller:
-    """Makes what asks a model, by the connections of a task.
+    """Returns a poller that uses the connections of a task.
 
     Args:
         model: A model spec as plain data.
-        max_latency_seconds: A slower answer is none yet.
-        embeds: Asks for a vector.
+        max_latency_seconds: Longest time for the whole answer; a slower one is not ready yet.
+        embeds: Whether the request asks for a vector.
         llmbeam_conn_id: Connection with key, base URL, project and location.
-        gcp_conn_id: Connection whose credentials ask where it is Google Cloud.
+        gcp_conn_id: Connection with the credentials for Google Cloud.
         impersonation_chain: Service account to act as, or several, each acting as the next.
     """
 
     def connect() -> tuple[Model, Prober]:
-        parsed, access = open_model(
+        parsed, authenticate = open_model(
             model,
             llmbeam_conn_id=llmbeam_conn_id,
             gcp_conn_id=gcp_conn_id,
             impersonation_chain=impersonation_chain,
         )
-        patience = max(MIN_REPLY_SECONDS, 2 * max_latency_seconds)
-        return parsed, Prober(parsed, access=access, embeds=embeds, reply_seconds=patience)
+        reply_seconds = max(MIN_REPLY_SECONDS, 2 * max_latency_seconds)
+        return parsed, Prober(parsed, authenticate=authenticate, embeds=embeds, reply_seconds=reply_seconds)
 
     return ReadinessPoller(connect, max_latency_seconds)
 
 
 def named(model: Model) -> str:
-    """A model with its address, for messages."""
+    """Returns the name of a model with its address, for messages."""
     match model:
         case GeminiModel() | VertexEndpointModel():
             return f"Model {model.name!r} at {model.address}"

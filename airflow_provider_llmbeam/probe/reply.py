@@ -1,4 +1,4 @@
-"""What one small request to a model met: an answer, a 429, or something else, with the server's own words."""
+"""Outcome of one small request to a model: an answer, a 429, or another refusal with the server's message."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Any, Literal
+
+from airflow_provider_llmbeam.retry_info import retry_after_seconds
 
 ReplyOutcome = Literal["answered", "rejected", "failed"]
 
-_WORDS = 300
-#: Refusals of 4xx that the same request may not meet a little later.
+_MESSAGE_CHARACTERS = 300
+#: Statuses 4xx that the same request may not get a little later.
 _PASSING = frozenset({408, 409, 425, 429})
-#: OpenAI's reasoning models say it with status 400 where the one token went into a thought:
+#: Message of OpenAI's reasoning models, with status 400, if the one output token was a reasoning token:
 #: https://github.com/spiceai/spiceai/issues/7126
 _CUT = "max_tokens or model output limit was reached"
-#: Vertex AI says so, with 400 or 404, of an endpoint to which a model is still being deployed.
+#: Messages of Vertex AI, with 400 or 404, for an endpoint to which a model is still being deployed.
 _NOT_DEPLOYED = ("traffic_split", "no deployed model")
-#: OpenAI names a quota of the day in words alone, e.g. "on requests per day (RPD)".
+#: OpenAI names a daily quota only in its message, e.g. "on requests per day (RPD)".
 _DAILY = re.compile(r"\b(per day|[RT]PD)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeReply:
-    """What one request met.
+    """Outcome of one request.
 
     Attributes:
-        outcome: `rejected` is a 429.
-        seconds: From the request to the end of the reply.
-        http_status: `None`: there was no reply.
-        words: The server's own, in one line; empty where it answered.
-        is_daily: Rejected for a quota of the day, or an empty account: a minute's patience does not help.
-        retry_after_seconds: The server's advice.
-        is_final: A refusal that waiting does not mend, such as a wrong key or a model that is not there.
+        outcome: `answered`, `rejected` (a 429), or `failed`.
+        seconds: Time from the request to the end of the reply.
+        http_status: HTTP status; `None` if there was no reply.
+        message: The server's error message in one line; empty if it answered.
+        is_daily: Whether a daily quota or the account's balance is used up, so that a retry within minutes fails.
+        retry_after_seconds: Wait that the server advised; `None` if it advised none.
+        is_final: Whether waiting will not resolve the refusal, e.g. a wrong key or a model that does not exist.
     """
 
     outcome: ReplyOutcome
     seconds: float
     http_status: int | None = None
-    words: str = ""
+    message: str = ""
     is_daily: bool = False
     retry_after_seconds: float | None = None
     is_final: bool = False
@@ -56,50 +56,53 @@ def read_reply(
     seconds: float,
     now: float,
 ) -> ProbeReply:
-    """Judges a reply.
+    """Returns the outcome of a reply.
 
     Args:
-        http_status: Of the reply.
-        headers: Of the reply, whatever the case of their names.
-        text: Its body.
-        answer_fields: A body with one of these, and something in it, is an answer.
-        seconds: How long it took.
+        http_status: HTTP status of the reply.
+        headers: Headers of the reply; upper or lower case does not matter.
+        text: Body of the reply.
+        answer_fields: Names of JSON fields; a body with a value in one of them is an answer.
+        seconds: Time from the request to the end of the reply.
         now: Seconds of the Unix epoch.
     """
     body = _json(text)
-    words = f"HTTP {http_status}: {_words(body, text)}"
+    message = f"HTTP {http_status}: {_message(body, text)}"
     if http_status == 200:
-        if isinstance(body, dict) and any(body.get(field) for field in answer_fields):
+        if isinstance(body, dict) and any(map(body.get, answer_fields)) and not _is_without_text(body):
             return ProbeReply(outcome="answered", seconds=seconds, http_status=200)
         return ProbeReply(
-            outcome="failed", seconds=seconds, http_status=200, words=f"HTTP 200 without an answer: {_line(text)}"
+            outcome="failed",
+            seconds=seconds,
+            http_status=200,
+            message=f"HTTP 200 without an answer: {_line(text)}",
         )
     if http_status == 429:
         return ProbeReply(
             outcome="rejected",
             seconds=seconds,
             http_status=429,
-            words=words,
+            message=message,
             is_daily=_is_daily(body),
-            retry_after_seconds=_retry_after_seconds(headers, body, now),
+            retry_after_seconds=retry_after_seconds(_header(headers, "retry-after"), _details(body), now),
         )
     if http_status == 400 and _CUT in text:
         return ProbeReply(outcome="answered", seconds=seconds, http_status=400)
-    # Without JSON it is the page of a proxy or a load balancer, which may not know a new address yet.
+    # A body that is not JSON comes from a proxy or a load balancer, which may not know a new address yet.
     refused = 400 <= http_status < 500 and http_status not in _PASSING and isinstance(body, dict)
     return ProbeReply(
         outcome="failed",
         seconds=seconds,
         http_status=http_status,
-        words=words,
-        retry_after_seconds=_retry_after_seconds(headers, body, now),
+        message=message,
+        retry_after_seconds=retry_after_seconds(_header(headers, "retry-after"), _details(body), now),
         is_final=refused and not any(sign in text.lower() for sign in _NOT_DEPLOYED),
     )
 
 
 def no_reply(error: Exception, seconds: float) -> ProbeReply:
-    """A request that the server did not answer, or not to the end."""
-    return ProbeReply(outcome="failed", seconds=seconds, words=_line(f"{type(error).__name__}: {error}"))
+    """Returns the outcome of a request without a complete reply."""
+    return ProbeReply(outcome="failed", seconds=seconds, message=_line(f"{type(error).__name__}: {error}"))
 
 
 def _json(text: str) -> Any:
@@ -110,7 +113,7 @@ def _json(text: str) -> Any:
 
 
 def _error(body: Any) -> Mapping[str, Any]:
-    # Some of Google's services put the one error into a list.
+    # Some of Google's services return the error in a list.
     body = body[0] if isinstance(body, list) and body else body
     error = body.get("error") if isinstance(body, dict) else None
     return error if isinstance(error, dict) else {}
@@ -121,17 +124,32 @@ def _details(body: Any) -> list[Mapping[str, Any]]:
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def _words(body: Any, text: str) -> str:
-    """Of Google's and OpenAI's `error.message`, of vLLM's `message`, of FastAPI's `detail`, or all of it."""
-    told = body if isinstance(body, dict) else {}
-    for words in (_error(body).get("message"), told.get("message"), told.get("detail"), told.get("error")):
-        if isinstance(words, str) and words.strip():
-            return _line(words)
+def _message(body: Any, text: str) -> str:
+    """Returns Google's and OpenAI's `error.message`, vLLM's `message`, FastAPI's `detail`, or the whole body."""
+    fields = body if isinstance(body, dict) else {}
+    for message in (_error(body).get("message"), fields.get("message"), fields.get("detail"), fields.get("error")):
+        if isinstance(message, str) and message.strip():
+            return _line(message)
     return _line(text)
 
 
+def _is_without_text(body: Mapping[str, Any]) -> bool:
+    """Whether a chat completion has no text, and not because its only token was cut off."""
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if choice is None or not isinstance(message, dict) or choice.get("finish_reason") == "length":
+        return False
+    # vLLM's reasoning parsers leave `content` null while the model reasons.
+    return not any(isinstance(message.get(name), str) for name in ("content", "reasoning_content", "reasoning"))
+
+
+def _header(headers: Mapping[str, str], name: str) -> str | None:
+    return next((value for key, value in headers.items() if key.lower() == name), None)
+
+
 def _line(text: str) -> str:
-    return " ".join(text.split())[:_WORDS] or "no words"
+    return " ".join(text.split())[:_MESSAGE_CHARACTERS] or "no message"
 
 
 def _is_daily(body: Any) -> bool:
@@ -144,30 +162,3 @@ def _is_daily(body: Any) -> bool:
         for violation in item.get("violations") or ()
         if isinstance(violation, dict)
     )
-
-
-def _retry_after_seconds(headers: Mapping[str, str], body: Any, now: float) -> float | None:
-    """Reads `Retry-After`, in seconds or as a date, else `RetryInfo` in the body, as Gemini has it."""
-    told = [value for name, value in headers.items() if name.lower() == "retry-after"]
-    delays = [
-        item["retryDelay"]
-        for item in _details(body)
-        if str(item.get("@type", "")).endswith("RetryInfo") and "retryDelay" in item
-    ]
-    for text in (*told, *delays):
-        seconds = _seconds(str(text), now)
-        if seconds is not None:
-            return seconds
-    return None
-
-
-def _seconds(text: str, now: float) -> float | None:
-    try:
-        return max(0.0, float(text.removesuffix("s")))
-    except ValueError:
-        pass
-    try:
-        date = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)

@@ -19,12 +19,12 @@ _CONTENT = {"parts": [{"text": _QUESTION}]}
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """What is sent, and how an answer is known.
+    """Request, and the mark of an answer.
 
     Attributes:
-        url: Whole.
-        body: What becomes JSON.
-        answer_fields: A reply with one of these, and something in it, is an answer.
+        url: Full URL.
+        body: Body, before it is encoded as JSON.
+        answer_fields: Names of JSON fields; a reply with a value in one of them is an answer.
     """
 
     url: str
@@ -33,20 +33,20 @@ class ProbeRequest:
 
 
 def probe_request(model: Model, *, embeds: bool = False) -> ProbeRequest | None:
-    """Says how a model is asked, as a job asks it; `None`: it has no server.
+    """Returns the request that a job would send, at its smallest; `None` if the model has no server.
 
     Args:
         model: The model.
-        embeds: Asks for a vector. An embedding model of Gemini is asked for one in any case.
+        embeds: Whether to ask for a vector; an embedding model of Gemini is always asked for one.
 
     Raises:
-        JobSpecError: The model has no vectors.
+        JobSpecError: The model returns no vectors.
     """
     match model:
         case GeminiModel() if embeds or "embedding" in model.name:
             return _gemini_embedding(model)
         case GeminiModel():
-            # Thoughts count, too: a thinking model answers 200, MAX_TOKENS and no text.
+            # Thinking tokens count, too: a thinking model replies with 200, MAX_TOKENS and no text.
             body = {
                 "contents": [{"role": "user", **_CONTENT}],
                 "generationConfig": {"maxOutputTokens": OUTPUT_TOKENS},
@@ -56,14 +56,14 @@ def probe_request(model: Model, *, embeds: bool = False) -> ProbeRequest | None:
             wanted = {"model": model.name, "input": [_QUESTION], "encoding_format": "float"}
             return _request(f"{model.base_url}/embeddings", wanted, "data")
         case OpenAIModel():
-            # OpenAI's own newer models refuse `max_tokens`; vLLM, Ollama and llama.cpp all take it.
+            # OpenAI's newer models refuse `max_tokens`; vLLM, Ollama and llama.cpp all accept it.
             cap = "max_completion_tokens" if "api.openai.com" in model.base_url else "max_tokens"
             chat = {"model": model.name, **_CHAT, cap: OUTPUT_TOKENS}
             return _request(f"{model.base_url}/chat/completions", chat, "choices")
         case VertexEndpointModel() if embeds:
             raise JobSpecError(
-                f"A model of type 'vertex_endpoint' is asked for texts alone; got {model.name!r} to be asked for "
-                "a vector. Nothing was sent or billed."
+                f"A model of type 'vertex_endpoint' generates only text; got `embeds=True` for "
+                f"{model.name!r}. Nothing was sent or billed."
             )
         case VertexEndpointModel():
             return _vertex_endpoint(model)
@@ -75,9 +75,9 @@ def _request(url: str, body: Mapping[str, Any], *answer_fields: str) -> ProbeReq
 
 
 def _gemini_embedding(model: GeminiModel) -> ProbeRequest:
-    """Chooses the method as google-genai 2.34 does (`_transformers.t_is_vertex_embed_content_model`)."""
+    """Returns the request with the method that google-genai 2.34 chooses (`t_is_vertex_embed_content_model`)."""
     if not model.project:
-        # What a job asks, and what its quota counts.
+        # The method that a job uses, and that its quota counts.
         one = {"model": model.address.partition("/v1beta/")[2], "content": _CONTENT}
         return _request(f"{model.address}:batchEmbedContents", {"requests": [one]}, "embeddings")
     if "maas" in model.name or ("gemini" in model.name and model.name != "gemini-embedding-001"):

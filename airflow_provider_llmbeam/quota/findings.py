@@ -245,7 +245,7 @@ def probe_finding(probe: Probe | None, usual_first_token_seconds: float | None, 
     if probe is None or not probe.sent:
         return Finding(verdict="unknown", words="No request was sent to try: `max_probe_usd` is used up.")
     sent, age = probe.sent, now - probe.at
-    last = next((reply.words for reply in reversed(probe.replies) if reply.words), "")
+    last = next((reply.message for reply in reversed(probe.replies) if reply.message), "")
     if any(reply.is_daily for reply in probe.replies):
         words = f"The quota of the day is used up: {last}"
         return Finding(verdict="exhausted", words=words, rejected_ratio=1.0, sample_size=sent, age_seconds=age)

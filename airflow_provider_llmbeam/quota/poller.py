@@ -11,11 +11,11 @@ from functools import cache
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.result import PollResult
 from airflow_provider_llmbeam.polling.task_log import TaskLog
-from airflow_provider_llmbeam.probe.model_access import ModelAccess
 from airflow_provider_llmbeam.probe.prober import Probe, Prober
 from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.quota.hook import QuotaHook
@@ -149,7 +149,7 @@ class QuotaPoller:
         if (refusal := probe.refusal) is not None and refusal.is_final and not probe.answered:
             where = f" in {place!r}" if place else ""
             name = question.model.name
-            return f"{name}{where} refuses every request, and waiting mends nothing: {refusal.words}"
+            return f"{name}{where} refuses every request, and waiting mends nothing: {refusal.message}"
         return asked.judge.health(place, probe)
 
     def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
@@ -207,12 +207,12 @@ def quota_poller(
         def prober(place: str) -> Prober:
             model = asked.model_at(place)
             assert model is not None
-            access = ModelAccess(
+            authenticate = ModelAuthentication(
                 model, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
             )
             return Prober(
                 model,
-                access=access,
+                authenticate=authenticate,
                 embeds=asked.asks_for_vectors,
                 price=asked.limits.price,
                 reply_seconds=REPLY_SECONDS,

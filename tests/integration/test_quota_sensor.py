@@ -163,7 +163,7 @@ def test_a_sensor_that_times_out_skips_says_what_was_missing_and_lets_its_altern
     run = runs["impatient"]
     assert run.end() == "success"
     assert run.states == {GATE: "skipped", "ask": "skipped", "instead": "success"}
-    (told,) = (line for line in run.log().splitlines() if "Skipped, as `soft_fail` has it" in line)
+    (told,) = (line for line in run.log().splitlines() if "Skipped because `soft_fail=True`" in line)
     assert "within 8 s (`timeout`)" in told
     assert EXHAUSTED in told
     assert told.endswith(NOTHING_LEFT)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any, cast
 
 from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
-from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms.cloud_run_requests import memory_gib, served_name, service
 from airflow_provider_llmbeam.endpoints.price import cloud_run_usd_per_hour
 from airflow_provider_llmbeam.endpoints.refusal import operation_or_fault
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
 from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook
-from airflow_provider_llmbeam.probe.completion import ask, question
+from airflow_provider_llmbeam.probe.answer import Answer, ask
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import service_id
+from airflow_provider_llmbeam.spec.model import parse_model
 
 _INVOKER = "roles/run.invoker"
 
@@ -86,12 +87,11 @@ class CloudRunPlatform:
 
     def probe(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> Answer:
         """Grants the invoker role if the spec names an invoker, and sends a small request to the model."""
-        spec, model = cast(CloudRunEndpoint, plan.spec), self.model_spec(plan, snapshot)
+        spec = cast(CloudRunEndpoint, plan.spec)
         if spec.invoker_service_account is not None:
             member = f"serviceAccount:{spec.invoker_service_account}"
             self._hook.add_iam_member(snapshot.resources[0].name, _INVOKER, member)
-        token = self._hook.get_id_token(model["id_token_audience"])
-        return ask(f"{model['base_url']}/chat/completions", token, question(model["name"]))
+        return ask(parse_model(self.model_spec(plan, snapshot)), self._hook)
 
     def model_spec(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> dict[str, Any]:
         """Returns the model spec of a job that uses this service, see `spec.OpenAIModel`."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
-from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms import vertex_ai_requests as requests_of
 from airflow_provider_llmbeam.endpoints.price import vertex_usd_per_hour
 from airflow_provider_llmbeam.endpoints.refusal import operation_or_fault
@@ -14,9 +14,10 @@ from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resour
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.secret_manager import read_secret
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
-from airflow_provider_llmbeam.probe.completion import ask, question
+from airflow_provider_llmbeam.probe.answer import Answer, ask
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, known_labels
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.model import parse_model
 
 
 class VertexAIPlatform:
@@ -102,9 +103,7 @@ class VertexAIPlatform:
 
     def probe(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> Answer:
         """Sends a small request to the model."""
-        model = self.model_spec(plan, snapshot)
-        url = f"{model['base_url']}/v1/{model['endpoint']}/chat/completions"
-        return ask(url, self._hook.get_access_token(), question(model["name"]))
+        return ask(parse_model(self.model_spec(plan, snapshot)), self._hook)
 
     def model_spec(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> dict[str, Any]:
         """Returns the model spec of a job that uses this endpoint, see `spec.VertexEndpointModel`."""

@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.streaming import broken_off, unless_stalled
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.retry_info import retry_after_seconds
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 
 _FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "max_tokens"}
@@ -244,16 +245,5 @@ def _is_per_day(details: list[dict[str, Any]]) -> bool:
 
 
 def _retry_after_seconds(error: errors.APIError, details: list[dict[str, Any]]) -> float | None:
-    """Reads the header, else `RetryInfo` in the body: Gemini sends only the latter, with a fraction."""
     headers = getattr(error.response, "headers", None) or {}
-    delays = [
-        item["retryDelay"]
-        for item in details
-        if str(item.get("@type", "")).endswith("RetryInfo") and "retryDelay" in item
-    ]
-    for text in (headers.get("retry-after"), *delays):
-        try:
-            return max(0.0, float(str(text).removesuffix("s")))
-        except ValueError:
-            continue
-    return None
+    return retry_after_seconds(headers.get("retry-after"), details)

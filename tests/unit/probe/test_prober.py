@@ -13,8 +13,9 @@ import pytest
 
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
+from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
+from airflow_provider_llmbeam.hooks.llmbeam import open_model
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.probe.model_access import ModelAccess, open_model
 from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd
 from airflow_provider_llmbeam.probe.reply import ProbeReply, read_reply
 from airflow_provider_llmbeam.probe.request import probe_request
@@ -44,7 +45,7 @@ def prober(sandbox, model, **settings):
     url = {"gemini": sandbox.gemini_url, "openai": sandbox.openai_url}.get(model["type"])
     model = {"base_url": url, **model} if url else model
     parsed, access = open_model({name: value for name, value in model.items() if value is not None})
-    return Prober(parsed, access=access, **{"pause_seconds": 0.0, **settings})
+    return Prober(parsed, authenticate=access, **{"pause_seconds": 0.0, **settings})
 
 
 def outcomes(probe):
@@ -70,7 +71,7 @@ def test_a_model_with_a_key_is_asked_as_a_job_asks_it(sandbox, probed, model, em
     assert asked(sandbox) == [method] * 3
     assert probe.rejected_ratio == 0.0
     assert 0 < probe.median_seconds < 5
-    assert all(reply.words == "" and reply.http_status == 200 for reply in probe.replies)
+    assert all(reply.message == "" and reply.http_status == 200 for reply in probe.replies)
     assert all(record.output_tokens <= 1 and record.input_tokens <= 10 for record in sandbox.requests)
 
 
@@ -101,7 +102,7 @@ def test_an_endpoint_is_asked_as_its_model_spec_says(sandbox, google, kind):
     for request_format in formats:
         told = {} if request_format is None else {"request_format": request_format}
         parsed, access = open_model({**model, **told})
-        probe = Prober(parsed, access=access, pause_seconds=0).probe(2, max_usd=0.0)
+        probe = Prober(parsed, authenticate=access, pause_seconds=0).probe(2, max_usd=0.0)
         assert outcomes(probe) == ["answered"] * 2, (request_format, probe.refusal)
         assert probe.cost_usd is None, "it costs by the hour"
 
@@ -121,13 +122,13 @@ def brought_up(project, fields):
     return ended.model
 
 
-def test_an_echo_always_answers_and_nobody_is_asked(sandbox, probed):
+def test_an_echo_model_answers_without_a_request(sandbox, probed):
     probe = probed({"type": "echo"})
     assert (probe.answered, probe.cost_usd) == (3, 0.0)
     assert asked(sandbox) == []
 
 
-def test_a_quota_rejects_and_says_when_to_come_back():
+def test_a_rejection_has_the_advised_wait():
     with Sandbox(quota=Quota(window=FixedWindow(requests=2, seconds=3600))) as sandbox:
         probe = prober(sandbox, GEMINI).probe(9, 1.0)
     assert outcomes(probe) == ["answered"] * 2 + ["rejected"] * MAX_UNANSWERED
@@ -135,13 +136,13 @@ def test_a_quota_rejects_and_says_when_to_come_back():
     refusal = probe.refusal
     assert (refusal.http_status, refusal.is_daily, refusal.is_final) == (429, False, False)
     assert 3500 < probe.retry_after_seconds <= 3600
-    assert refusal.words.startswith("HTTP 429: You exceeded your current quota")
-    assert "\n" not in refusal.words
+    assert refusal.message.startswith("HTTP 429: You exceeded your current quota")
+    assert "\n" not in refusal.message
     assert probe.cost_usd == pytest.approx(2 * (10 * 0.30 + 2.50) / 1e6), "a rejected request costs nothing"
 
 
 @pytest.mark.parametrize("model", [GEMINI, {"type": "openai", "name": "gemma"}])
-def test_a_quota_of_the_day_ends_the_probe_at_once(model):
+def test_a_used_up_daily_quota_ends_the_probe_at_once(model):
     with Sandbox(quota=Quota(requests_per_day=1)) as sandbox:
         probe = prober(sandbox, model).probe(5)
     assert outcomes(probe) == ["answered", "rejected"]
@@ -190,7 +191,7 @@ def test_what_is_no_answer_fails_with_the_words_of_the_server_and_may_pass(
     assert outcomes(probe) == ["failed", "answered"]
     first = probe.replies[0]
     assert first.http_status == http_status
-    assert words in first.words
+    assert words in first.message
     assert not first.is_final
 
 
@@ -199,7 +200,7 @@ def test_a_server_that_hangs_is_given_up_and_three_in_a_row_are_enough(sandbox, 
     started = time.monotonic()
     probe = probed(GEMINI, 20, reply_seconds=0.2)
     assert outcomes(probe) == ["failed"] * MAX_UNANSWERED
-    assert "ReadTimeout" in probe.refusal.words
+    assert "ReadTimeout" in probe.refusal.message
     assert time.monotonic() - started < 3
     assert (probe.rejected_ratio, probe.median_seconds) == (None, None)
 
@@ -231,7 +232,7 @@ def sending():
             thread.start()
             url = f"http://127.0.0.1:{running.server_port}/v1"
             model = parse_model({"type": "openai", "name": "m", "base_url": url})
-            (reply,) = Prober(model, access=dict, reply_seconds=0.3).probe(1).replies
+            (reply,) = Prober(model, authenticate=dict, reply_seconds=0.3).probe(1).replies
             thread.join()
             return reply
 
@@ -241,13 +242,13 @@ def sending():
 def test_a_server_that_answers_byte_by_byte_is_given_up(sending):
     reply = sending({}, [b" "] * 20, pause_seconds=0.05)
     assert reply.outcome == "failed"
-    assert "no whole reply within 0.3 s" in reply.words
+    assert "no whole reply within 0.3 s" in reply.message
     assert reply.seconds < 1
 
 
 def test_a_reply_that_never_ends_is_given_up(sending):
     reply = sending({}, [b" " * 100_000] * 30)
-    assert "bytes came" in reply.words
+    assert "bytes came" in reply.message
 
 
 def test_a_compressed_reply_in_chunks_is_read(sending):
@@ -259,9 +260,9 @@ def test_a_compressed_reply_in_chunks_is_read(sending):
 
 def test_nobody_at_the_address_fails_and_may_come():
     model = parse_model({"type": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1"})
-    (reply,) = Prober(model, access=dict).probe(1).replies
+    (reply,) = Prober(model, authenticate=dict).probe(1).replies
     assert (reply.outcome, reply.http_status, reply.is_final) == ("failed", None, False)
-    assert "ConnectionError" in reply.words
+    assert "ConnectionError" in reply.message
 
 
 def test_a_wrong_key_is_final(sandbox, probed, monkeypatch):
@@ -269,7 +270,7 @@ def test_a_wrong_key_is_final(sandbox, probed, monkeypatch):
     probe = probed(GEMINI, 5)
     assert probe.sent == 1
     assert probe.refusal.is_final
-    assert probe.refusal.words == "HTTP 400: API key not valid. Please pass a valid API key."
+    assert probe.refusal.message == "HTTP 400: API key not valid. Please pass a valid API key."
     with Sandbox(openai_api_key="secret") as guarded:
         probe = prober(guarded, {"type": "openai", "name": "m"}).probe(5)
     assert (probe.sent, probe.refusal.http_status, probe.refusal.is_final) == (1, 401, True)
@@ -281,7 +282,7 @@ def test_the_key_of_the_connection_goes_before_that_of_the_environment(monkeypat
         value = {"conn_type": "llmbeam", "host": guarded.openai_url, "password": "secret"}
         monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(value))
         model, access = open_model({"type": "openai", "name": "m", "base_url": guarded.openai_url})
-        assert Prober(model, access=access).probe(1).answered == 1
+        assert Prober(model, authenticate=access).probe(1).answered == 1
 
 
 def test_a_model_that_is_not_there_is_final(sandbox, probed):
@@ -320,11 +321,11 @@ def test_a_thinking_model_without_a_word_has_answered(server):
     server.on("POST", "/v1beta/models/m:generateContent", cut)
     address = f"http://127.0.0.1:{server.server_port}"
     model = parse_model({"type": "gemini", "name": "m", "base_url": address})
-    assert Prober(model, access=dict).probe(1).answered == 1
+    assert Prober(model, authenticate=dict).probe(1).answered == 1
     message = "Could not finish the message because max_tokens or model output limit was reached."
     server.on("POST", "/v1/chat/completions", (400, {"error": {"message": message}}))
     model = parse_model({"type": "openai", "name": "o", "base_url": f"{address}/v1"})
-    assert Prober(model, access=dict).probe(1).answered == 1
+    assert Prober(model, authenticate=dict).probe(1).answered == 1
 
 
 def test_openai_itself_is_told_the_longest_answer_in_its_newer_words():
@@ -344,24 +345,24 @@ def test_an_endpoint_of_vertex_ai_has_no_vectors():
     endpoint = "projects/p/locations/us-central1/endpoints/7"
     model = parse_model({"type": "vertex_endpoint", "name": "g", "endpoint": endpoint})
     with pytest.raises(JobSpecError, match="texts alone"):
-        Prober(model, access=dict, embeds=True)
+        Prober(model, authenticate=dict, embeds=True)
 
 
 def test_without_a_key_gemini_is_not_asked(monkeypatch):
     monkeypatch.delenv("GOOGLE_API_KEY")
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     with pytest.raises(JobSpecError, match="found neither a password"):
-        ModelAccess(parse_model(GEMINI))()
+        ModelAuthentication(parse_model(GEMINI))()
 
 
 def test_a_server_without_a_key_is_asked_without_one(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert ModelAccess(parse_model({"type": "openai", "name": "m"}))() == {}
-    assert ModelAccess(parse_model({"type": "echo"}))() == {}
+    assert ModelAuthentication(parse_model({"type": "openai", "name": "m"}))() == {}
+    assert ModelAuthentication(parse_model({"type": "echo"}))() == {}
 
 
 def test_without_a_connection_there_is_no_token():
-    access = ModelAccess(parse_model({"type": "gemini", "project": "p"}), gcp_conn_id="nowhere")
+    access = ModelAuthentication(parse_model({"type": "gemini", "project": "p"}), gcp_conn_id="nowhere")
     with pytest.raises(AccessDeniedError, match="nowhere"):
         access()
 
@@ -373,7 +374,7 @@ def test_what_is_no_model_is_refused():
         open_model({"type": "openai"})
 
 
-def test_a_probe_travels_as_json():
+def test_a_probe_round_trips_through_json():
     replies = (ProbeReply(outcome="rejected", seconds=0.1, http_status=429, is_daily=True),)
     probe = Probe(replies=replies, cost_usd=0.0, at=1.0)
     assert Probe.from_dict(json.loads(json.dumps(probe.to_dict()))) == probe
@@ -392,7 +393,7 @@ def read(http_status, body, **headers):
         ({"message": "Of vLLM."}, "Of vLLM."),
         ({"detail": "Of FastAPI."}, "Of FastAPI."),
         ({"error": "Of TGI."}, "Of TGI."),
-        ("", "no words"),
+        ("", "no message"),
         (
             {"error": {"details": [None, {"violations": [7]}]}},
             '{"error": {"details": [null, {"violations": [7]}]}}',
@@ -400,8 +401,8 @@ def read(http_status, body, **headers):
         ("[" * 100_000, "[" * 300),
     ],
 )
-def test_the_words_of_a_refusal_are_found_wherever_a_server_puts_them(body, words):
-    assert read(429, body).words == f"HTTP 429: {words}"
+def test_the_message_of_a_refusal_is_found_in_each_servers_format(body, words):
+    assert read(429, body).message == f"HTTP 429: {words}"
     assert not read(429, body).is_daily
 
 
@@ -427,9 +428,25 @@ def test_a_retry_after_may_be_a_date():
         (500, {}, False),
     ],
 )
-def test_a_refusal_is_final_that_waiting_does_not_mend(http_status, body, is_final):
+def test_a_refusal_is_final_if_waiting_will_not_resolve_it(http_status, body, is_final):
     assert read(http_status, body).is_final is is_final
 
 
-def test_an_empty_account_counts_as_a_quota_of_the_day():
+def test_an_account_without_balance_counts_as_a_used_up_daily_quota():
     assert read(429, {"error": {"code": "insufficient_quota", "message": "You exceeded"}}).is_daily
+
+
+@pytest.mark.parametrize(
+    ("message", "finish_reason", "outcome"),
+    [
+        ({"content": ""}, "stop", "answered"),
+        ({"content": None}, "stop", "failed"),
+        ({"content": None}, "length", "answered"),
+        ({"content": None, "reasoning_content": "Hm"}, "stop", "answered"),
+    ],
+)
+def test_a_completion_without_text_is_an_answer_only_if_it_was_cut_or_has_reasoning(
+    message, finish_reason, outcome
+):
+    body = {"choices": [{"message": message, "finish_reason": finish_reason}]}
+    assert read(200, body).outcome == outcome

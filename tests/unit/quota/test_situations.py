@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
-from airflow_provider_llmbeam.probe.model_access import ModelAccess
+from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.quota.hook import QuotaHook, unit_of
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ManualClock, Proxy, Quota, Sandbox
@@ -397,7 +397,7 @@ def look(situation, clock):
     location = getattr(model, "location", "") if situation.target.get("project") else ""
     if isinstance(model, VertexEndpointModel):
         location = model.endpoint.split("/")[3]
-    prober = Prober(model, access=ModelAccess(model), now=clock, sleep=lambda seconds: None)
+    prober = Prober(model, authenticate=ModelAuthentication(model), now=clock, sleep=lambda seconds: None)
     probe = prober.probe(situation.probes) if situation.probes else None
     return QuotaHook(model, limits=Limits.parse(situation.limits), now=clock).health(location, probe)
 

@@ -94,7 +94,7 @@ def test_a_model_that_does_not_answer_yet_frees_the_worker_slot(sandbox, sensor)
     assert isinstance(trigger, EndpointReadyTrigger)
     assert deferred.value.timeout == timedelta(seconds=3600 + GRACE_SECONDS)
     assert (asked["polls"], asked["timeout_seconds"], asked["is_exponential"]) == (1, 3600, True)
-    assert (asked["poke_interval_seconds"], asked["max_wait_seconds"]) == (30, 300)
+    assert (asked["poll_interval_seconds"], asked["max_wait_seconds"]) == (30, 300)
     assert os.environ["GOOGLE_API_KEY"] not in json.dumps(trigger.serialize())
 
 
@@ -162,7 +162,7 @@ def test_a_time_that_is_over_fails_with_the_last_refusal_or_skips(sensor):
             sensor(**{quiet: True}).resume_execution("execute_complete", {"event": timed_out()}, {"ti": Task()})
 
 
-def test_a_refusal_that_waiting_does_not_mend_is_no_skip(sensor):
+def test_a_refusal_that_waiting_will_not_resolve_is_not_skipped(sensor):
     for soft_fail in (False, True):
         with pytest.raises(AirflowFailException, match=r"Wrong key\. The sensor brought nothing up"):
             sensor(soft_fail=soft_fail).resume_execution("execute_complete", {"event": refused()}, {"ti": Task()})
@@ -198,7 +198,7 @@ def test_what_a_template_rendered_to_and_is_no_model_fails_at_once(sensor):
 def test_a_trigger_that_reports_nothing_is_a_time_that_is_over(sensor, reason):
     made = sensor(soft_fail=reason == "soft_fail", timeout=60)
     wanted = AirflowSkipException if made.soft_fail else AirflowSensorTimeout
-    with pytest.raises(wanted, match=r"reported nothing within 360 s .*whether a triggerer runs"):
+    with pytest.raises(wanted, match=r"reported nothing within 360 s .*that a triggerer is running"):
         made.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": Task()})
 
 
@@ -295,9 +295,9 @@ def test_a_reply_is_judged():
     assert read("answered", 2.0) == ReadinessResult(2.0)
     assert isinstance(read("answered", 2.1), Wait)
     assert read("rejected", retry_after_seconds=9.0).seconds == 9.0
-    assert read("failed", words="HTTP 503: x").message == "Model 'g' does not answer yet: HTTP 503: x."
+    assert read("failed", message="HTTP 503: x").message == "Model 'g' does not answer yet: HTTP 503: x."
     with pytest.raises(EndpointRefusedError, match="HTTP 401: Wrong"):
-        read("failed", words="HTTP 401: Wrong.", is_final=True)
+        read("failed", message="HTTP 401: Wrong.", is_final=True)
 
 
 def test_a_model_is_named_with_its_address():
