@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
@@ -15,16 +16,13 @@ from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, XComLink, dataflow_url, output_url
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
 from airflow_provider_llmbeam.tasks.process import JobProcess
-
-try:
-    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
-except ImportError:  # Airflow 3.1
-    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
+from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -194,7 +192,7 @@ class RunInferenceOperator(BaseOperator):
         assert self._dataflow is not None
         job = self._dataflow.obtain(spec, runner)
         self._show_links(spec, job, context)
-        trigger = self._dataflow.trigger(spec, runner, job)
+        trigger = self._trigger(spec, runner, job)
         self._watched, watch = job, trigger.make_poller(self.log)
         seen = watch.poll()  # a job that is over already needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
@@ -213,6 +211,21 @@ class RunInferenceOperator(BaseOperator):
                 raise
         self._watched = None
         return self._conclude(job, seen, context)
+
+    def _trigger(self, spec: JobSpec, runner: DataflowRunner, job: SubmittedJob) -> DataflowJobTrigger:
+        price = price_of(spec.model, spec.limits.price)
+        return DataflowJobTrigger(
+            project=job.project,
+            location=job.location,
+            job_id=job.id,
+            journal_uri=job.journal_uri,
+            gcp_conn_id=self.gcp_conn_id,
+            impersonation_chain=self.impersonation_chain,
+            poll_interval_seconds=runner.poll_interval_seconds,
+            budget_usd=spec.limits.budget_usd,
+            price=price.model_dump() if price else None,
+            cancel_on_kill=job.cancel_on_kill,
+        )
 
     def _conclude(self, job: SubmittedJob, seen: JobResult, context: Context) -> dict[str, Any]:
         assert self._dataflow is not None

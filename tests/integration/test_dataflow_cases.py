@@ -349,7 +349,8 @@ def marked_failed(cloud: Cloud) -> Run:
     run.until_trigger()
     run.mark("failed")
     run.end("failed")
-    run.until_says("was cancelled with its task")
+    run.until_says("The task was marked or cleared while deferred. Dataflow job")
+    run.until_says("was cancelled. The answers so far are kept")
     return run
 
 
@@ -367,7 +368,8 @@ def marked_success(cloud: Cloud) -> Run:
     run.until_trigger()
     run.mark("success")
     run.end("success")
-    run.until_says("was cancelled with its task")
+    run.until_says("The task was marked or cleared while deferred. Dataflow job")
+    run.until_says("was cancelled. The answers so far are kept")
     return run
 
 
@@ -375,7 +377,9 @@ def kept(cloud: Cloud) -> Run:
     run = cloud.run("deferred_kept", 600)
     run.until_trigger()
     run.mark("failed")
-    run.until_says("is left running and billing (`runner.cancel_on_kill` is off). To end it: gcloud dataflow jobs")
+    run.until_says(
+        "is left running and billing (`runner.cancel_on_kill` is off). To cancel it: gcloud dataflow jobs"
+    )
     return run
 
 
