@@ -180,7 +180,7 @@ class JobStateMachine:
         if now - since > MAX_CANCELLING_SECONDS:
             return JobEnded(
                 "over_budget",
-                f"is still in state {job.state}, {(now - since) / 60:.0f} min after its cancellation was requested: "
+                f"is still in state {job.state}, {(now - since) / 60:.0f} min after the request to cancel it: "
                 f"{self._budget_message(cost_usd)}. It may still be running and billing.",
                 may_run=True,
             )

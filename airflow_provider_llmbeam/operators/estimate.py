@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
-from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.process import JobProcess
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class EstimateInferenceOperator(RunInferenceOperator):
+class EstimateInferenceOperator(InferenceJobOperator):
     """Says what a `RunInferenceOperator` with the same arguments will take: rows, tokens, cost, time.
 
     It reads the source, or evenly spread portions of a large one, renders the prompts, and asks the model a few of
@@ -28,6 +28,7 @@ class EstimateInferenceOperator(RunInferenceOperator):
         job_task_id: The task whose job is estimated, of the same Dag. Left out, with no `job_name` either, the
             answers are of this task's own job, and nobody keeps them.
         ask_rows: Prompts to ask; 0 asks none, and the output is then as long as `generation` lets it be.
+        deferrable: Ignored, the estimate never defers; accepted because `RunInferenceOperator` has it.
         kwargs: Those of `RunInferenceOperator`.
 
     Templated:
@@ -43,10 +44,11 @@ class EstimateInferenceOperator(RunInferenceOperator):
         NothingAnsweredError: The model answered none of the prompts.
     """
 
-    template_fields: Sequence[str] = (*RunInferenceOperator.template_fields, "job_task_id")
-    operator_extra_links = ()
+    template_fields: Sequence[str] = (*InferenceJobOperator.template_fields, "job_task_id")
 
-    def __init__(self, *, job_task_id: str | None = None, ask_rows: int = 32, **kwargs: Any) -> None:
+    def __init__(
+        self, *, job_task_id: str | None = None, ask_rows: int = 32, deferrable: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.job_task_id = job_task_id
         self.ask_rows = ask_rows
