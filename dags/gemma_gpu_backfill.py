@@ -50,16 +50,16 @@ with DAG(
 
     @task(trigger_rule="all_done")
     def check_the_bill() -> str:
-        """Fails where an endpoint of this run is left."""
+        """Fails if an endpoint of this run still exists."""
         from airflow.sdk import get_current_context
 
         from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
         from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL, label_value
 
         run = label_value(get_current_context()["run_id"])
-        parts = [part for location in LOCATIONS for part in VertexAIHook(location).find(None)]
-        if left := [part for part in parts if part.labels.get(RUN_LABEL) == run]:
-            raise RuntimeError(f"Still there: {', '.join(part.name for part in left)}.")
+        endpoints = [one for location in LOCATIONS for one in VertexAIHook(location).list_endpoints()]
+        if left := [one.name for one in endpoints if one.labels.get(RUN_LABEL) == run]:
+            raise RuntimeError(f"These endpoints still exist: {', '.join(left)}.")
         return "nothing bills"
 
     gemma.teardown >> check_the_bill()

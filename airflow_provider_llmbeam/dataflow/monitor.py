@@ -1,4 +1,4 @@
-"""Waiting for a job on Dataflow, one look after the other."""
+"""Monitors a job on Dataflow, one poll after the other."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobA
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 
-#: Before the first look at a job that replaced another.
+#: Wait before the first poll of a job that replaced another, in seconds.
 FOLLOWING_SECONDS = 1.0
 
 
 class Dataflow(Protocol):
-    """What waiting needs of `hooks.dataflow.DataflowJobHook`."""
+    """The methods of `hooks.dataflow.DataflowJobHook` that monitoring uses."""
 
     def get(self, job_id: str) -> DataflowJob:
-        """Looks at a job."""
+        """Returns a job."""
 
     def counts(self, job_id: str, *, running: bool) -> Counts:
-        """Reads its counters."""
+        """Returns its counters."""
 
     def error_messages(self, job_id: str) -> Sequence[str]:
-        """Reads its errors."""
+        """Returns its error messages."""
 
     def cancel(self, job_id: str) -> None:
-        """Asks for its end."""
+        """Requests its cancellation."""
 
 
 class JobMonitor:
-    """Looks at one job until waiting for it is over. Blocks, in the thread that it is called from.
+    """Polls one job and carries out the decisions of a state machine. Blocks the calling thread.
 
     Args:
-        connect: Makes the client, at the first look: that reads the Airflow connection.
-        address: Of the job.
-        poller: Decides.
-        cost_usd: Of the counts so far.
+        connect: Makes the client, which reads the Airflow connection; called at the first poll.
+        address: Address of the job.
+        poller: Decides after each poll.
+        cost_usd: Computes the cost of the counts so far.
         journal_uri: Directory of the answers so far, for messages.
         log: Receives changes of the state, progress and warnings.
         now: Seconds of the Unix epoch.
@@ -81,10 +81,10 @@ class JobMonitor:
         self._metrics_failed = False
 
     def poll(self) -> Wait | JobResult:
-        """Looks once, and does what follows.
+        """Polls once, and carries out what follows.
 
         Returns:
-            How long to wait for the next look, or the end.
+            The wait until the next poll, or the result.
         """
         match self._decide():
             case Wait() as wait:
@@ -92,7 +92,7 @@ class JobMonitor:
                     self._log.log(logging.WARNING, "%s", wait.message)
                 return wait
             case Follow(job_id):
-                self._say(logging.WARNING, f"was replaced by job {job_id!r}, which is waited for now.")
+                self._log_event(logging.WARNING, f"was replaced by job {job_id!r}, which is monitored now.")
                 self.address = replace(self.address, job_id=job_id)
                 return Wait(FOLLOWING_SECONDS)
             case OverBudget(cost_usd):
@@ -102,17 +102,17 @@ class JobMonitor:
                 return job_result(end, self.address, self._state, messages, self._journal_uri)
 
     def cancel(self) -> None:
-        """Asks for the end of the job.
+        """Requests the cancellation of the job.
 
         Raises:
-            CloudError: That was refused, or not answered.
+            CloudError: The request was refused or not answered.
         """
         self._dataflow().cancel(self.address.job_id)
 
     def _decide(self) -> JobDecision:
         try:
             job = self._dataflow().get(self.address.job_id)
-            self._show(job)
+            self._log_state(job)
             cost_usd = self._count(job)
         except CloudError as error:
             return self._poller.on_error(error, self._now())
@@ -123,21 +123,21 @@ class JobMonitor:
             self._client = self._connect()
         return self._client
 
-    def _show(self, job: DataflowJob) -> None:
+    def _log_state(self, job: DataflowJob) -> None:
         if job.state != self._state:
-            self._say(logging.INFO, f"is in state {job.state}.")
+            self._log_event(logging.INFO, f"is in state {job.state}.")
             self._state = job.state
 
     def _count(self, job: DataflowJob) -> float | None:
-        """Shows the progress and returns the cost so far."""
+        """Logs the progress and returns the cost so far."""
         try:
             counts = self._dataflow().counts(job.job_id, running=not job.is_over)
         except CloudError as error:
-            # A budget that cannot be watched is no budget: then the look has failed. A job that is over is over.
-            if self._poller.watches_budget and not job.is_over:
+            # With a budget the poll fails if the cost cannot be read, unless the job has ended.
+            if self._poller.has_budget and not job.is_over:
                 raise
             if not self._metrics_failed:
-                self._log.log(logging.WARNING, "No progress is shown: %s", error)
+                self._log.log(logging.WARNING, "The progress is unknown: %s", error)
             self._metrics_failed = True
             return None
         self._metrics_failed = False
@@ -145,18 +145,20 @@ class JobMonitor:
         return self._cost_usd(counts)
 
     def _cancel(self, cost_usd: float) -> Wait:
-        self._say(logging.WARNING, f"cost ${cost_usd:,.2f} so far, more than `limits.budget_usd`: cancelling it.")
+        self._log_event(
+            logging.WARNING, f"cost ${cost_usd:,.2f} so far, more than `limits.budget_usd`: cancelling it."
+        )
         try:
             self.cancel()
         except CloudError as error:
-            self._log.log(logging.WARNING, "%s Asking again in %.0f s.", error, CANCELLING_SECONDS)
+            self._log.log(logging.WARNING, "%s Requesting it again in %.0f s.", error, CANCELLING_SECONDS)
         return Wait(CANCELLING_SECONDS)
 
     def _error_messages(self) -> Sequence[str]:
         try:
             return self._dataflow().error_messages(self.address.job_id)
         except CloudError as error:
-            return (f"They could not be read: {error}",)
+            return (f"The error messages could not be read: {error}",)
 
-    def _say(self, level: int, words: str) -> None:
-        self._log.log(level, "Dataflow job %r %s", self.address.job_id, words)
+    def _log_event(self, level: int, message: str) -> None:
+        self._log.log(level, "Dataflow job %r %s", self.address.job_id, message)

@@ -1,28 +1,28 @@
-"""How a job on Dataflow ended, in words and as an error."""
+"""Turns the end of a job on Dataflow into a message and an error."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.dataflow.state_machine import JobEnded, JobOutcome
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_class
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
-from airflow_provider_llmbeam.polling.result import PollResult
+from airflow_provider_llmbeam.polling.result import TaskResult
 
-#: Last line of a worker's traceback, where the error is one of ours. Beam adds where it came from.
+#: Last line of a worker's traceback with an error of this package. Beam appends the step.
 _OUR_ERROR = re.compile(
-    r"\bairflow_provider_llmbeam\.exceptions\.(?P<type>\w+): (?P<words>.+?)\s*(?:\[while running .*)?$",
+    r"\bairflow_provider_llmbeam\.exceptions\.(?P<type>\w+): (?P<message>.+?)\s*(?:\[while running .*)?$",
     re.MULTILINE,
 )
-#: A line of a Flex Template's launcher that refuses a job. It has the time in front, and is not always passed on.
-_REFUSAL = re.compile(r"^(?:\d\d:\d\d:\d\d )?(?P<words>\S.* Nothing was sent or billed\..*)$", re.MULTILINE)
+#: Line in which the launcher of a Flex Template refuses a job. It begins with the time, and may be missing.
+_REFUSAL = re.compile(r"^(?:\d\d:\d\d:\d\d )?(?P<message>\S.* Nothing was sent or billed\..*)$", re.MULTILINE)
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.MULTILINE)
-#: Of lines that are no error of ours: how many are quoted, and how much of each.
-_LAST_LINES = 5
-_LINE_CHARACTERS = 500
+#: Limits on the quoted lines of other errors.
+_MAX_LINES = 5
+_MAX_LINE_CHARACTERS = 500
 
 _ERRORS = {
     "failed": "JobFailedError",
@@ -33,95 +33,84 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class JobResult(PollResult):
-    """The end of waiting; plain enough to travel in the event of a trigger.
+class JobResult(TaskResult):
+    """Result of a job.
 
     Attributes:
-        outcome: `succeeded`, or why not.
-        job_id: Of the job that was looked at last.
-        state: That it was last seen in; empty where it never was.
-        message: For people.
-        error_type: Class of `exceptions`; `None` where the job succeeded.
+        outcome: `succeeded`, or how the job ended.
+        job_id: Id of the job that was polled last.
+        state: Last known state; empty if no poll succeeded.
     """
+
+    default_error: ClassVar[type[LLMBeamError]] = JobFailedError
 
     outcome: JobOutcome
     job_id: str
     state: str
-    message: str
-    error_type: str | None = None
-
-    @property
-    def error(self) -> LLMBeamError | None:
-        """What a task raises, or nothing."""
-        return None if self.error_type is None else _error_class(self.error_type)(self.message)
 
 
 def job_result(
-    end: JobEnded, address: JobAddress, state: str, messages: Sequence[str], journal_uri: str
+    ended: JobEnded, address: JobAddress, state: str, messages: Sequence[str], journal_uri: str
 ) -> JobResult:
-    """Says how a job ended.
+    """Returns the result of a job.
 
     Args:
-        end: The decision.
-        address: Of the job.
-        state: That it was last seen in.
-        messages: Its errors, the oldest first, where it failed.
+        ended: Decision of the state machine.
+        address: Address of the job.
+        state: Last known state.
+        messages: Error messages of a failed job, the oldest first.
         journal_uri: Directory of the answers so far.
     """
-    who = f"Dataflow job {address.job_id!r}"
-    if end.outcome == "succeeded":
-        return JobResult(end.outcome, address.job_id, state, f"{who} {end.reason}")
-    if end.outcome == "failed" and messages:
-        error = failure(messages, who, journal_uri)
-        return JobResult(end.outcome, address.job_id, state, str(error), type(error).__name__)
-    error_type = _ERRORS[end.outcome]
-    words = f"{who} {end.reason}"
-    if end.may_run:
-        words = f"{words} To end it: {address.cancel_command}."
-    message = f"{words} {_kept(journal_uri, _error_class(error_type).retryable)}"
-    return JobResult(end.outcome, address.job_id, state, message, error_type)
+    subject = f"Dataflow job {address.job_id!r}"
+    if ended.outcome == "succeeded":
+        return JobResult(ended.outcome, address.job_id, state, message=f"{subject} {ended.reason}")
+    if ended.outcome == "failed" and messages:
+        error = failure(messages, subject, journal_uri)
+        return JobResult(ended.outcome, address.job_id, state, message=str(error), error_type=type(error).__name__)
+    error_type = _ERRORS[ended.outcome]
+    message = f"{subject} {ended.reason}"
+    if ended.may_run:
+        message = f"{message} To cancel it: {address.cancel_command}."
+    message = f"{message} {_kept(journal_uri, error_class(error_type, JobFailedError).retryable)}"
+    return JobResult(ended.outcome, address.job_id, state, message=message, error_type=error_type)
 
 
-def failure(messages: Sequence[str], who: str, journal_uri: str) -> LLMBeamError:
-    """Makes one error of what Dataflow says of a failed job.
+def failure(messages: Sequence[str], subject: str, journal_uri: str) -> LLMBeamError:
+    """Turns the error messages of a failed job into one error.
 
-    A bundle is tried four times before the job fails, so that the same lines come several times.
+    Beam tries a bundle four times before the job fails, so each message occurs several times.
 
     Args:
-        messages: Errors of the job, the oldest first; tracebacks of workers among them.
-        who: What failed, e.g. "Dataflow job '…'".
+        messages: Error messages of the job, the oldest first, including tracebacks of workers.
+        subject: Subject of the message, e.g. "Dataflow job '…'".
         journal_uri: Directory of the answers so far.
 
     Returns:
-        An error of our own class, where a worker or a launcher raised one; else a `JobFailedError` with the last
+        The error of this package that a worker or a launcher raised; otherwise a `JobFailedError` with the last
         lines.
     """
     for message in reversed(messages):
         if found := [*_OUR_ERROR.finditer(message)]:
-            error_class = _error_class(found[-1]["type"])
-            words = f"{who}: {found[-1]['words']}"
-            # Ours mostly say it themselves.
-            said = journal_uri in words
-            return error_class(words if said else f"{words} {_kept(journal_uri, error_class.retryable)}")
+            error = error_class(found[-1]["type"], JobFailedError)
+            message = f"{subject}: {found[-1]['message']}"
+            # Most errors of this package name the journal already.
+            if journal_uri not in message:
+                message = f"{message} {_kept(journal_uri, error.retryable)}"
+            return error(message)
     if refusal := _REFUSAL.search("\n".join(messages)):
-        return JobSpecError(f"{who} was not submitted by its template: {refusal['words']}")
+        return JobSpecError(f"{subject} was not submitted by its template: {refusal['message']}")
     last = dict.fromkeys(filter(None, map(_last_line, messages)))
-    quoted = " | ".join(list(last)[-_LAST_LINES:]) or "Dataflow gives no reason."
+    quoted = " | ".join(list(last)[-_MAX_LINES:]) or "Dataflow gives no reason."
     return JobFailedError(
-        f"{who} failed. Its last errors: {quoted} {_kept(journal_uri, JobFailedError.retryable)}"
+        f"{subject} failed. Its last errors: {quoted} {_kept(journal_uri, JobFailedError.retryable)}"
     )
 
 
 def _last_line(message: str) -> str:
     lines = [line for line in _WHILE_RUNNING.sub("", message).splitlines() if line.strip()]
-    return lines[-1].strip()[:_LINE_CHARACTERS] if lines else ""
-
-
-def _error_class(name: str) -> type[LLMBeamError]:
-    found = getattr(exceptions, name, None)
-    return found if isinstance(found, type) and issubclass(found, LLMBeamError) else JobFailedError
+    return lines[-1].strip()[:_MAX_LINE_CHARACTERS] if lines else ""
 
 
 def _kept(journal_uri: str, retryable: bool) -> str:
     again = "a retry" if retryable else "a cleared task"
-    return f"What was answered is kept in {journal_uri!r}; {again} asks only for the rest."
+    return f"The answers so far are kept in {journal_uri!r}; {again} asks only for the rest."

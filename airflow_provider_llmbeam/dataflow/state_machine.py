@@ -1,25 +1,26 @@
-"""What follows from a look at a job. One decision for the triggerer and for a worker that waits itself."""
+"""Decides what follows from a poll of a job: pure, and the same in the triggerer and in the worker."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError, CloudNotFoundError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import PHASES, DataflowJob
+from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
 
-#: Between two looks at a job that is being cancelled.
+#: Interval between polls of a job that is being cancelled, in seconds.
 CANCELLING_SECONDS = 10.0
-#: Longest wait between two failed looks.
+#: Longest wait between two failed polls, in seconds.
 MAX_WAIT_SECONDS = 300.0
-#: Failed looks in a row, and their time, before waiting ends: whichever is later.
+#: Limits on consecutive failed polls; waiting ends when both are reached.
 MAX_FAILURES = 10
 MAX_FAILING_SECONDS = 900.0
-#: The same refusal in a row. A job that was just created may be unknown for a moment.
+#: Limits on consecutive polls with the same refusal. A job that was just created may be unknown for a moment.
 MAX_NOT_FOUND = 5
 MAX_DENIED = 3
-#: For a cancelled job to end.
+#: Time limit for the end of a cancelled job, in seconds.
 MAX_CANCELLING_SECONDS = 900.0
 
 JobOutcome = Literal["succeeded", "failed", "cancelled", "over_budget", "unreachable"]
@@ -27,14 +28,14 @@ JobOutcome = Literal["succeeded", "failed", "cancelled", "over_budget", "unreach
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Look at another job at once: it goes on with the work."""
+    """Poll another job, which continues the work."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """Cancel the job, then look again."""
+    """Cancel the job, then poll again."""
 
     cost_usd: float
 
@@ -45,7 +46,7 @@ class JobEnded:
 
     Attributes:
         outcome: How it ended.
-        reason: In words that go on from "Dataflow job '…' ".
+        reason: Rest of a sentence that begins with "Dataflow job '…' ".
         may_run: Whether the job may still be running and billing.
     """
 
@@ -59,66 +60,60 @@ JobDecision = Wait | Follow | OverBudget | JobEnded
 
 @dataclass(frozen=True, slots=True)
 class JobPollHistory:
-    """What one look must know of those before it.
+    """State that one poll needs from those before it.
 
     Attributes:
-        failures: Failed looks in a row.
-        failing_since: When the first of them was, in seconds of the Unix epoch.
-        refusal: Class of the last failure.
-        refusals: How many in a row were of that class.
-        warned_of: The unknown state that was warned of.
-        over_budget_since: When the job was first seen over its budget, in seconds of the Unix epoch.
-        over_budget_usd: What it had cost then.
+        failures: Consecutive failed polls.
+        warned_of: Unknown state that a warning was logged for.
+        over_budget_since: Time at which the cost first exceeded the budget, in seconds of the Unix epoch.
+        over_budget_usd: Last known cost above the budget, in US dollars.
     """
 
-    failures: int = 0
-    failing_since: float | None = None
-    refusal: str = ""
-    refusals: int = 0
+    failures: ConsecutiveFailures = field(default_factory=ConsecutiveFailures)
     warned_of: str | None = None
     over_budget_since: float | None = None
     over_budget_usd: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Returns the history as plain JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Reads what `to_dict` wrote."""
-        return cls(**data)
+        """Reads what `to_dict` returned."""
+        return cls(**{**data, "failures": ConsecutiveFailures.from_dict(data.get("failures", {}))})
 
 
 class JobStateMachine:
-    """Decides after each look.
+    """Decides after each poll.
 
     Args:
-        poll_interval_seconds: Between two looks.
-        budget_usd: Of `limits`; the job is cancelled beyond it.
-        memory: Of looks before.
+        poll_interval_seconds: Interval between polls, in seconds.
+        budget_usd: Cost above which the job is cancelled, in US dollars; `None` for no limit.
+        history: State after the polls so far.
     """
 
     def __init__(
-        self, poll_interval_seconds: float, budget_usd: float | None = None, memory: JobPollHistory | None = None
+        self, poll_interval_seconds: float, budget_usd: float | None = None, history: JobPollHistory | None = None
     ) -> None:
         self._interval = poll_interval_seconds
         self._budget_usd = budget_usd
-        self.memory = memory or JobPollHistory()
+        self.history = history or JobPollHistory()
 
     @property
-    def watches_budget(self) -> bool:
-        """Whether the cost of the job has a bound."""
+    def has_budget(self) -> bool:
+        """Whether the cost of the job is limited."""
         return self._budget_usd is not None
 
     def on_job(self, job: DataflowJob, cost_usd: float | None, now: float) -> JobDecision:
-        """After a look that saw the job.
+        """Decides after a successful poll.
 
         Args:
-            job: As it was seen.
-            cost_usd: Of the tokens counted so far; `None` where that is not known.
+            job: The job.
+            cost_usd: Cost of the tokens counted so far, in US dollars; `None` if it is unknown.
             now: Seconds of the Unix epoch.
         """
-        self.memory = replace(self.memory, failures=0, failing_since=None, refusal="", refusals=0)
+        self.history = replace(self.history, failures=ConsecutiveFailures())
         match job.phase:
             case "done":
                 return JobEnded("succeeded", "is done.")
@@ -136,74 +131,68 @@ class JobStateMachine:
         cost = self._over_budget(cost_usd, now)
         if job.phase == "cancelled":
             if cost is not None:
-                return JobEnded("over_budget", f"was cancelled: {self._budget_words(cost)}.")
+                return JobEnded("over_budget", f"was cancelled: {self._budget_message(cost)}.")
             how = "drained" if job.state == "JOB_STATE_DRAINED" else "cancelled"
-            return JobEnded("cancelled", f"was {how} before its end, and not by this task.")
+            return JobEnded("cancelled", f"was {how} before it finished, and not by this task.")
         if cost is not None:
             return self._cancelling(job, cost, now)
         return Wait(self._interval, self._warning(job.state))
 
     def on_error(self, error: CloudError, now: float) -> JobDecision:
-        """After a look that saw nothing.
+        """Decides after a failed poll.
 
         Args:
-            error: Why.
+            error: Error of the poll.
             now: Seconds of the Unix epoch.
         """
-        memory, refusal = self.memory, type(error).__name__
-        since = now if memory.failing_since is None else memory.failing_since
-        self.memory = memory = replace(
-            memory,
-            failures=memory.failures + 1,
-            failing_since=since,
-            refusal=refusal,
-            refusals=memory.refusals + 1 if refusal == memory.refusal else 1,
-        )
-        if isinstance(error, CloudNotFoundError) and memory.refusals >= MAX_NOT_FOUND:
+        failures = self.history.failures.add(error, now)
+        self.history = replace(self.history, failures=failures)
+        if isinstance(error, CloudNotFoundError) and failures.kind_count >= MAX_NOT_FOUND:
             return JobEnded(
-                "failed", f"is not known to Dataflow, which was asked {memory.refusals} times: {error}"
+                "failed", f"is not known to Dataflow, which was polled {failures.kind_count} times: {error}"
             )
-        too_often = memory.failures >= MAX_FAILURES and now - since >= MAX_FAILING_SECONDS
-        if too_often or (isinstance(error, AccessDeniedError) and memory.refusals >= MAX_DENIED):
+        is_denied = isinstance(error, AccessDeniedError) and failures.kind_count >= MAX_DENIED
+        if is_denied or failures.exceeds(MAX_FAILURES, MAX_FAILING_SECONDS, now):
             return JobEnded(
                 "unreachable",
-                f"could not be looked at {memory.failures} times in a row, for {(now - since) / 60:.0f} min: "
-                f"{error} It was left as it is: it may still be running and billing.",
+                f"could not be polled {failures.count} times in a row, for {failures.seconds(now) / 60:.0f} min: "
+                f"{error} It was not cancelled: it may still be running and billing.",
                 may_run=True,
             )
-        # The exponent is bounded: the power of a long row of failures is more than a float holds.
-        wait = min(self._interval * 2.0 ** min(memory.failures - 1, 30), MAX_WAIT_SECONDS)
-        return Wait(max(wait, self._interval), f"{error} Looking again (failure {memory.failures} in a row).")
+        return Wait(
+            failures.wait_seconds(self._interval, MAX_WAIT_SECONDS),
+            f"{error} Polling again (consecutive failures: {failures.count}).",
+        )
 
     def _over_budget(self, cost_usd: float | None, now: float) -> float | None:
-        """What the job cost, once that was ever beyond the budget."""
+        """Returns the cost of the job if it has ever exceeded the budget."""
         if self._budget_usd is None:
             return None
         if cost_usd is not None and cost_usd > self._budget_usd:
-            since = self.memory.over_budget_since
-            self.memory = replace(
-                self.memory, over_budget_since=now if since is None else since, over_budget_usd=cost_usd
+            since = self.history.over_budget_since
+            self.history = replace(
+                self.history, over_budget_since=now if since is None else since, over_budget_usd=cost_usd
             )
-        return None if self.memory.over_budget_since is None else self.memory.over_budget_usd
+        return None if self.history.over_budget_since is None else self.history.over_budget_usd
 
     def _cancelling(self, job: DataflowJob, cost_usd: float, now: float) -> JobDecision:
-        since = now if self.memory.over_budget_since is None else self.memory.over_budget_since
+        since = now if self.history.over_budget_since is None else self.history.over_budget_since
         if now - since > MAX_CANCELLING_SECONDS:
             return JobEnded(
                 "over_budget",
-                f"is still in state {job.state}, {(now - since) / 60:.0f} min after it was to be cancelled: "
-                f"{self._budget_words(cost_usd)}. It may still be running and billing.",
+                f"is still in state {job.state}, {(now - since) / 60:.0f} min after the request to cancel it: "
+                f"{self._budget_message(cost_usd)}. It may still be running and billing.",
                 may_run=True,
             )
-        # Asked again as long as the state does not show it: the request before may have been lost.
+        # Requested again until the state shows it: the request before may have been lost.
         return Wait(CANCELLING_SECONDS) if job.state == "JOB_STATE_CANCELLING" else OverBudget(cost_usd)
 
-    def _budget_words(self, cost_usd: float) -> str:
+    def _budget_message(self, cost_usd: float) -> str:
         allowed = f"`limits.budget_usd` allows ${self._budget_usd or 0:,.2f}"
         return f"its tokens so far cost ${cost_usd:,.2f}, and {allowed}"
 
     def _warning(self, state: str) -> str | None:
-        if state in PHASES or state == self.memory.warned_of:
+        if state in PHASES or state == self.history.warned_of:
             return None
-        self.memory = replace(self.memory, warned_of=state)
-        return f"Dataflow says {state!r}, a state that this version does not know. It is waited for."
+        self.history = replace(self.history, warned_of=state)
+        return f"Dataflow reports state {state!r}, which this version does not know; waiting on."

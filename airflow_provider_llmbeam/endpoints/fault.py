@@ -1,4 +1,4 @@
-"""Why an endpoint did not come up: the service's words, told apart."""
+"""Classifies the reason why an endpoint could not be provisioned from the message of the service."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-#: `leftover`: what an earlier try left and cannot be used. `late`: it took longer than allowed.
+#: `leftover`: resources of an earlier try that cannot be used. `late`: the time limit passed.
 FaultKind = Literal["stock_out", "quota", "no_gpu", "denied", "refused", "leftover", "late", "failed"]
 
-#: What another location may have.
-FALLS_THROUGH: frozenset[FaultKind] = frozenset({"stock_out", "quota", "no_gpu"})
+#: Faults of one location; another location may have the GPU.
+LOCATION_FAULTS: frozenset[FaultKind] = frozenset({"stock_out", "quota", "no_gpu"})
 
-#: In this order: a region without resources is out of stock, one that does not support a machine never has it.
-_WORDS: tuple[tuple[FaultKind, str], ...] = (
+#: The first match counts: a region without resources is out of stock, one that does not support a machine never
+#: has it.
+_PATTERNS: tuple[tuple[FaultKind, str], ...] = (
     ("quota", r"quota"),
     (
         "stock_out",
@@ -30,42 +31,43 @@ _WORDS: tuple[tuple[FaultKind, str], ...] = (
 )
 
 _INVALID_ARGUMENT, _NOT_FOUND, _PERMISSION_DENIED, _RESOURCE_EXHAUSTED = 3, 5, 7, 8
-_FAILED_PRECONDITION, _UNAUTHENTICATED = 9, 16
-_BY_HTTP = {400: 3, 401: 16, 403: 7, 404: 5, 409: 10, 429: 8}
+_UNAUTHENTICATED = 16
+_CODE_BY_HTTP_STATUS = {400: 3, 401: 16, 403: 7, 404: 5, 409: 10, 429: 8}
+_MAX_CHARACTERS = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why it did not come up.
+    """Reason why an endpoint could not be provisioned.
 
     Attributes:
-        kind: What follows from it.
-        words: Of the service, as a sentence.
+        kind: Class of the fault.
+        message: Message of the service, as a sentence.
     """
 
     kind: FaultKind
-    words: str
+    message: str
 
     @property
-    def falls_through(self) -> bool:
-        """Whether another location may do better."""
-        return self.kind in FALLS_THROUGH
+    def is_location_specific(self) -> bool:
+        """Whether another location may succeed."""
+        return self.kind in LOCATION_FAULTS
 
 
-def fault_of(code: int, words: str) -> Fault:
-    """Tells what a refusal means.
+def fault_of(code: int, message: str) -> Fault:
+    """Classifies a refusal.
 
     Args:
-        code: Of `google.rpc.Code`, or an HTTP status.
-        words: Of the service.
+        code: `google.rpc.Code`, or an HTTP status.
+        message: Message of the service.
     """
-    code = _BY_HTTP.get(code, code)
-    text = " ".join(words.split())[:600] or f"code {code}, without a word of why"
+    code = _CODE_BY_HTTP_STATUS.get(code, code)
+    text = " ".join(message.split())[:_MAX_CHARACTERS] or f"code {code}, without a message"
     text = text if text.endswith((".", "!", "?")) else f"{text}."
     if code in (_PERMISSION_DENIED, _UNAUTHENTICATED):
-        # Cloud Run says so of a GPU quota, too.
+        # Cloud Run also returns PERMISSION_DENIED for a missing GPU quota.
         return Fault("quota" if re.search(r"quota", text, re.IGNORECASE) else "denied", text)
-    for kind, pattern in _WORDS:
+    for kind, pattern in _PATTERNS:
         if re.search(pattern, text, re.IGNORECASE):
             return Fault(kind, text)
     if code == _RESOURCE_EXHAUSTED:

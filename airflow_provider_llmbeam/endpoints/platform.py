@@ -1,4 +1,4 @@
-"""What waiting for an endpoint, and removing one, need of the hook of one location."""
+"""The interface between provisioning or removing an endpoint and the service that it runs on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpo
 
 @dataclass(frozen=True, slots=True)
 class EndpointPlan:
-    """What is to come up, and whose it is.
+    """An endpoint to provision.
 
     Attributes:
-        spec: What was asked for.
-        key: See `spec.identity.identity`.
-        labels: Of everything that is made.
+        spec: Spec of the endpoint.
+        key: Identity of the endpoint, see `spec.identity.identity`.
+        labels: Labels of every resource that is created.
     """
 
     spec: VertexEndpoint | CloudRunEndpoint
@@ -28,51 +28,66 @@ class EndpointPlan:
 
 
 class EndpointPlatform(Protocol):
-    """One location of Vertex AI or Cloud Run."""
+    """Vertex AI or Cloud Run in one location; every method raises a `CloudError` if a request fails."""
 
-    location: str
+    @property
+    def location(self) -> str:
+        """Region."""
 
     @property
     def project(self) -> str:
-        """The project that is billed."""
+        """Google Cloud project that is billed."""
 
     def check(self, plan: EndpointPlan) -> None:
-        """Sees whether it can come up, as far as that can be known before anything is billed."""
+        """Checks what can be known before anything is billed.
 
-    def look(self, plan: EndpointPlan, operation: str | None) -> EndpointSnapshot:
-        """Looks at one endpoint."""
-
-    def make(self, step: str, plan: EndpointPlan) -> str | Fault | None:
-        """Asks for a part.
-
-        Returns:
-            The operation; `None` where it is there already; or why it was refused.
+        Raises:
+            JobSpecError: The endpoint cannot be provisioned.
         """
 
-    def adopt(self, plan: EndpointPlan, seen: EndpointSnapshot) -> bool:
-        """Labels what is there; `False`: not now, something is being done to it."""
+    def poll(self, plan: EndpointPlan, operation: str | None) -> EndpointSnapshot:
+        """Returns the present state of an endpoint.
 
-    def ask(self, plan: EndpointPlan, seen: EndpointSnapshot) -> Answer:
-        """Asks the model for a few words."""
+        Args:
+            plan: The endpoint.
+            operation: Name of the operation that was started last.
+        """
 
-    def model_spec(self, plan: EndpointPlan, seen: EndpointSnapshot) -> dict[str, Any]:
-        """A model spec for a job that asks this endpoint."""
+    def create(self, step: str, plan: EndpointPlan) -> str | Fault | None:
+        """Requests the creation of a resource.
+
+        Args:
+            step: The missing resource, see `EndpointSnapshot.missing`.
+            plan: The endpoint.
+
+        Returns:
+            Name of the operation; `None` if the resource exists already; or the fault if the request was refused.
+        """
+
+    def adopt(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> bool:
+        """Labels the existing resources with the present try; returns `False` if an operation prevents that."""
+
+    def probe(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> Answer:
+        """Sends a small request to the model."""
+
+    def model_spec(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> dict[str, Any]:
+        """Returns the model spec of a job that uses this endpoint."""
 
     def find(self, key: str | None) -> list[Resource]:
-        """Finds everything of an endpoint, or of all of ours; see `Resource.key`."""
+        """Finds the resources of an endpoint; with `None` those of every endpoint of this package."""
 
-    def running(self, key: str) -> list[RunningOperation]:
-        """Finds what is being done to an endpoint."""
+    def running_operations(self, key: str) -> list[RunningOperation]:
+        """Finds the unfinished operations of an endpoint."""
 
-    def remove(self, part: Resource) -> None:
-        """Asks for the removal of a part, or of what it has deployed where that must come first."""
+    def remove(self, resource: Resource) -> None:
+        """Requests the deletion of a resource, or its undeployment where that must come first."""
 
     def cancel(self, operation: str) -> None:
-        """Asks for the end of an operation."""
+        """Requests the cancellation of an operation."""
 
 
 class PlatformFactory(Protocol):
-    """Makes the hook of a location."""
+    """Makes the platform of a location."""
 
     def __call__(self, location: str) -> EndpointPlatform:
-        """Reads the Airflow connection."""
+        """Makes the platform; reads the Airflow connection when the first request is sent."""

@@ -1,9 +1,10 @@
-"""What a machine with a GPU costs, for messages; a bill is Google's alone."""
+"""Approximate price of a machine with a GPU, for messages only; the bill is Google's."""
 
 from __future__ import annotations
 
-#: USD an hour of one replica on Vertex AI in us-central1, list price of 2026; other regions cost more.
-_MACHINES = {
+#: Price of one replica on Vertex AI in us-central1, in US dollars per hour; list prices of 2026. Other regions
+#: cost more.
+_USD_PER_HOUR = {
     "g2-standard-4": 0.81,
     "g2-standard-8": 0.98,
     "g2-standard-12": 1.15,
@@ -25,18 +26,18 @@ _MACHINES = {
     "a3-highgpu-4g": 50.50,
     "a3-highgpu-8g": 101.01,
 }
-#: USD an hour on Cloud Run: of a GPU without zonal redundancy, a CPU, and a GiB of memory.
-_GPUS = {"nvidia-l4": 0.67}
-_CPU, _GIB = 0.0648, 0.0072
+#: Prices on Cloud Run, in US dollars per hour: a GPU without zonal redundancy, a CPU, and a GiB of memory.
+_GPU_USD_PER_HOUR = {"nvidia-l4": 0.67}
+_CPU_USD_PER_HOUR, _GIB_USD_PER_HOUR = 0.0648, 0.0072
 
 
 def vertex_usd_per_hour(machine_type: str, replicas: int) -> float | None:
-    """Of a deployed model; `None` for a machine that is not known here."""
-    one = _MACHINES.get(machine_type)
+    """Returns the price of a deployed model; `None` if the machine type is not in the list."""
+    one = _USD_PER_HOUR.get(machine_type)
     return None if one is None else one * max(replicas, 1)
 
 
 def cloud_run_usd_per_hour(gpu_type: str, gpus: int, cpus: float, memory_gib: float) -> float | None:
-    """Of one instance that is up; `None` for a GPU that is not known here."""
-    gpu = _GPUS.get(gpu_type)
-    return None if gpu is None else gpu * gpus + _CPU * cpus + _GIB * memory_gib
+    """Returns the price of one running instance; `None` if the GPU type is not in the list."""
+    gpu = _GPU_USD_PER_HOUR.get(gpu_type)
+    return None if gpu is None else gpu * gpus + _CPU_USD_PER_HOUR * cpus + _GIB_USD_PER_HOUR * memory_gib

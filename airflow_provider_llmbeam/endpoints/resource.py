@@ -1,4 +1,4 @@
-"""What an endpoint is made of, as seen at one moment: plain values, no client."""
+"""The resources of an endpoint and their state at one moment: plain values, no client."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from typing import Literal
 from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.spec.endpoint.identity import KEY_LABEL, TRY_LABEL, expires_at
 
-PartKind = Literal["endpoint", "model", "service"]
+ResourceKind = Literal["endpoint", "model", "service"]
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource.
+    """A resource of Google Cloud.
 
     Attributes:
         kind: An endpoint or a model on Vertex AI, or a service on Cloud Run.
-        name: Whole, `projects/…`.
-        labels: Also those that its display name stands for.
-        deployed: Ids of what an endpoint has deployed, each with the model's name.
-        usd_per_hour: What it costs at least; `None` where that is not known.
-        is_leaving: Whether it is being deleted.
+        name: Full resource name, `projects/…`.
+        labels: Labels, including those that its display name encodes.
+        deployed: Names of the models that an endpoint has deployed, by the id of the deployed model.
+        usd_per_hour: Minimum cost per hour, in US dollars; `None` if it is unknown.
+        is_being_deleted: Whether the service is deleting it.
     """
 
-    kind: PartKind
+    kind: ResourceKind
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     deployed: Mapping[str, str] = field(default_factory=dict)
     usd_per_hour: float | None = None
-    is_leaving: bool = False
+    is_being_deleted: bool = False
 
     @property
     def key(self) -> str | None:
-        """Whose it is; `None`: not ours."""
+        """Identity of its endpoint; `None` if this package did not create it."""
         return self.labels.get(KEY_LABEL)
 
     @property
     def attempt(self) -> str | None:
-        """The try that answers for it."""
+        """The try that owns it."""
         return self.labels.get(TRY_LABEL)
 
     @property
     def expires_at(self) -> float | None:
-        """In seconds of the Unix epoch; `None`: not ours."""
+        """Expiry in seconds of the Unix epoch; `None` if this package did not create it."""
         return expires_at(self.labels)
 
     @property
     def id(self) -> str:
-        """The last part of the name."""
+        """Last segment of the name."""
         return self.name.rpartition("/")[2]
 
     @property
@@ -58,13 +58,13 @@ class Resource:
         return self.name.split("/")[3]
 
     @property
-    def bills(self) -> bool:
-        """Whether it has a GPU: an endpoint without a model costs nothing, nor does a model."""
+    def is_billed(self) -> bool:
+        """Whether it holds a GPU: a model, or an endpoint without a deployed model, costs nothing."""
         return self.kind == "service" or bool(self.deployed)
 
     @property
-    def command(self) -> str:
-        """What a person types to remove it."""
+    def delete_command(self) -> str:
+        """Shell command that removes it."""
         _, project, _, location, *_ = self.name.split("/")
         where = f"--region={location} --project={project} --quiet"
         if self.kind == "service":
@@ -80,32 +80,32 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class RunningOperation:
-    """A long-running operation that is not over.
+    """An unfinished long-running operation.
 
     Attributes:
-        name: Whole, `projects/…`.
-        makes: Whether it makes something; else it removes.
+        name: Full resource name, `projects/…`.
+        creates: Whether it creates or deploys something; otherwise it removes something.
     """
 
     name: str
-    makes: bool = True
+    creates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointSnapshot:
-    """One location, as far as one endpoint goes.
+    """State of one endpoint in one location.
 
     Attributes:
-        parts: What there is of it.
-        running: What is being done to it.
-        missing: What has to be made next; `None`: nothing.
-        is_up: Whether the service says that it is ready.
-        fault: Why the last thing that was made did not succeed.
-        base_url: Where it answers.
+        resources: Existing resources of the endpoint.
+        operations: Unfinished operations of the endpoint.
+        missing: Resource to create next; `None` if there is none.
+        is_up: Whether the service reports the endpoint as ready.
+        fault: Reason why the last create operation failed.
+        base_url: URL of the model server.
     """
 
-    parts: tuple[Resource, ...] = ()
-    running: tuple[RunningOperation, ...] = ()
+    resources: tuple[Resource, ...] = ()
+    operations: tuple[RunningOperation, ...] = ()
     missing: str | None = None
     is_up: bool = False
     fault: Fault | None = None
@@ -113,33 +113,35 @@ class EndpointSnapshot:
 
     @property
     def attempts(self) -> frozenset[str | None]:
-        """The tries that answer for what can be labelled again."""
-        return frozenset(part.attempt for part in self.parts if part.kind != "model")
+        """The tries that own the resources; models are left out because their labels may be older."""
+        return frozenset(resource.attempt for resource in self.resources if resource.kind != "model")
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of it is there, nor on its way."""
-        return not self.parts and not self.running
+        """Whether there are neither resources nor operations."""
+        return not self.resources and not self.operations
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether it is being deleted."""
-        return any(part.is_leaving for part in self.parts) or any(not one.makes for one in self.running)
+    def is_being_deleted(self) -> bool:
+        """Whether a resource is being deleted or a removing operation is running."""
+        return any(resource.is_being_deleted for resource in self.resources) or any(
+            not operation.creates for operation in self.operations
+        )
 
 
-def still_billing(parts: Iterable[Resource], running: Iterable[RunningOperation] = ()) -> str:
-    """Says what is there, what it costs, and how to remove it."""
-    parts = list(parts)
-    billing = [part for part in parts if part.bills]
-    said = [f"{part.kind} {part.name!r} is still billing, {_rate(part)}." for part in billing]
-    said += [f"{part.kind} {part.name!r} is left and costs nothing." for part in parts if not part.bills]
-    said += [f"operation {one.name!r} is still running and may bill." for one in running]
-    # A model that is deployed cannot be deleted: the endpoints come first.
-    commands = [part.command for part in sorted(parts, key=lambda part: part.kind == "model")]
+def still_billing(resources: Iterable[Resource], operations: Iterable[RunningOperation] = ()) -> str:
+    """Returns sentences that name what is left, its cost, and the command that removes it."""
+    resources = list(resources)
+    billed = [resource for resource in resources if resource.is_billed]
+    parts = [f"{one.kind} {one.name!r} is still billing, {_price(one)}." for one in billed]
+    parts += [f"{one.kind} {one.name!r} is left and costs nothing." for one in resources if not one.is_billed]
+    parts += [f"operation {one.name!r} is still running and may bill." for one in operations]
+    # A deployed model cannot be deleted, so the commands for endpoints come first.
+    commands = [one.delete_command for one in sorted(resources, key=lambda one: one.kind == "model")]
     remove = f" To remove it: `{' && '.join(commands)}`." if commands else ""
-    return " ".join(f"{words[0].upper()}{words[1:]}" for words in said) + remove
+    return " ".join(f"{part[0].upper()}{part[1:]}" for part in parts) + remove
 
 
-def _rate(part: Resource) -> str:
-    known = part.usd_per_hour
-    return "at a price that is not known here" if known is None else f"about ${known:,.2f} an hour"
+def _price(resource: Resource) -> str:
+    known = resource.usd_per_hour
+    return "at an unknown price" if known is None else f"about ${known:,.2f} an hour"

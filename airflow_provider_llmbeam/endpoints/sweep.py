@@ -1,4 +1,4 @@
-"""Removes what outlived its expiry, whoever made it."""
+"""Removes endpoints that are past their expiry, whichever Airflow created them, and cancels abandoned jobs."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL
 
 
-class JobSite(Protocol):
-    """What sweeping needs of `hooks.dataflow.DataflowJobHook`."""
+class JobService(Protocol):
+    """The methods of `hooks.dataflow.DataflowJobHook` that a sweep uses."""
 
     location: str
 
     def active(self) -> list[DataflowJob]:
-        """Lists the jobs of ours that are not over."""
+        """Lists the unfinished jobs of this package."""
 
     def cancel(self, job_id: str) -> None:
-        """Asks for the end of one."""
+        """Requests the cancellation of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepManifest:
-    """What a sweep did.
+    """Result of a sweep.
 
     Attributes:
-        deleted: Names of resources, and of jobs that were cancelled; with `dry_run` what would have been.
-        failed: What could not be removed, or not be looked at, in sentences.
-        kept: Names of ours that are not due yet.
-        dry_run: Whether nothing was touched.
+        deleted: Names of deleted resources and cancelled jobs; with `dry_run`, of those that are due.
+        failed: Sentences about what could not be removed or listed.
+        kept: Names of resources and jobs that are not due.
+        dry_run: Whether nothing was changed.
     """
 
     deleted: list[str] = field(default_factory=list)
@@ -45,32 +45,32 @@ class SweepManifest:
     dry_run: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Returns the manifest as plain JSON."""
         return asdict(self)
 
 
-def is_due(parts: Sequence[Resource], now: float, older_than_seconds: float) -> bool:
-    """Whether what belongs to one endpoint may be removed: once the last of it has expired.
+def is_due(resources: Sequence[Resource], now: float, older_than_seconds: float) -> bool:
+    """Whether the resources of an endpoint may be removed: when the last of them has expired.
 
     Args:
-        parts: Of one endpoint in one location.
+        resources: Resources of one endpoint in one location.
         now: Seconds of the Unix epoch.
-        older_than_seconds: Beyond the expiry.
+        older_than_seconds: Time after the expiry, in seconds.
     """
-    # A model keeps the expiry of the try that uploaded it; that of the endpoint is renewed by each try.
-    deciding = [part for part in parts if part.kind != "model"] or list(parts)
-    expiries = [part.expires_at for part in deciding]
+    # A model keeps the expiry of the try that uploaded it; each try renews that of the endpoint.
+    deciding = [resource for resource in resources if resource.kind != "model"] or list(resources)
+    expiries = [resource.expires_at for resource in deciding]
     return all(at is not None and at + older_than_seconds < now for at in expiries)
 
 
-def is_forgotten(job: DataflowJob, due_ids: frozenset[str], now: float, max_age_seconds: float | None) -> bool:
-    """Whether nobody waits for a job any more: its endpoint is due, or it is older than any job should be.
+def is_abandoned(job: DataflowJob, due_ids: frozenset[str], now: float, max_age_seconds: float | None) -> bool:
+    """Whether a job may be cancelled: its endpoint is due, or it exceeds the maximum age.
 
     Args:
-        job: That is not over.
-        due_ids: Ids of endpoints and services that are due.
+        job: Unfinished job.
+        due_ids: Ids of the endpoints and services that are due.
         now: Seconds of the Unix epoch.
-        max_age_seconds: `None`: jobs may become as old as they like.
+        max_age_seconds: Maximum age of a job, in seconds; `None` for no limit.
     """
     if job.labels.get(ENDPOINT_LABEL) in due_ids:
         return True
@@ -80,8 +80,8 @@ def is_forgotten(job: DataflowJob, due_ids: frozenset[str], now: float, max_age_
 
 
 def sweep(
-    sites: Iterable[EndpointPlatform],
-    jobs: Iterable[JobSite],
+    platforms: Iterable[EndpointPlatform],
+    job_services: Iterable[JobService],
     *,
     now: float,
     dry_run: bool,
@@ -90,94 +90,100 @@ def sweep(
     gone_within_seconds: float,
     log: TaskLog,
 ) -> SweepManifest:
-    """Removes what is due; one failure does not stop the rest.
+    """Removes what is due; a failure does not stop the rest.
 
     Args:
-        sites: One per location and kind.
-        jobs: One per location.
+        platforms: One per location and type of endpoint.
+        job_services: One per location.
         now: Seconds of the Unix epoch.
-        dry_run: Touches nothing.
-        older_than_seconds: Beyond the expiry.
-        max_job_age_seconds: Of a job on Dataflow; `None`: any.
-        gone_within_seconds: For one endpoint to be gone.
-        log: Receives what is done.
+        dry_run: Whether to change nothing.
+        older_than_seconds: Time after the expiry, in seconds.
+        max_job_age_seconds: Maximum age of a Dataflow job, in seconds; `None` for no limit.
+        gone_within_seconds: Time limit for the removal of one endpoint, in seconds.
+        log: Receives one line for each request.
     """
     manifest = SweepManifest(dry_run=dry_run)
     due: list[tuple[EndpointPlatform, str, list[Resource]]] = []
-    for site in sites:
-        _guarded(manifest, log, lambda site=site: due.extend(_due(site, now, older_than_seconds, manifest)))  # type: ignore[misc]
-    due_ids = frozenset(part.id for _, _, parts in due for part in parts)
-    for one in jobs:
+    for platform in platforms:
         _guarded(
             manifest,
             log,
-            lambda one=one: _sweep_jobs(one, due_ids, now, max_job_age_seconds, manifest, log),  # type: ignore[misc]
+            lambda platform=platform: due.extend(_due(platform, now, older_than_seconds, manifest)),  # type: ignore[misc]
+        )
+    due_ids = frozenset(resource.id for _, _, resources in due for resource in resources)
+    for service in job_services:
+        _guarded(
+            manifest,
+            log,
+            lambda service=service: _sweep_jobs(  # type: ignore[misc]
+                service, due_ids, now, max_job_age_seconds, manifest, log
+            ),
         )
     if dry_run:
-        manifest.deleted.extend(part.name for _, _, parts in due for part in parts)
+        manifest.deleted.extend(resource.name for _, _, resources in due for resource in resources)
         return manifest
-    # All of it is asked for before any of it is waited for: each bills until then.
-    for site, key, _ in due:
-        _guarded(None, log, lambda site=site, key=key: removal_round(site, key, log))  # type: ignore[misc]
-    for site, key, parts in due:
+    # Every removal is requested before the first is waited for: each endpoint bills until its removal.
+    for platform, key, _ in due:
+        _guarded(None, log, lambda platform=platform, key=key: removal_round(platform, key, log))  # type: ignore[misc]
+    for platform, key, resources in due:
         _guarded(
             manifest,
             log,
-            lambda site=site, key=key, parts=parts: _remove(  # type: ignore[misc]
-                site, key, parts, gone_within_seconds, manifest, log
+            lambda platform=platform, key=key, resources=resources: _remove(  # type: ignore[misc]
+                platform, key, resources, gone_within_seconds, manifest, log
             ),
         )
     return manifest
 
 
 def _due(
-    site: EndpointPlatform, now: float, older_than_seconds: float, manifest: SweepManifest
+    platform: EndpointPlatform, now: float, older_than_seconds: float, manifest: SweepManifest
 ) -> list[tuple[EndpointPlatform, str, list[Resource]]]:
     by_key: dict[str, list[Resource]] = {}
-    for part in site.find(None):
-        by_key.setdefault(part.key or "", []).append(part)
+    for resource in platform.find(None):
+        by_key.setdefault(resource.key or "", []).append(resource)
     found = []
-    for key, parts in by_key.items():
-        if is_due(parts, now, older_than_seconds):
-            found.append((site, key, parts))
+    for key, resources in by_key.items():
+        if is_due(resources, now, older_than_seconds):
+            found.append((platform, key, resources))
         else:
-            manifest.kept.extend(part.name for part in parts)
+            manifest.kept.extend(resource.name for resource in resources)
     return found
 
 
 def _remove(
-    site: EndpointPlatform,
+    platform: EndpointPlatform,
     key: str,
-    parts: list[Resource],
+    resources: list[Resource],
     within_seconds: float,
     manifest: SweepManifest,
     log: TaskLog,
 ) -> None:
-    left = remove(site, key, within_seconds=within_seconds, log=log)
+    left = remove(platform, key, within_seconds=within_seconds, log=log)
     if left:
         manifest.failed.append(left)
         log.log(logging.ERROR, "%s", left)
     else:
-        manifest.deleted.extend(part.name for part in parts)
+        manifest.deleted.extend(resource.name for resource in resources)
 
 
 def _sweep_jobs(
-    jobs: JobSite,
+    service: JobService,
     due_ids: frozenset[str],
     now: float,
     max_age_seconds: float | None,
     manifest: SweepManifest,
     log: TaskLog,
 ) -> None:
-    for job in jobs.active():
-        name = f"{jobs.location}/jobs/{job.job_id}"
-        if not is_forgotten(job, due_ids, now, max_age_seconds):
+    for job in service.active():
+        name = f"{service.location}/jobs/{job.job_id}"
+        if not is_abandoned(job, due_ids, now, max_age_seconds):
             manifest.kept.append(name)
             continue
         if not manifest.dry_run:
-            log.log(logging.WARNING, "Cancelling job %r, which nobody waits for.", job.job_id)
+            log.log(logging.WARNING, "Cancelling job %r: its endpoint has expired or it is too old.", job.job_id)
             try:
-                jobs.cancel(job.job_id)
+                service.cancel(job.job_id)
             except LLMBeamError as error:
                 manifest.failed.append(f"Job {job.job_id!r} may still be billing: {error}")
                 continue

@@ -1,4 +1,4 @@
-"""Removing an endpoint until it is seen to be gone."""
+"""Removes an endpoint and polls until nothing of it is left."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from airflow_provider_llmbeam.endpoints.resource import Resource, RunningOperati
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 
-#: Between two rounds.
+#: Interval between two rounds of a removal, in seconds.
 ROUND_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalStep:
-    """What to ask for in one round.
+    """Requests that one round of a removal sends.
 
     Attributes:
-        cancel: Operations that make something: what they make would outlive the removal.
-        remove: Parts whose removal, or emptying, can be asked for now.
+        cancel: Creating operations to cancel; what they create would outlive the removal.
+        remove: Resources that can be deleted or undeployed now.
     """
 
     cancel: tuple[RunningOperation, ...] = ()
@@ -30,74 +30,73 @@ class RemovalStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """One round of a removal.
+class RemovalRound:
+    """Result of one round of a removal.
 
     Attributes:
-        parts: What is still there.
-        running: What is still being done.
-        refusals: Why requests of this round did not succeed.
+        resources: Resources that still exist.
+        operations: Operations that are still running.
+        refusals: Messages of the requests that failed in this round.
     """
 
-    parts: tuple[Resource, ...] = ()
-    running: tuple[RunningOperation, ...] = ()
+    resources: tuple[Resource, ...] = ()
+    operations: tuple[RunningOperation, ...] = ()
     refusals: tuple[str, ...] = ()
 
     @property
-    def is_gone(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether nothing is left."""
-        return not self.parts and not self.running
+        return not self.resources and not self.operations
 
 
-def removal_step(parts: Sequence[Resource], running: Sequence[RunningOperation]) -> RemovalStep:
-    """Decides what can be asked for now; whatever cannot follows in a later round.
+def removal_step(resources: Sequence[Resource], operations: Sequence[RunningOperation]) -> RemovalStep:
+    """Decides what can be requested now; the rest follows in a later round.
 
     Args:
-        parts: What there is.
-        running: What is being done to it.
+        resources: Existing resources.
+        operations: Unfinished operations.
     """
-    making = tuple(one for one in running if one.makes)
-    # What is already deployed costs money now, whatever an operation that cannot be cancelled goes on to do.
-    asked = [one.name for one in running if not one.makes]
+    creating = tuple(one for one in operations if one.creates)
+    # A deployed model is billed now, so it is removed even if a creating operation cannot be cancelled.
+    removing = [one.name for one in operations if not one.creates]
     removable = [
-        part
-        for part in parts
-        if not part.is_leaving and not any(name.startswith(f"{part.name}/") for name in asked)
+        resource
+        for resource in resources
+        if not resource.is_being_deleted and not any(name.startswith(f"{resource.name}/") for name in removing)
     ]
-    endpoints = [part for part in removable if part.kind == "endpoint"]
-    in_use = {model for part in parts if part.kind == "endpoint" for model in part.deployed.values()}
-    models = [part for part in removable if part.kind == "model" and not making and not _is_used(part, in_use)]
-    services = [part for part in removable if part.kind == "service"]
-    first = [part for part in endpoints if part.deployed or not making]
-    return RemovalStep(cancel=making, remove=(*services, *first, *models))
+    endpoints = [one for one in removable if one.kind == "endpoint" and (one.deployed or not creating)]
+    in_use = {model for one in resources if one.kind == "endpoint" for model in one.deployed.values()}
+    models = [one for one in removable if one.kind == "model" and not creating and not _is_in_use(one, in_use)]
+    services = [one for one in removable if one.kind == "service"]
+    return RemovalStep(cancel=creating, remove=(*services, *endpoints, *models))
 
 
-def removal_round(site: EndpointPlatform, key: str, log: TaskLog, attempt: str | None = None) -> Round:
-    """Looks, and asks for whatever can be asked for; a request that fails is for a later round.
+def removal_round(platform: EndpointPlatform, key: str, log: TaskLog, attempt: str | None = None) -> RemovalRound:
+    """Finds what is left and requests its removal; a failed request is repeated in a later round.
 
     Args:
-        site: Of one location.
-        key: Whose parts.
-        log: Receives what is asked for.
-        attempt: Leaves alone what another try has taken over.
+        platform: Platform of one location.
+        key: Identity of the endpoint.
+        log: Receives one line for each request.
+        attempt: The try whose resources are removed; those of another try are kept. `None` removes all.
 
     Raises:
-        CloudError: It cannot be looked at.
+        CloudError: The resources cannot be listed.
     """
-    parts, running = _left(site, key, attempt)
-    step = removal_step(parts, running)
+    resources, operations = _find(platform, key, attempt)
+    step = removal_step(resources, operations)
     refusals = []
     for operation in step.cancel:
-        refusals += _asked(lambda one=operation: site.cancel(one.name))  # type: ignore[misc]
-    for part in step.remove:
-        what = "undeploying" if part.deployed else "deleting"
-        log.log(logging.INFO, "%s %r: %s.", part.kind.capitalize(), part.name, what)
-        refusals += _asked(lambda one=part: site.remove(one))  # type: ignore[misc]
-    return Round(tuple(parts), tuple(running), tuple(refusals))
+        refusals += _send(lambda one=operation: platform.cancel(one.name))  # type: ignore[misc]
+    for resource in step.remove:
+        verb = "undeploying" if resource.deployed else "deleting"
+        log.log(logging.INFO, "%s %r: %s.", resource.kind.capitalize(), resource.name, verb)
+        refusals += _send(lambda one=resource: platform.remove(one))  # type: ignore[misc]
+    return RemovalRound(tuple(resources), tuple(operations), tuple(refusals))
 
 
 def remove(
-    site: EndpointPlatform,
+    platform: EndpointPlatform,
     key: str,
     *,
     within_seconds: float,
@@ -106,58 +105,61 @@ def remove(
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> str | None:
-    """Removes everything of an endpoint in one location, and looks until it is gone.
+    """Removes all resources of an endpoint in one location, and polls until none is left.
 
     Args:
-        site: Of the location.
-        key: Whose parts.
-        within_seconds: How long to go on.
-        log: Receives what is asked for.
-        attempt: Leaves alone what another try has taken over.
-        sleep: Between two rounds.
-        now: Seconds of a clock that does not jump.
+        platform: Platform of the location.
+        key: Identity of the endpoint.
+        within_seconds: Time limit, in seconds.
+        log: Receives one line for each request.
+        attempt: The try whose resources are removed; those of another try are kept. `None` removes all.
+        sleep: Waits between two rounds, in seconds.
+        now: Monotonic clock, in seconds.
 
     Returns:
-        What is left, what it costs and how to remove it; `None`: nothing.
+        Sentences that name what is left, its cost and the command that removes it; `None` if nothing is left.
 
     Raises:
-        CloudError: It could not be looked at to the end.
+        CloudError: The resources cannot be listed.
     """
     deadline = now() + within_seconds
     while True:
-        done, error = Round(), None
+        result, error = RemovalRound(), None
         try:
-            done = removal_round(site, key, log, attempt)
-        except CloudError as failed:
-            if not failed.retryable:
+            result = removal_round(platform, key, log, attempt)
+        except CloudError as failure:
+            if not failure.retryable:
                 raise
-            error = failed
-        if error is None and done.is_gone:
+            error = failure
+        if error is None and result.is_complete:
             return None
         if now() + ROUND_SECONDS > deadline:
             if error is not None:
                 raise error
-            because = f" Last refusal: {done.refusals[-1]}" if done.refusals else ""
-            return f"{still_billing(done.parts, done.running)}{because}"
+            reason = f" Last refusal: {result.refusals[-1]}" if result.refusals else ""
+            return f"{still_billing(result.resources, result.operations)}{reason}"
         sleep(ROUND_SECONDS)
 
 
-def _left(site: EndpointPlatform, key: str, attempt: str | None) -> tuple[list[Resource], list[RunningOperation]]:
-    # In this order: what an operation made that ends in between is found.
-    running = site.running(key)
-    found = site.find(key)
-    if attempt is not None and any(part.attempt not in (None, attempt) for part in found):
-        # Another try has taken it over: with the model, which may have no label, and whatever is being done to it.
+def _find(
+    platform: EndpointPlatform, key: str, attempt: str | None
+) -> tuple[list[Resource], list[RunningOperation]]:
+    # Operations before resources: the result of an operation that finishes in between is found.
+    operations = platform.running_operations(key)
+    resources = platform.find(key)
+    if attempt is not None and any(one.attempt not in (None, attempt) for one in resources):
+        # Another try has taken over the endpoint, with its operations and its model, which may have no label.
         return [], []
-    return found, running
+    return resources, operations
 
 
-def _is_used(model: Resource, in_use: set[str]) -> bool:
-    # A deployed model is named with its version: `…/models/m@1`.
+def _is_in_use(model: Resource, in_use: set[str]) -> bool:
+    # An endpoint names its deployed model with the version: `…/models/m@1`.
     return any(name.partition("@")[0] == model.name for name in in_use)
 
 
-def _asked(request: Callable[[], None]) -> list[str]:
+def _send(request: Callable[[], None]) -> list[str]:
+    """Sends a request and returns the message of its failure, if any."""
     try:
         request()
     except CloudNotFoundError:

@@ -1,4 +1,4 @@
-"""A model server with GPUs for the tasks of one run: reserve, provision, tear down."""
+"""Operators that reserve, provision and tear down a model server with GPUs for the tasks of one run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
-from airflow_provider_llmbeam.endpoints.platforms import platform_factory
+from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
@@ -29,13 +28,14 @@ from airflow_provider_llmbeam.spec.endpoint.identity import (
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
-#: For a worker that was told to stop, before it is killed, and for one that has all the time.
+#: Time limits of the removal, in seconds: for a worker that is being stopped, and for one that is not.
 KILL_SECONDS = 40.0
 ABANDON_SECONDS = 600.0
 
@@ -43,7 +43,7 @@ Endpoint = VertexEndpoint | CloudRunEndpoint
 
 
 class ReserveEndpointOperator(BaseOperator):
-    """Names an endpoint, the same for every try of a run. Makes nothing, and so always succeeds.
+    """Returns the name of an endpoint, the same for every try of a run. Creates nothing, and so always succeeds.
 
     A setup of its own: with `ProvisionEndpointOperator` as the only setup, a provision that fails or is killed
     would leave its teardown `upstream_failed`.
@@ -58,7 +58,7 @@ class ReserveEndpointOperator(BaseOperator):
 
 
 class ProvisionEndpointOperator(BaseOperator):
-    """Brings up an endpoint, or takes over what an earlier try left of it, and has it answer once.
+    """Provisions an endpoint, or takes over that of an earlier try, and probes its model.
 
     Everything that it makes is named after `name` and labelled; where the endpoint does not come up, or the task
     is killed, it removes that again. What a kill -9 leaves is for `TeardownEndpointOperator` and
@@ -67,11 +67,12 @@ class ProvisionEndpointOperator(BaseOperator):
     Args:
         endpoint: See `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
         name: The XCom of a `ReserveEndpointOperator`.
-        ready_within_seconds: From the first look to the first answer, over all locations.
-        poll_interval_seconds: Between two looks.
-        gcp_conn_id: Connection whose credentials ask; without one of the default name, those of the worker.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
-        deferrable: Whether the task leaves its worker slot while the GPU boots.
+        ready_within_seconds: Time limit from the start to the first completion, in all locations, in seconds.
+        poll_interval_seconds: Interval between polls, in seconds.
+        gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
+            worker.
+        impersonation_chain: Service account to impersonate, or a chain of them.
+        deferrable: Whether the task frees its worker slot while the GPU boots.
 
     Templated:
         `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.
@@ -82,7 +83,7 @@ class ProvisionEndpointOperator(BaseOperator):
     Raises:
         JobSpecError: When the Dag is parsed, for what is wrong and literal.
         AirflowFailException: A retry would repeat it; nothing bills.
-        EndpointError: It did not come up.
+        EndpointError: The endpoint could not be provisioned.
     """
 
     template_fields: Sequence[str] = ("endpoint", "name", "gcp_conn_id", "impersonation_chain")
@@ -93,8 +94,8 @@ class ProvisionEndpointOperator(BaseOperator):
     def __init__(
         self,
         *,
-        endpoint: Any,
-        name: Any,
+        endpoint: VertexEndpoint | CloudRunEndpoint | Mapping[str, Any] | XComArg,
+        name: str | XComArg,
         ready_within_seconds: float = 3_600.0,
         poll_interval_seconds: float = 15.0,
         gcp_conn_id: str = "google_cloud_default",
@@ -110,32 +111,32 @@ class ProvisionEndpointOperator(BaseOperator):
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
-        self._watched: EndpointMonitor | None = None
+        self._monitor: EndpointMonitor | None = None
         check_literal(self.task_id, self.endpoint)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Brings the endpoint up."""
+        """Provisions the endpoint."""
         with errors_of_airflow():
             trigger = self._trigger(context)
-            self._watched = watch = trigger.make_poller(self.log)
+            self._monitor = monitor = trigger.make_poller(self.log)
             try:
-                seen = watch.poll()
-                while isinstance(seen, Wait) and seen.seconds == 0:
-                    seen = watch.poll()
-                if isinstance(seen, Wait) and not self.deferrable:
-                    seen = poll_until_result(watch)
+                result = monitor.poll()
+                while isinstance(result, Wait) and result.seconds == 0:
+                    result = monitor.poll()
+                if isinstance(result, Wait) and not self.deferrable:
+                    result = poll_until_result(monitor)
             except BaseException as error:  # such as Airflow's `execution_timeout`
-                self._watched = None
-                watch.abandon(f"The task ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
+                self._monitor = None
+                monitor.abandon(f"The task ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
                 raise
-            self._watched = None
-            if isinstance(seen, Wait):
-                trigger.history = watch.provisioner.memory.to_dict()
+            self._monitor = None
+            if isinstance(result, Wait):
+                trigger.history = monitor.provisioner.history.to_dict()
                 self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
-            return self._conclude(seen, context)
+            return self._conclude(result, context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Goes on when the endpoint answers, or cannot; Airflow calls it."""
+        """Resumes after the event of the trigger; Airflow calls it."""
         with errors_of_airflow():
             return self._conclude(ProvisioningResult.from_event(event), context)
 
@@ -145,14 +146,14 @@ class ProvisionEndpointOperator(BaseOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
             # Airflow has put the error in place of the arguments; names and labels are the same for all of a try.
-            watch = self._trigger(context).make_poller(self.log)
-            watch.abandon(f"Waiting ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
+            monitor = self._trigger(context).make_poller(self.log)
+            monitor.abandon(f"Waiting ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
             raise
 
     def on_kill(self) -> None:
-        """Removes what was made so far."""
-        if self._watched is not None:
-            self._watched.abandon("The task was killed.", within_seconds=KILL_SECONDS)
+        """Removes what was created so far."""
+        if self._monitor is not None:
+            self._monitor.abandon("The task was killed.", within_seconds=KILL_SECONDS)
 
     def _trigger(self, context: Context) -> EndpointTrigger:
         spec = with_project(parse_endpoint(self.endpoint), self.gcp_conn_id, self.impersonation_chain)
@@ -188,7 +189,7 @@ class ProvisionEndpointOperator(BaseOperator):
 
 
 class TeardownEndpointOperator(BaseOperator):
-    """Removes an endpoint with all that belongs to it, and looks until it is gone.
+    """Removes an endpoint with all its resources, and polls until they are gone.
 
     In every location of the endpoint, by name and by label: jobs on Dataflow that ask it are cancelled, models
     undeployed, endpoints, models and services deleted. Where nothing is left of it, it does nothing.
@@ -196,9 +197,9 @@ class TeardownEndpointOperator(BaseOperator):
     Args:
         endpoint: As `ProvisionEndpointOperator` has it.
         name: The XCom of the `ReserveEndpointOperator`.
-        gone_within_seconds: How long one try goes on, in each location.
-        gcp_conn_id: Connection whose credentials ask.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        gone_within_seconds: Time limit of one try in each location, in seconds.
+        gcp_conn_id: Airflow connection of type Google Cloud.
+        impersonation_chain: Service account to impersonate, or a chain of them.
 
     Templated:
         `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.
@@ -214,8 +215,8 @@ class TeardownEndpointOperator(BaseOperator):
     def __init__(
         self,
         *,
-        endpoint: Any,
-        name: Any,
+        endpoint: VertexEndpoint | CloudRunEndpoint | Mapping[str, Any] | XComArg,
+        name: str | XComArg,
         gone_within_seconds: float = 1_200.0,
         gcp_conn_id: str = "google_cloud_default",
         impersonation_chain: str | Sequence[str] | None = None,
@@ -230,7 +231,7 @@ class TeardownEndpointOperator(BaseOperator):
         check_literal(self.task_id, self.endpoint)
 
     def execute(self, context: Context) -> None:
-        """Removes it."""
+        """Removes the endpoint."""
         with errors_of_airflow():
             spec, key = parse_endpoint(self.endpoint), identity(str(self.name))
             connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
@@ -240,7 +241,7 @@ class TeardownEndpointOperator(BaseOperator):
                 try:
                     said = remove(connect(location), key, within_seconds=self.gone_within_seconds, log=self.log)
                 except CloudError as error:
-                    said = f"In {location!r} it may still be billing, and cannot be looked at: {error}"
+                    said = f"In {location!r} it may still be billing, and cannot be listed: {error}"
                 left += [said] if said else []
             if left:
                 raise StillBillingError(
@@ -250,7 +251,7 @@ class TeardownEndpointOperator(BaseOperator):
             self.log.info("Nothing is left of endpoint %r: nothing bills.", key)
 
     def _cancel_jobs(self, spec: Endpoint, key: str, location: str) -> None:
-        """Cancels what would only ask a server that is gone. Errors are for the log."""
+        """Cancels the jobs that use the endpoint; errors are logged."""
         from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
         own = service_id(key) if spec.type == "cloud_run" else endpoint_id(key)
@@ -258,10 +259,10 @@ class TeardownEndpointOperator(BaseOperator):
             hook = DataflowJobHook(location, spec.project, self.gcp_conn_id, self.impersonation_chain)
             for job in hook.active():
                 if job.labels.get(ENDPOINT_LABEL) == own:
-                    self.log.warning("Cancelling job %r, which asks this endpoint.", job.job_id)
+                    self.log.warning("Cancelling job %r, which uses this endpoint.", job.job_id)
                     hook.cancel(job.job_id)
         except LLMBeamError as error:
-            self.log.warning("Whether jobs on Dataflow still ask this endpoint is not known: %s", error)
+            self.log.warning("It is unknown whether Dataflow jobs still use this endpoint: %s", error)
 
 
 def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None) -> Endpoint:

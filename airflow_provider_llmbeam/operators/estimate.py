@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
-from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator, job_name
+from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class EstimateInferenceOperator(RunInferenceOperator):
+class EstimateInferenceOperator(InferenceJobOperator):
     """Says what a `RunInferenceOperator` with the same arguments will take: rows, tokens, cost, time.
 
     It reads the source, or evenly spread portions of a large one, renders the prompts, and asks the model a few of
@@ -28,6 +29,7 @@ class EstimateInferenceOperator(RunInferenceOperator):
             answers are of this task's own job, and nobody keeps them.
         sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
             output that `generation` allows.
+        deferrable: Ignored, because the estimate never defers; accepted because `RunInferenceOperator` has it.
         kwargs: Those of `RunInferenceOperator`.
 
     Templated:
@@ -43,10 +45,11 @@ class EstimateInferenceOperator(RunInferenceOperator):
         NothingAnsweredError: The model answered none of the prompts.
     """
 
-    template_fields: Sequence[str] = (*RunInferenceOperator.template_fields, "job_task_id")
-    operator_extra_links = ()
+    template_fields: Sequence[str] = (*InferenceJobOperator.template_fields, "job_task_id")
 
-    def __init__(self, *, job_task_id: str | None = None, sample_size: int = 32, **kwargs: Any) -> None:
+    def __init__(
+        self, *, job_task_id: str | None = None, sample_size: int = 32, deferrable: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.job_task_id = job_task_id
         self.sample_size = sample_size

@@ -1,8 +1,8 @@
-"""`inference_endpoint`: an endpoint for the tasks of one `with` block, and never for longer."""
+"""`inference_endpoint`: an endpoint for the tasks of one `with` block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,18 +16,20 @@ from airflow_provider_llmbeam.operators.endpoint import (
     ReserveEndpointOperator,
     TeardownEndpointOperator,
 )
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceEndpoint:
-    """The tasks around a block.
+    """The tasks that provision and remove the endpoint of a block.
 
     Attributes:
-        model: For `RunInferenceOperator(model=…)`: the XCom of `provision`.
+        model: Argument of `RunInferenceOperator(model=…)`: the XCom of `provision`.
         reserve: Names the endpoint.
-        provision: Brings it up.
+        provision: Provisions it.
         teardown: Removes it.
-        done: Comes after the work: what comes after the block comes after it.
+        done: Follows the tasks of the block; tasks after the block follow it.
     """
 
     model: XComArg
@@ -40,7 +42,7 @@ class InferenceEndpoint:
 @contextmanager
 def inference_endpoint(
     *,
-    endpoint: Any,
+    endpoint: VertexEndpoint | CloudRunEndpoint | Mapping[str, Any] | XComArg,
     group_id: str = "endpoint",
     gcp_conn_id: str = "google_cloud_default",
     impersonation_chain: str | Sequence[str] | None = None,
@@ -48,7 +50,7 @@ def inference_endpoint(
     provision: dict[str, Any] | None = None,
     teardown: dict[str, Any] | None = None,
 ) -> Iterator[InferenceEndpoint]:
-    """Brings up an endpoint before the tasks of the block, and removes it after them, however they end.
+    """Provisions an endpoint before the tasks of the block, and removes it after they succeed or fail.
 
         with inference_endpoint(endpoint=VertexEndpoint(…)) as gemma:
             RunInferenceOperator(task_id="ask", model=gemma.model, …)
@@ -59,10 +61,10 @@ def inference_endpoint(
 
     Args:
         endpoint: See `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
-        group_id: Of the task group around it all, whose name the tasks carry: another one for each block.
-        gcp_conn_id: Connection whose credentials ask.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
-        deferrable: Whether no worker slot is taken while the GPU boots.
+        group_id: Id of the task group, which prefixes the task ids; unique for each block.
+        gcp_conn_id: Airflow connection of type Google Cloud.
+        impersonation_chain: Service account to impersonate, or a chain of them.
+        deferrable: Whether the task frees its worker slot while the GPU boots.
         provision: Other arguments of `ProvisionEndpointOperator`, e.g. `{"retries": 2}`.
         teardown: Other arguments of `TeardownEndpointOperator`.
 
@@ -108,6 +110,6 @@ def _check_no_timeout(dag: DAG | None) -> None:
     if dag is not None and dag.dagrun_timeout is not None:
         raise JobSpecError(
             f"Dag {dag.dag_id!r} has `dagrun_timeout={dag.dagrun_timeout}`. When that is over, Airflow skips the "
-            "teardown, and the GPU bills on. Use `deadline=DeadlineAlert(…)` of `airflow.sdk`, which tells "
-            "somebody, and `execution_timeout` of the tasks, which ends them."
+            "teardown, and the GPU keeps billing. Use `deadline=DeadlineAlert(…)` of `airflow.sdk`, which sends "
+            "an alert, and `execution_timeout` of the tasks, which ends them."
         )

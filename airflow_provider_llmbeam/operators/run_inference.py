@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
@@ -16,18 +12,20 @@ from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, XComLink, dataflow_url, output_url
+from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
 from airflow_provider_llmbeam.tasks.process import JobProcess
+from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class RunInferenceOperator(BaseOperator):
+class RunInferenceOperator(InferenceJobOperator):
     """Reads rows, renders one prompt per row, asks a model, and writes the answers.
 
     The job is an Apache Beam pipeline: in a process of its own on the worker, which ends with the task; or, with a
@@ -70,80 +68,19 @@ class RunInferenceOperator(BaseOperator):
         JobError: The job started and did not reach its end, or not one row was answered.
     """
 
-    template_fields: Sequence[str] = (
-        "source",
-        "prompt_variables",
-        "model",
-        "sink",
-        "generation",
-        "embedding",
-        "limits",
-        "batching",
-        "cache",
-        "runner",
-        "state_uri",
-        "job_name",
-        "llmbeam_conn_id",
-        "gcp_conn_id",
-        "impersonation_chain",
-    )
-    template_fields_renderers = dict.fromkeys(template_fields[:10], "json")
     operator_extra_links: Sequence[XComLink] = (DataflowLink(), OutputLink())
     ui_color = "#e8f0fe"
 
-    def __init__(
-        self,
-        *,
-        source: Any,
-        prompt: Any,
-        model: Any,
-        sink: Any,
-        generation: Any = None,
-        embedding: Any = None,
-        limits: Any = None,
-        batching: Any = None,
-        cache: Any = None,
-        runner: Any = None,
-        state_uri: str | None = None,
-        job_name: str | None = None,
-        llmbeam_conn_id: str = "llmbeam_default",
-        gcp_conn_id: str = "google_cloud_default",
-        impersonation_chain: str | Sequence[str] | None = None,
-        deferrable: bool = True,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        prompt = plain(prompt)
-        self.source = plain(source)
-        self.prompt = prompt
-        self.prompt_variables = prompt.get("variables", {}) if isinstance(prompt, Mapping) else {}
-        self.model = plain(model)
-        self.sink = plain(sink)
-        self.generation = plain(generation)
-        self.embedding = plain(embedding)
-        self.limits = plain(limits)
-        self.batching = plain(batching)
-        self.cache = plain(cache)
-        self.runner = plain(runner)
-        self.state_uri = state_uri
-        self.job_name = job_name
-        self.llmbeam_conn_id = llmbeam_conn_id
-        self.gcp_conn_id = gcp_conn_id
-        self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
-        self._process: JobProcess | None = None
         self._dataflow: DataflowLauncher | None = None
-        self._watched: SubmittedJob | None = None
-        data = self._spec_data(job_name or "parsed")
-        if isinstance(self.model, Mapping) and self.model.get("type") == "gemini":
-            data["model"] = {"project": "of-the-connection", **self.model}  # which may name one
-        if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
-            raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
+        self._submitted: SubmittedJob | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
         with errors_of_airflow():
-            self._dataflow = self._dataflow_task(context)
+            self._dataflow = self._launcher(context)
             spec, environment = self._job(context)
             if isinstance(spec.runner, DataflowRunner):
                 return self._run_on_dataflow(spec, spec.runner, context)
@@ -161,7 +98,7 @@ class RunInferenceOperator(BaseOperator):
     ) -> dict[str, Any]:
         """Goes on when Dataflow is done; Airflow calls it."""
         with errors_of_airflow():
-            self._dataflow, seen = self._dataflow_task(context), JobResult.from_event(event)
+            self._dataflow, seen = self._launcher(context), JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 forgets the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
             else:
@@ -175,24 +112,23 @@ class RunInferenceOperator(BaseOperator):
         except (TaskDeferralError, TaskDeferralTimeout) as error:
             # Airflow 3.3 puts the error in the place of what `defer` was given: the job is found by its label.
             why = f"Waiting for the job ended with {type(error).__name__}."
-            self._dataflow_task(context).abandon_left(self._job(context)[0], why)
+            self._launcher(context).abandon_left(self._job(context)[0], why)
             raise
 
     def on_kill(self) -> None:
         """Ends the job. What it was answered so far is in the journal."""
-        if self._process is not None:
-            self._process.stop()
+        super().on_kill()
         if self._dataflow is not None:
             self._dataflow.stop()
-            if self._watched is not None:
-                self._dataflow.abandon(self._watched, "The task was killed.")
+            if self._submitted is not None:
+                self._dataflow.abandon(self._submitted, "The task was killed.")
 
     def _run_on_dataflow(self, spec: JobSpec, runner: DataflowRunner, context: Context) -> dict[str, Any]:
         assert self._dataflow is not None
         job = self._dataflow.obtain(spec, runner)
         self._show_links(spec, job, context)
-        trigger = self._dataflow.trigger(spec, runner, job)
-        self._watched, watch = job, trigger.make_poller(self.log)
+        trigger = self._trigger(spec, runner, job)
+        self._submitted, watch = job, trigger.make_poller(self.log)
         seen = watch.poll()  # a job that is over already needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
             self.defer(
@@ -205,11 +141,26 @@ class RunInferenceOperator(BaseOperator):
             try:
                 seen = poll_until_result(watch)
             except BaseException as error:  # such as Airflow's `execution_timeout`
-                self._watched = None
+                self._submitted = None
                 self._dataflow.abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
                 raise
-        self._watched = None
+        self._submitted = None
         return self._conclude(job, seen, context)
+
+    def _trigger(self, spec: JobSpec, runner: DataflowRunner, job: SubmittedJob) -> DataflowJobTrigger:
+        price = price_of(spec.model, spec.limits.price)
+        return DataflowJobTrigger(
+            project=job.project,
+            location=job.location,
+            job_id=job.id,
+            journal_uri=job.journal_uri,
+            gcp_conn_id=self.gcp_conn_id,
+            impersonation_chain=self.impersonation_chain,
+            poll_interval_seconds=runner.poll_interval_seconds,
+            budget_usd=spec.limits.budget_usd,
+            price=price.model_dump() if price else None,
+            cancel_on_kill=job.cancel_on_kill,
+        )
 
     def _conclude(self, job: SubmittedJob, seen: JobResult, context: Context) -> dict[str, Any]:
         assert self._dataflow is not None
@@ -225,61 +176,3 @@ class RunInferenceOperator(BaseOperator):
         context["ti"].xcom_push(key=DataflowLink().xcom_key, value=url)
         if (output := output_url(spec)) is not None:
             context["ti"].xcom_push(key=OutputLink().xcom_key, value=output)
-
-    def _dataflow_task(self, context: Context) -> DataflowLauncher:
-        store = context.get("task_state_store")
-        return DataflowLauncher(self.gcp_conn_id, self.impersonation_chain, store, self.log)
-
-    def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
-        """The spec, complete, and the environment that holds its secrets."""
-        from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
-        from airflow_provider_llmbeam.hooks.postgres import sink_environment
-
-        data = self._spec_data(self.job_name or self._own_job_name(context["ti"]))
-        secrets: dict[str, str] = {}
-        if isinstance(self.model, Mapping):
-            data["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
-        runner = self.runner
-        if isinstance(runner, Mapping) and runner.get("type") == "dataflow" and not runner.get("project"):
-            location = str(runner.get("location"))
-            data["runner"] = {**runner, "project": self._dataflow_task(context).project(location)}
-        spec = JobSpec.parse(data)
-        return spec, secrets | sink_environment(spec.sink)
-
-    def _own_job_name(self, ti: Any) -> str:
-        return job_name(ti)
-
-    def _spec_data(self, name: str) -> dict[str, Any]:
-        prompt = self.prompt
-        if isinstance(prompt, Mapping):
-            prompt = {**prompt, "variables": self.prompt_variables}
-        parts = {
-            "name": name,
-            "source": self.source,
-            "prompt": prompt,
-            "model": self.model,
-            "sink": self.sink,
-            "task": None if self.embedding is None else "embed",
-            "generation": self.generation,
-            "embedding": self.embedding,
-            "limits": self.limits,
-            "batching": self.batching,
-            "cache": self.cache,
-            "runner": self.runner,
-            "state_uri": self.state_uri,
-        }
-        return {field: value for field, value in parts.items() if value is not None}
-
-
-def job_name(ti: Any, task_id: str | None = None) -> str:
-    """Names a task's job: readable, and the same for every try of the same run.
-
-    Args:
-        ti: The task instance.
-        task_id: Of another task of the same run and map index.
-    """
-    task_id = ti.task_id if task_id is None else task_id
-    identity = "\0".join(map(str, (ti.dag_id, task_id, ti.run_id, ti.map_index)))
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{task_id}".lower()).strip("-")[:80]
-    return f"{readable or 'job'}-{digest}"

@@ -7,10 +7,10 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
+from airflow_provider_llmbeam.dataflow.cancellation import cancel_or_leave
 from airflow_provider_llmbeam.dataflow.monitor import Dataflow, JobMonitor
 from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
 from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
-from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
@@ -80,27 +80,14 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
     async def on_kill(self) -> None:
         """Cancels the job, or leaves it running, when the task is marked or cleared."""
         monitor = self.poller
-        job_id, kept = monitor.address.job_id, f"What was answered is kept in {self.journal_uri!r}."
-        if not self.cancel_on_kill:
-            self.log.warning(
-                "Dataflow job %r is left running and billing (`runner.cancel_on_kill` is off). To end it: %s. %s",
-                job_id,
-                monitor.address.cancel_command,
-                kept,
-            )
-            return
-        try:
-            await sync_to_async(monitor.cancel, thread_sensitive=False)()
-        except CloudError as error:
-            self.log.error(
-                "Dataflow job %r may still be running and billing: %s To end it: %s. %s",
-                job_id,
-                error,
-                monitor.address.cancel_command,
-                kept,
-            )
-        else:
-            self.log.warning("Dataflow job %r was cancelled with its task. %s", job_id, kept)
+        await sync_to_async(cancel_or_leave, thread_sensitive=False)(
+            monitor.address,
+            monitor.cancel,
+            cancel_on_kill=self.cancel_on_kill,
+            reason="The task was marked or cleared while deferred.",
+            journal_uri=self.journal_uri,
+            log=self.log,
+        )
 
     def make_poller(self, log: TaskLog) -> JobMonitor:
         """Returns a new monitor of the job that writes to `log`."""

@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.endpoints.platforms import platform_factory
+from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import Provisioner, ProvisioningHistory
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
@@ -89,7 +89,7 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
                 poll_interval_seconds=self.poll_interval_seconds,
                 ready_within_seconds=self.ready_within_seconds,
                 attempt=self.labels[TRY_LABEL],
-                memory=ProvisioningHistory.from_dict(self.history),
+                history=ProvisioningHistory.from_dict(self.history),
             ),
             log=log,
         )

@@ -21,9 +21,9 @@ import pytest
 from packaging.version import Version
 from waiting import scaled, until
 
-from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, identity
+from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
 from tests.integration.cases import STEP_SECONDS, Cloud, play_all, show_table, tree
 
@@ -312,7 +312,8 @@ def marked_failed(cloud: Cloud) -> Run:
     run.until_trigger()
     run.mark("failed")
     run.end("failed")
-    run.until_says("was cancelled with its task")
+    run.until_says("The task was marked or cleared while deferred. Dataflow job")
+    run.until_says("was cancelled. The answers so far are kept")
     return run
 
 
@@ -330,7 +331,8 @@ def marked_success(cloud: Cloud) -> Run:
     run.until_trigger()
     run.mark("success")
     run.end("success")
-    run.until_says("was cancelled with its task")
+    run.until_says("The task was marked or cleared while deferred. Dataflow job")
+    run.until_says("was cancelled. The answers so far are kept")
     return run
 
 
@@ -338,7 +340,9 @@ def kept(cloud: Cloud) -> Run:
     run = Run(cloud, "deferred_kept", answered=0)
     run.until_trigger()
     run.mark("failed")
-    run.until_says("is left running and billing (`runner.cancel_on_kill` is off). To end it: gcloud dataflow jobs")
+    run.until_says(
+        "is left running and billing (`runner.cancel_on_kill` is off). To cancel it: gcloud dataflow jobs"
+    )
     return run
 
 

@@ -23,10 +23,10 @@ import psutil
 import pytest
 from waiting import scaled
 
-from airflow_provider_llmbeam.operators.run_inference import job_name
 from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
 from airflow_provider_llmbeam.spec.endpoint.identity import EXPIRES_LABEL, endpoint_id, service_id
 from airflow_provider_llmbeam.spec.identity import identity
+from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
 from tests.integration.cases import STEP_SECONDS, Cloud, kill_all, play_all, show_table
 

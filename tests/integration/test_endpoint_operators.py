@@ -468,6 +468,6 @@ def foreign(google, sandbox):
     hook = VertexAIHook("us-central1", google.project)
     client = hook._client("EndpointServiceClient")
     client.create_endpoint(
-        parent=hook._parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}}, endpoint_id="theirs"
+        parent=hook.parent, endpoint={"display_name": "not ours", "labels": {"team": "x"}}, endpoint_id="theirs"
     )
     until(lambda: any(re.search("not ours", each["displayName"]) for each in sandbox.endpoints), "it is there")

@@ -8,7 +8,7 @@ from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 
-WHY = "Waiting for the job ended with TaskDeferralTimeout."
+REASON = "Waiting for the job ended with TaskDeferralTimeout."
 
 
 class Log:
@@ -19,6 +19,9 @@ class Log:
         self.lines.append(event % args)
 
     warning = error = info
+
+    def log(self, level, event, *args):
+        self.lines.append(event % args)
 
 
 @pytest.fixture
@@ -45,14 +48,14 @@ def spec(google):
     )
 
 
-def test_a_task_that_has_lost_its_job_says_when_none_runs(task, log, spec):
-    task.abandon_left(spec, WHY)
-    assert log.lines == [f"{WHY} No job of this task runs any more."]
+def test_abandon_left_logs_that_no_job_is_running(task, log, spec):
+    task.abandon_left(spec, REASON)
+    assert log.lines == [f"{REASON} No job of this task is running."]
 
 
-def test_a_task_that_cannot_look_for_its_job_says_how_to_find_it(task, log, spec, sandbox):
+def test_abandon_left_logs_the_command_that_finds_the_job_if_dataflow_refuses(task, log, spec, sandbox):
     sandbox.faults.queue("dataflow.jobs.list", Fault(kind="error", http_status=403))
-    task.abandon_left(spec, WHY)
+    task.abandon_left(spec, REASON)
     (line,) = log.lines
-    assert line.startswith(f"{WHY} Its job may still be running and billing: ")
+    assert line.startswith(f"{REASON} Its job may still be running and billing: ")
     assert "gcloud dataflow jobs list --status=active --filter=labels.llmbeam-job=nightly-" in line

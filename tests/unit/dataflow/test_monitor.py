@@ -14,25 +14,25 @@ PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 1
 
 
 class ScriptedDataflow:
-    """Shows one state per look; an error among them is raised. A cancelled job is over at the second look."""
+    """Returns one state per poll and raises the errors among them. A cancelled job ends at the second poll."""
 
-    def __init__(self, *looks, counts=(), messages=(), refuses_cancel=False):
-        self.looks, self.counted, self.messages = list(looks), list(counts), messages
+    def __init__(self, *states, counts=(), messages=(), refuses_cancel=False):
+        self.states, self.counted, self.messages = list(states), list(counts), messages
         self.refuses_cancel = refuses_cancel
         self.cancelled, self.asked = [], []
 
     def get(self, job_id):
         self.asked.append(job_id)
-        look = self.looks.pop(0)
-        if isinstance(look, Exception):
-            raise look
-        return look if isinstance(look, DataflowJob) else DataflowJob(job_id, "n-12345678", f"JOB_STATE_{look}")
+        state = self.states.pop(0)
+        if isinstance(state, Exception):
+            raise state
+        return state if isinstance(state, DataflowJob) else DataflowJob(job_id, "n-12345678", f"JOB_STATE_{state}")
 
     def counts(self, job_id, *, running):
-        seen = self.counted.pop(0) if self.counted else Counts()
-        if isinstance(seen, Exception):
-            raise seen
-        return seen
+        counts = self.counted.pop(0) if self.counted else Counts()
+        if isinstance(counts, Exception):
+            raise counts
+        return counts
 
     def error_messages(self, job_id):
         if isinstance(self.messages, Exception):
@@ -43,15 +43,15 @@ class ScriptedDataflow:
         self.cancelled.append(job_id)
         if self.refuses_cancel:
             raise CloudUnavailableError("Google Cloud did not cancel it.")
-        self.looks[:0] = ["CANCELLING", "CANCELLED"]
+        self.states[:0] = ["CANCELLING", "CANCELLED"]
 
 
 class Waiting:
-    """Waits for a scripted job, on a clock of its own."""
+    """Waits for a scripted job with a simulated clock."""
 
     def __init__(self, dataflow, *, interval=30.0, budget_usd=None):
         self.now, self.waits, self.lines = 0.0, [], []
-        self.watch = JobMonitor(
+        self.monitor = JobMonitor(
             lambda: dataflow,
             JobAddress("acme-prod", "europe-west1", "job-1"),
             poller=JobStateMachine(interval, budget_usd),
@@ -69,7 +69,7 @@ class Waiting:
         self.now += seconds
 
     def run(self):
-        return poll_until_result(self.watch, self.sleep)
+        return poll_until_result(self.monitor, self.sleep)
 
 
 def test_a_job_is_waited_for_until_it_is_done():
@@ -97,14 +97,14 @@ def test_progress_is_logged_while_it_changes():
     ]
 
 
-def test_a_service_that_is_down_for_a_while_is_waited_for():
+def test_a_temporary_outage_is_waited_for():
     down = CloudUnavailableError("Google Cloud did not show job 'job-1' (HTTP 503).")
     waiting = Waiting(ScriptedDataflow("RUNNING", down, down, down, "RUNNING", "DONE"))
     assert waiting.run().outcome == "succeeded"
     assert waiting.waits == [30, 30, 60, 120, 30]
 
 
-def test_a_service_that_stays_down_ends_the_wait_and_not_the_job():
+def test_a_permanent_outage_ends_the_wait_without_a_cancellation():
     dataflow = ScriptedDataflow("RUNNING", *[CloudUnavailableError("HTTP 503.")] * 99)
     ended = Waiting(dataflow).run()
     assert ended.outcome == "unreachable"
@@ -112,7 +112,7 @@ def test_a_service_that_stays_down_ends_the_wait_and_not_the_job():
     assert "gcloud dataflow jobs cancel job-1 --region=europe-west1 --project=acme-prod" in ended.message
 
 
-def test_a_failed_job_says_why():
+def test_a_failed_job_reports_its_errors():
     ended = Waiting(ScriptedDataflow("FAILED", messages=["ValueError: no"])).run()
     assert "ValueError: no" in ended.message
 
@@ -140,7 +140,7 @@ def test_a_job_over_its_budget_is_cancelled_and_waited_for():
     assert waiting.waits == [30, 10, 10]
 
 
-def test_a_cancellation_that_is_not_heard_is_asked_for_again_and_not_for_ever():
+def test_a_refused_cancellation_is_requested_again_up_to_a_time_limit():
     dataflow = ScriptedDataflow(*["RUNNING"] * 200, counts=[Counts(output_tokens=2_000_000)], refuses_cancel=True)
     ended = Waiting(dataflow, budget_usd=1.5).run()
     assert len(dataflow.cancelled) > 10
@@ -148,24 +148,24 @@ def test_a_cancellation_that_is_not_heard_is_asked_for_again_and_not_for_ever():
     assert "may still be running and billing" in ended.message
 
 
-def test_a_budget_that_cannot_be_watched_is_a_failed_look():
+def test_with_a_budget_a_poll_without_counters_fails():
     dataflow = ScriptedDataflow(*["RUNNING"] * 9, counts=[AccessDeniedError("HTTP 403.")] * 9)
     assert Waiting(dataflow, budget_usd=1.5).run().outcome == "unreachable"
 
 
-def test_without_a_budget_counters_that_cannot_be_read_are_said_once():
+def test_without_a_budget_unreadable_counters_are_logged_once():
     dataflow = ScriptedDataflow("RUNNING", "RUNNING", "DONE", counts=[AccessDeniedError("HTTP 403.")] * 3)
     waiting = Waiting(dataflow)
     assert waiting.run().outcome == "succeeded"
     assert len([line for line in waiting.lines if "HTTP 403." in line]) == 1
 
 
-def test_an_unknown_state_is_warned_of():
+def test_an_unknown_state_is_logged_once():
     waiting = Waiting(ScriptedDataflow("DREAMING", "DREAMING", "DONE"))
     waiting.run()
     assert len([line for line in waiting.lines if "does not know" in line]) == 1
 
 
 @pytest.mark.parametrize("interval", [10, 30, 3600])
-def test_a_look_returns_how_long_to_wait(interval):
-    assert Waiting(ScriptedDataflow("RUNNING"), interval=interval).watch.poll() == Wait(interval)
+def test_a_poll_returns_the_wait(interval):
+    assert Waiting(ScriptedDataflow("RUNNING"), interval=interval).monitor.poll() == Wait(interval)

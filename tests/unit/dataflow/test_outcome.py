@@ -34,7 +34,7 @@ def end_of(end, messages=(), state="JOB_STATE_FAILED"):
     return job_result(end, ADDRESS, state, messages, JOURNAL)
 
 
-def test_an_error_of_ours_in_a_traceback_is_raised_as_itself():
+def test_an_error_of_this_package_in_a_traceback_keeps_its_class():
     ended = end_of(JobEnded("failed", "failed."), [OURS] * 4 + ["Workflow failed. Causes: S02 failed."])
     assert type(ended.error) is TooManyFailedRowsError
     assert "12 of 20 rows are dead." in ended.message
@@ -43,8 +43,8 @@ def test_an_error_of_ours_in_a_traceback_is_raised_as_itself():
     assert "a retry asks only for the rest" in ended.message
 
 
-def test_where_the_answers_are_is_said_once():
-    message = OURS.replace("are dead.", f"are dead. What was answered is in {JOURNAL!r}.")
+def test_the_journal_is_named_once():
+    message = OURS.replace("are dead.", f"are dead. The answers so far are in {JOURNAL!r}.")
     assert str(failure([message], "Job", JOURNAL)).count(JOURNAL) == 1
 
 
@@ -55,27 +55,27 @@ def test_an_error_that_a_retry_repeats_does_not_promise_one():
 
 
 @pytest.mark.parametrize("name", ["ClassVar", "NoSuchError", "annotations"])
-def test_a_name_that_is_no_error_of_ours_is_a_failed_job(name):
+def test_an_unknown_error_name_is_a_failed_job(name):
     assert type(failure([f"airflow_provider_llmbeam.exceptions.{name}: words"], "Job", JOURNAL)) is JobFailedError
 
 
-def test_other_errors_are_quoted_by_their_last_lines_each_once():
+def test_the_last_line_of_other_errors_is_quoted_once():
     error = failure([THEIRS] * 4 + ["Workflow failed. Causes: S02:Ask failed."], "Dataflow job 'x'", JOURNAL)
     assert type(error) is JobFailedError
     assert str(error) == (
         "Dataflow job 'x' failed. Its last errors: OSError: disk full | Workflow failed. Causes: S02:Ask failed. "
-        f"What was answered is kept in {JOURNAL!r}; a retry asks only for the rest."
+        f"The answers so far are kept in {JOURNAL!r}; a retry asks only for the rest."
     )
 
 
-def test_a_long_line_is_cut_and_many_are_left_out():
+def test_long_lines_are_truncated_and_old_lines_omitted():
     error = failure([f"{number} {'x' * 9_000}" for number in range(50)], "Job", JOURNAL)
     assert len(str(error)) < 5 * 500 + 300
     assert "49 x" in str(error)
 
 
 @pytest.mark.parametrize("messages", [[], [""], ["\n \n"]])
-def test_a_job_that_fails_without_a_word_still_says_where_the_answers_are(messages):
+def test_a_job_that_fails_without_a_message_names_the_journal(messages):
     ended = end_of(JobEnded("failed", "failed."), messages)
     assert type(ended.error) is JobFailedError
     assert JOURNAL in ended.message
@@ -86,10 +86,10 @@ def test_a_job_that_fails_without_a_word_still_says_where_the_answers_are(messag
     [
         (JobEnded("cancelled", "was cancelled."), JobCancelledError),
         (JobEnded("over_budget", "was cancelled: too dear."), BudgetExceededError),
-        (JobEnded("unreachable", "could not be looked at.", may_run=True), JobUnreachableError),
+        (JobEnded("unreachable", "could not be polled.", may_run=True), JobUnreachableError),
     ],
 )
-def test_every_end_is_an_error_that_names_the_job_and_the_journal(end, error):
+def test_every_error_names_the_job_and_the_journal(end, error):
     ended = end_of(end, state="")
     assert type(ended.error) is error
     assert "'2026-11-20_01'" in ended.message
@@ -99,7 +99,7 @@ def test_every_end_is_an_error_that_names_the_job_and_the_journal(end, error):
     ) is (end.may_run)
 
 
-def test_a_job_that_is_done_is_no_error():
+def test_a_finished_job_has_no_error():
     ended = end_of(JobEnded("succeeded", "is done."), state="JOB_STATE_DONE")
     assert ended.error is None
     assert ended.message == "Dataflow job '2026-11-20_01' is done."

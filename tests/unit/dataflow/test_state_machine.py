@@ -24,14 +24,14 @@ from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFound
 from airflow_provider_llmbeam.google_cloud.dataflow_job import PHASES, DataflowJob
 from airflow_provider_llmbeam.polling.poller import Wait
 
-ENDS = {
+OUTCOMES = {
     "JOB_STATE_DONE": "succeeded",
     "JOB_STATE_FAILED": "failed",
     "JOB_STATE_CANCELLED": "cancelled",
     "JOB_STATE_DRAINED": "cancelled",
     "JOB_STATE_UPDATED": "failed",
 }
-GOING = [state.name for state in JobState if state.name not in ENDS]
+RUNNING_STATES = [state.name for state in JobState if state.name not in OUTCOMES]
 ERRORS = st.sampled_from((CloudUnavailableError("503"), CloudNotFoundError("404"), AccessDeniedError("403")))
 
 
@@ -44,19 +44,19 @@ def test_every_state_of_the_client_is_known():
     assert len(PHASES) == 15
 
 
-@pytest.mark.parametrize("state", GOING)
-def test_a_job_that_goes_on_is_waited_for_without_a_word(state):
+@pytest.mark.parametrize("state", RUNNING_STATES)
+def test_a_running_job_is_waited_for_without_a_message(state):
     assert JobStateMachine(30).on_job(job(state), None, 0) == Wait(30)
 
 
-@pytest.mark.parametrize(("state", "outcome"), ENDS.items())
-def test_a_job_that_is_over_ends_the_wait(state, outcome):
+@pytest.mark.parametrize(("state", "outcome"), OUTCOMES.items())
+def test_a_job_that_has_ended_ends_the_wait(state, outcome):
     decision = JobStateMachine(30).on_job(job(state), None, 0)
     assert isinstance(decision, JobEnded)
     assert decision.outcome == outcome
 
 
-def test_a_state_that_is_not_known_is_waited_for_and_warned_of_once():
+def test_an_unknown_state_is_waited_for_with_one_warning():
     poller = JobStateMachine(30)
     first = poller.on_job(job("JOB_STATE_DREAMING"), None, 0)
     assert isinstance(first, Wait)
@@ -68,12 +68,12 @@ def test_an_updated_job_is_followed():
     assert JobStateMachine(30).on_job(job("JOB_STATE_UPDATED", replaced_by="job-2"), None, 0) == Follow("job-2")
 
 
-def test_an_updated_job_that_names_no_other_may_run_on():
+def test_an_updated_job_without_a_known_successor_may_still_run():
     assert JobStateMachine(30).on_job(job("JOB_STATE_UPDATED"), None, 0).may_run
 
 
 @given(st.lists(st.tuples(ERRORS, st.floats(0, 7200)), max_size=60), st.floats(10, 3600))
-def test_failures_in_a_row_always_end_the_wait(errors, interval):
+def test_consecutive_failures_always_end_the_wait(errors, interval):
     poller, now = JobStateMachine(interval), 0.0
     for number, (error, pause) in enumerate(errors, 1):
         decision = poller.on_error(error, now)
@@ -81,18 +81,18 @@ def test_failures_in_a_row_always_end_the_wait(errors, interval):
             assert decision.outcome in ("failed", "unreachable")
             return
         assert interval <= decision.seconds <= max(interval, MAX_WAIT_SECONDS)
-        assert number < MAX_FAILURES or now - poller.memory.failing_since < MAX_FAILING_SECONDS
+        assert number < MAX_FAILURES or now - poller.history.failures.since < MAX_FAILING_SECONDS
         now += max(pause, decision.seconds)
     assert len(errors) < MAX_FAILURES + MAX_FAILING_SECONDS / interval
 
 
 @given(st.lists(ERRORS, max_size=MAX_DENIED - 1))
-def test_a_look_that_sees_the_job_forgets_the_failures_before(errors):
+def test_a_successful_poll_resets_the_failures(errors):
     poller = JobStateMachine(30)
     for now, error in enumerate(errors):
         poller.on_error(error, now)
     poller.on_job(job("JOB_STATE_RUNNING"), None, 100)
-    assert poller.memory == JobPollHistory()
+    assert poller.history == JobPollHistory()
 
 
 def test_the_wait_doubles_with_each_failure_up_to_five_minutes():
@@ -112,7 +112,7 @@ def test_ten_quick_failures_are_not_enough_to_give_up():
     assert "may still be running and billing" in last.reason
 
 
-def test_a_job_that_dataflow_does_not_know_fails_after_some_tries():
+def test_an_unknown_job_fails_after_a_limited_number_of_polls():
     poller = JobStateMachine(30)
     decisions = [poller.on_error(CloudNotFoundError("404"), now) for now in range(MAX_NOT_FOUND)]
     assert [type(decision) for decision in decisions] == [Wait] * (MAX_NOT_FOUND - 1) + [JobEnded]
@@ -126,7 +126,7 @@ def test_a_refused_permission_ends_the_wait_sooner():
     assert decisions[-1].outcome == "unreachable"
 
 
-def test_refusals_between_other_failures_do_not_add_up():
+def test_only_consecutive_refusals_count():
     poller = JobStateMachine(30)
     for now in range(MAX_DENIED * 2):
         error = AccessDeniedError("403") if now % 2 else CloudUnavailableError("503")
@@ -146,15 +146,15 @@ def test_a_job_over_its_budget_is_cancelled_until_its_state_shows_it():
     assert not end.may_run
 
 
-def test_a_poller_that_starts_anew_knows_a_cancelled_job_that_was_over_its_budget():
+def test_a_new_state_machine_recognises_a_job_cancelled_over_its_budget():
     assert JobStateMachine(30, budget_usd=5).on_job(job("JOB_STATE_CANCELLED"), 6, 0).outcome == "over_budget"
 
 
-def test_a_job_that_is_done_may_have_cost_more():
+def test_a_finished_job_over_its_budget_succeeds():
     assert JobStateMachine(30, budget_usd=5).on_job(job("JOB_STATE_DONE"), 6, 0).outcome == "succeeded"
 
 
-def test_a_job_that_does_not_end_when_cancelled_is_not_waited_for_without_end():
+def test_waiting_for_a_cancelled_job_has_a_time_limit():
     poller = JobStateMachine(30, budget_usd=5)
     poller.on_job(job("JOB_STATE_RUNNING"), 6, 0)
     end = poller.on_job(job("JOB_STATE_CANCELLING"), 6, MAX_CANCELLING_SECONDS + 1)
@@ -162,13 +162,13 @@ def test_a_job_that_does_not_end_when_cancelled_is_not_waited_for_without_end():
     assert end.may_run
 
 
-def test_without_a_budget_no_cost_is_too_much():
+def test_without_a_budget_no_cost_cancels_the_job():
     assert JobStateMachine(30).on_job(job("JOB_STATE_RUNNING"), 1e9, 0) == Wait(30)
 
 
 @given(st.lists(ERRORS, max_size=5))
-def test_what_is_remembered_survives_json(errors):
+def test_a_history_survives_a_round_trip_through_json(errors):
     poller = JobStateMachine(30)
     for now, error in enumerate(errors):
         poller.on_error(error, now)
-    assert JobPollHistory.from_dict(json.loads(json.dumps(poller.memory.to_dict()))) == poller.memory
+    assert JobPollHistory.from_dict(json.loads(json.dumps(poller.history.to_dict()))) == poller.history

@@ -6,7 +6,7 @@ from airflow_provider_llmbeam.endpoints.fault import fault_of
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "kind"),
+    ("code", "message", "kind"),
     [
         (
             14,
@@ -32,13 +32,13 @@ from airflow_provider_llmbeam.endpoints.fault import fault_of
         (9, "Model server never became ready.", "failed"),
     ],
 )
-def test_a_refusal_is_told_by_its_words_and_its_code(code, words, kind):
-    fault = fault_of(code, words)
+def test_message_and_code_of_a_refusal_decide_its_kind(code, message, kind):
+    fault = fault_of(code, message)
     assert fault.kind == kind
-    assert fault.falls_through is (kind in ("stock_out", "quota", "no_gpu"))
+    assert fault.is_location_specific is (kind in ("stock_out", "quota", "no_gpu"))
 
 
-def test_words_become_a_sentence_of_one_line():
-    assert fault_of(13, "It\n  failed").words == "It failed."
-    assert fault_of(13, "").words == "code 13, without a word of why."
-    assert len(fault_of(13, "x" * 5_000).words) <= 601
+def test_a_message_becomes_a_sentence_of_one_line():
+    assert fault_of(13, "It\n  failed").message == "It failed."
+    assert fault_of(13, "").message == "code 13, without a message."
+    assert len(fault_of(13, "x" * 5_000).message) <= 601

@@ -1,4 +1,4 @@
-"""The hooks of Vertex AI and Cloud Run, with Google's own clients, on the sandbox: tries that end half-way."""
+"""Provisioning on Vertex AI and Cloud Run with Google's clients on the sandbox, with tries that end early."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
+from airflow_provider_llmbeam.endpoints import teardown
 from airflow_provider_llmbeam.endpoints.monitor import ProvisioningResult
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.endpoints.platforms import platform_factory
+from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 
 @pytest.fixture
 def sandbox():
-    """A cloud that takes its time."""
+    """A sandbox whose endpoints take time to come up."""
     with Sandbox(endpoints=EndpointSettings(operation_seconds=SECONDS)) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(teardown, "ROUND_SECONDS", 0.1)
 
 
 @pytest.fixture(params=KINDS)
@@ -56,7 +56,7 @@ def kind(request):
 
 @pytest.fixture
 def trigger(google):
-    """Makes what brings up an endpoint, as one try of a task does."""
+    """Returns a function that makes the trigger of one try."""
 
     def make(kind, attempt="1", locations=("us-central1",), **arguments):
         spec = parse_endpoint({**kind, "project": google.project, "locations": locations})
@@ -75,26 +75,26 @@ def trigger(google):
     return make
 
 
-def site_of(trigger, kind="vertex"):
+def platform_of(trigger, kind="vertex"):
     return platform_factory(kind, trigger.endpoint["project"], "google_cloud_default", None)("us-central1")
 
 
-def looked(watch, times):
-    """As far as a try came that was killed after so many looks."""
+def poll_times(monitor, times):
+    """Polls as often as a try that was then killed."""
     for _ in range(times):
-        seen = watch.poll()
-        if isinstance(seen, ProvisioningResult):
+        result = monitor.poll()
+        if isinstance(result, ProvisioningResult):
             return
-        time.sleep(seen.seconds)
+        time.sleep(result.seconds)
 
 
 def is_empty(sandbox):
     return not (sandbox.endpoints or sandbox.models or sandbox.services or sandbox.bill.running)
 
 
-@pytest.mark.parametrize("looks", range(0, 24, 3))
-def test_a_try_goes_on_wherever_the_one_before_was_killed(sandbox, trigger, kind, looks):
-    looked(trigger(kind, "1").make_poller(log), looks)
+@pytest.mark.parametrize("polls", range(0, 24, 3))
+def test_a_try_resumes_wherever_the_one_before_was_killed(sandbox, trigger, kind, polls):
+    poll_times(trigger(kind, "1").make_poller(log), polls)
     ended = poll_until_result(trigger(kind, "2").make_poller(log))
     assert ended.outcome == "ready", ended.message
     (left,) = [*sandbox.endpoints, *sandbox.services]
@@ -105,25 +105,25 @@ def test_a_try_goes_on_wherever_the_one_before_was_killed(sandbox, trigger, kind
         assert len(made) == 1, "a GPU was paid for twice"
 
 
-@pytest.mark.parametrize("looks", range(1, 24, 4))
-def test_a_try_that_is_abandoned_takes_all_of_it_along(sandbox, trigger, kind, looks, caplog):
-    watch = trigger(kind).make_poller(log)
-    looked(watch, looks)
-    watch.abandon("The task was killed.", within_seconds=30.0)
+@pytest.mark.parametrize("polls", range(1, 24, 4))
+def test_an_abandoned_try_removes_all_its_resources(sandbox, trigger, kind, polls, caplog):
+    monitor = trigger(kind).make_poller(log)
+    poll_times(monitor, polls)
+    monitor.abandon("The task was killed.", within_seconds=30.0)
     assert is_empty(sandbox)
-    assert "The task was killed. What was made is deleted: nothing bills." in caplog.text
+    assert "The task was killed. Its resources were deleted: nothing bills." in caplog.text
 
 
-@pytest.mark.parametrize("looks", [1, 4, 9])
-def test_a_teardown_removes_what_is_still_on_its_way(sandbox, trigger, kind, looks):
+@pytest.mark.parametrize("polls", [1, 4, 9])
+def test_a_teardown_removes_what_is_still_being_created(sandbox, trigger, kind, polls):
     made = trigger(kind)
-    looked(made.make_poller(log), looks)
-    assert remove(site_of(made, kind["type"]), KEY, within_seconds=30.0, log=log) is None
+    poll_times(made.make_poller(log), polls)
+    assert remove(platform_of(made, kind["type"]), KEY, within_seconds=30.0, log=log) is None
     time.sleep(2 * SECONDS)
     assert is_empty(sandbox)
 
 
-def test_an_abandoned_try_leaves_alone_what_a_later_one_took_over(sandbox, trigger, kind):
+def test_an_abandoned_try_keeps_what_a_later_one_took_over(sandbox, trigger, kind):
     first = trigger(kind, "1").make_poller(log)
     poll_until_result(first)
     second = trigger(kind, "2").make_poller(log)
@@ -134,37 +134,37 @@ def test_an_abandoned_try_leaves_alone_what_a_later_one_took_over(sandbox, trigg
     assert first.poll().outcome == "failed"
 
 
-def test_what_an_abandoned_try_could_not_remove_is_said_to_bill(sandbox, trigger, caplog):
-    watch = trigger(GARDEN).make_poller(log)
-    poll_until_result(watch)
+def test_an_abandoned_try_reports_what_is_still_billing(sandbox, trigger, caplog):
+    monitor = trigger(GARDEN).make_poller(log)
+    poll_until_result(monitor)
     sandbox.faults.queue("vertex.endpoints.undeployModel", *[Fault(kind="error", http_status=400)] * 20)
-    watch.abandon("The task was killed.", within_seconds=0.0)
+    monitor.abandon("The task was killed.", within_seconds=0.0)
     assert "is still billing, about $1.15 an hour" in caplog.text
     assert "gcloud ai endpoints undeploy-model" in caplog.text
 
 
-def test_an_endpoint_that_is_not_up_in_time_is_removed(sandbox, trigger, kind):
+def test_an_endpoint_that_exceeds_its_time_limit_is_removed(sandbox, trigger, kind):
     ended = poll_until_result(trigger(kind, ready_within_seconds=0.2).make_poller(log))
     assert ended.outcome == "failed"
     assert "(`ready_within_seconds`)" in ended.message
     assert is_empty(sandbox)
 
 
-def test_a_deployment_whose_reply_got_lost_is_found_again(sandbox, trigger, kind):
+def test_a_deployment_whose_reply_was_lost_is_found(sandbox, trigger, kind):
     create = {"vertex": "vertex.modelGarden.deploy", "cloud_run": "run.services.create"}[kind["type"]]
     create = "vertex.endpoints.create" if kind is CONTAINER else create
     sandbox.faults.queue(create, Fault(kind="error", http_status=503))
     assert poll_until_result(trigger(kind).make_poller(log)).outcome == "ready"
 
 
-def test_a_trigger_is_made_again_from_what_it_serialises(trigger):
+def test_a_trigger_survives_serialisation(trigger):
     made = trigger(GARDEN, impersonation_chain=("a@x.iam", "b@x.iam"))
     arguments = made.serialize()[1]
     assert EndpointTrigger(**arguments).serialize()[1] == arguments
     assert arguments["impersonation_chain"] == ["a@x.iam", "b@x.iam"]
 
 
-def test_a_trigger_fires_once_and_a_killed_one_removes(sandbox, trigger, monkeypatch, kind):
+def test_a_trigger_fires_once_and_removes_the_endpoint_when_killed(sandbox, trigger, monkeypatch, kind):
     monkeypatch.setattr("airflow_provider_llmbeam.triggers.base.PollingTrigger.first_poll_delay_seconds", 0.0)
 
     async def run():
@@ -179,14 +179,14 @@ def test_a_trigger_fires_once_and_a_killed_one_removes(sandbox, trigger, monkeyp
     assert is_empty(sandbox)
 
 
-def test_a_trigger_that_was_not_started_yet_removes_too(sandbox, trigger):
+def test_a_trigger_that_has_not_started_removes_the_endpoint_when_killed(sandbox, trigger):
     before = trigger(CONTAINER).make_poller(log)
-    looked(before, 3)
-    asyncio.run(trigger(CONTAINER, history=before.provisioner.memory.to_dict()).on_kill())
+    poll_times(before, 3)
+    asyncio.run(trigger(CONTAINER, history=before.provisioner.history.to_dict()).on_kill())
     assert is_empty(sandbox)
 
 
-def test_resources_carry_who_made_them_and_until_when(sandbox, trigger, kind):
+def test_resources_carry_labels_of_owner_and_expiry(sandbox, trigger, kind):
     poll_until_result(trigger(kind).make_poller(log))
     (made,) = [*sandbox.endpoints, *sandbox.services]
     assert set(made["labels"]) == {f"llmbeam-{name}" for name in ("key", "expires", "dag", "run", "try")}
@@ -194,18 +194,18 @@ def test_resources_carry_who_made_them_and_until_when(sandbox, trigger, kind):
         assert model["labels"] == made["labels"]
 
 
-def test_a_try_that_was_given_up_in_the_middle_of_a_look_asks_for_nothing_more(sandbox, trigger, kind):
-    watch = trigger(kind).make_poller(log)
-    watch.poll()
-    watch.abandon("The task was killed.", within_seconds=30.0)
-    assert watch.poll().message.endswith("was given up.")
+def test_an_abandoned_try_creates_nothing_more(sandbox, trigger, kind):
+    monitor = trigger(kind).make_poller(log)
+    monitor.poll()
+    monitor.abandon("The task was killed.", within_seconds=30.0)
+    assert monitor.poll().message.endswith("was abandoned.")
     assert is_empty(sandbox)
 
 
-def test_the_first_look_makes_nothing_that_the_spec_of_another_try_would_not_find(trigger):
+def test_the_first_poll_finds_nothing_and_names_the_missing_service(trigger):
     made = trigger(CLOUD_RUN)
     spec = parse_endpoint(made.endpoint)
-    site = site_of(made, "cloud_run")
-    seen = site.look(EndpointPlan(spec, KEY, made.labels), None)
-    assert (seen.is_empty, seen.missing) == (True, "service")
+    platform = platform_of(made, "cloud_run")
+    result = platform.poll(EndpointPlan(spec, KEY, made.labels), None)
+    assert (result.is_empty, result.missing) == (True, "service")
     assert isinstance(made.make_poller(log).poll(), Wait)

@@ -6,32 +6,32 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_provider_llmbeam.endpoints.resource import Resource
-from airflow_provider_llmbeam.endpoints.sweep import is_due, is_forgotten, sweep
+from airflow_provider_llmbeam.endpoints.sweep import is_abandoned, is_due, sweep
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 
 PLACE = "projects/p/locations/us-central1"
 
 
-def part(kind="endpoint", expires="1000", **labels):
+def resource(kind="endpoint", expires="1000", **labels):
     return Resource(kind, f"{PLACE}/{kind}s/a", {"llmbeam-key": "k", "llmbeam-expires": expires, **labels})
 
 
 @pytest.mark.parametrize(
-    ("parts", "due"),
+    ("resources", "due"),
     [
-        ([part()], True),
-        ([part(expires="1001")], False),
-        ([part(), part("model", expires="5000")], True),
-        ([part(expires="5000"), part("model")], False),
-        ([part("model")], True),
-        ([part(expires="soon")], False),
-        ([part(), part(expires="5000")], False),
+        ([resource()], True),
+        ([resource(expires="1001")], False),
+        ([resource(), resource("model", expires="5000")], True),
+        ([resource(expires="5000"), resource("model")], False),
+        ([resource("model")], True),
+        ([resource(expires="soon")], False),
+        ([resource(), resource(expires="5000")], False),
     ],
 )
-def test_what_belongs_together_is_due_once_its_endpoint_has_expired(parts, due):
-    assert is_due(parts, 1_001.0, 0.0) is due
-    assert is_due(parts, 1_001.0, 2.0) is False
+def test_resources_are_due_once_their_endpoint_has_expired(resources, due):
+    assert is_due(resources, 1_001.0, 0.0) is due
+    assert is_due(resources, 1_001.0, 2.0) is False
 
 
 def job(age_seconds=0.0, **labels):
@@ -39,12 +39,12 @@ def job(age_seconds=0.0, **labels):
     return DataflowJob("j", "n", "JOB_STATE_RUNNING", created, {"llmbeam-job": "n", **labels})
 
 
-def test_a_job_is_forgotten_with_its_endpoint_or_when_it_is_too_old():
+def test_a_job_is_abandoned_with_its_endpoint_or_above_the_maximum_age():
     asks = {"llmbeam-endpoint": "llmbeam-k"}
-    assert is_forgotten(job(**asks), frozenset({"llmbeam-k"}), 10_000.0, None)
-    assert not is_forgotten(job(**asks), frozenset(), 10_000.0, 3_600.0)
-    assert is_forgotten(job(3_601.0), frozenset(), 10_000.0, 3_600.0)
-    assert not is_forgotten(job(3_601.0), frozenset(), 10_000.0, None)
+    assert is_abandoned(job(**asks), frozenset({"llmbeam-k"}), 10_000.0, None)
+    assert not is_abandoned(job(**asks), frozenset(), 10_000.0, 3_600.0)
+    assert is_abandoned(job(3_601.0), frozenset(), 10_000.0, 3_600.0)
+    assert not is_abandoned(job(3_601.0), frozenset(), 10_000.0, None)
 
 
 class Jobs:
@@ -62,25 +62,25 @@ class Jobs:
         self.cancelled.append(job_id)
 
 
-class Site:
+class Platform:
     location = "us-central1"
 
-    def __init__(self, *parts, error=None):
-        self.parts, self.error = list(parts), error
+    def __init__(self, *resources, error=None):
+        self.resources, self.error = list(resources), error
 
     def find(self, key):
         if self.error:
             raise self.error
-        return list(self.parts)
+        return list(self.resources)
 
-    def running(self, key):
+    def running_operations(self, key):
         return []
 
-    def remove(self, part):
-        self.parts.remove(part)
+    def remove(self, resource):
+        self.resources.remove(resource)
 
 
-def swept(sites, jobs=(), **arguments):
+def swept(platforms, jobs=(), **arguments):
     settings = {
         "now": 10_000.0,
         "dry_run": False,
@@ -89,34 +89,38 @@ def swept(sites, jobs=(), **arguments):
         "gone_within_seconds": 10.0,
         "log": logging.getLogger(),
     }
-    return sweep(sites, jobs, **{**settings, **arguments})
+    return sweep(platforms, jobs, **{**settings, **arguments})
 
 
-def test_a_location_that_cannot_be_looked_at_does_not_stop_the_others():
+def test_a_location_that_cannot_be_listed_does_not_stop_the_others():
     manifest = swept(
-        [Site(error=AccessDeniedError("No.")), Site(part()), Site(error=CloudUnavailableError("503."))]
+        [
+            Platform(error=AccessDeniedError("No.")),
+            Platform(resource()),
+            Platform(error=CloudUnavailableError("503.")),
+        ]
     )
     assert manifest.deleted == [f"{PLACE}/endpoints/a"]
     assert manifest.failed == ["No.", "503."]
 
 
-def test_a_job_that_cannot_be_cancelled_is_said_to_bill():
+def test_a_job_that_cannot_be_cancelled_is_reported_as_possibly_billing():
     jobs = Jobs(job(100.0), error=AccessDeniedError("No."))
     manifest = swept([], [jobs])
     assert manifest.deleted == []
     assert manifest.failed == ["Job 'j' may still be billing: No."]
 
 
-def test_forgotten_jobs_are_cancelled_and_others_kept():
+def test_abandoned_jobs_are_cancelled_and_others_kept():
     old, young = Jobs(job(100.0)), Jobs(job(10.0))
     manifest = swept([], [old, young])
     assert (old.cancelled, young.cancelled) == (["j"], [])
     assert (manifest.deleted, manifest.kept) == (["us-central1/jobs/j"], ["us-central1/jobs/j"])
 
 
-def test_a_dry_run_touches_neither_endpoints_nor_jobs():
-    site, jobs = Site(part()), Jobs(job(100.0))
-    manifest = swept([site], [jobs], dry_run=True)
-    assert site.parts
+def test_a_dry_run_changes_neither_endpoints_nor_jobs():
+    platform, jobs = Platform(resource()), Jobs(job(100.0))
+    manifest = swept([platform], [jobs], dry_run=True)
+    assert platform.resources
     assert jobs.cancelled == []
     assert sorted(manifest.deleted) == [f"{PLACE}/endpoints/a", "us-central1/jobs/j"]

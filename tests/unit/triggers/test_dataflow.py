@@ -104,7 +104,7 @@ def test_on_kill_cancels_the_job(trigger, capfd):
     asyncio.run(trigger(job).on_kill())
     assert job.cancelled
     lines = capfd.readouterr().out
-    assert "'job-1' was cancelled with its task" in lines
+    assert "The task was marked or cleared while deferred. Dataflow job 'job-1' was cancelled." in lines
     assert "gs://rows/journal/" in lines
 
 

@@ -1,4 +1,4 @@
-"""What Vertex AI is asked for, as plain data for its clients."""
+"""Requests to Vertex AI as plain data."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from airflow_provider_llmbeam.endpoints.resource import RunningOperation
 from airflow_provider_llmbeam.spec.endpoint.identity import display_name, endpoint_id
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 
-#: Where vLLM listens, and its routes.
+#: Port and routes of vLLM.
 _PORT = 8080
 _HEALTH_ROUTE = "/health"
 _PREDICT_ROUTE = "/v1/chat/completions"
-#: A model that is downloaded from the hub while its container starts takes its time.
+#: Time limit for a container that downloads its model from the hub when it starts.
 _DEPLOYMENT_SECONDS = 3_600
 
 
 def missing(spec: VertexEndpoint, *, endpoint: bool, model: bool, deployed: bool, running: bool) -> str | None:
-    """The next step towards an endpoint with a model; `None`: there is none, or one is under way.
+    """Returns the next resource to create; `None` if there is none or an operation is running.
 
     Args:
-        spec: What was asked for.
-        endpoint: Whether it is there.
-        model: Whether the model is there, as a resource of this project.
-        deployed: Whether the endpoint has it.
-        running: Whether an operation is under way.
+        spec: Spec of the endpoint.
+        endpoint: Whether the endpoint exists.
+        model: Whether the model exists as a resource of this project.
+        deployed: Whether the model is deployed to the endpoint.
+        running: Whether an operation is running.
     """
     if running or deployed:
         return None
     if spec.container_image is None and not (endpoint and model):
-        # Model Garden makes both at once and takes no endpoint that is there.
+        # Model Garden creates both with one request and accepts no existing endpoint.
         return "nothing usable" if endpoint or model else "deployment"
     if not endpoint:
         return "endpoint"
@@ -39,19 +39,19 @@ def missing(spec: VertexEndpoint, *, endpoint: bool, model: bool, deployed: bool
 
 
 def garden_name(model: str) -> str | None:
-    """A model of Model Garden as its API names it; `None`: one of the Hugging Face hub."""
+    """Returns the name of a model in Model Garden; `None` for a model of the Hugging Face hub."""
     publisher, _, name = model.partition("/")
     return f"publishers/{publisher}/models/{name}" if "@" in model else None
 
 
 def served_name(model: str) -> str:
-    """What the model is: `google/gemma3@gemma-3-4b-it` is `google/gemma-3-4b-it`."""
+    """Returns the name that the server uses: `google/gemma-3-4b-it` for `google/gemma3@gemma-3-4b-it`."""
     publisher, _, name = model.partition("/")
     return f"{publisher}/{name.rpartition('@')[2]}"
 
 
 def dedicated_resources(spec: VertexEndpoint) -> dict[str, Any] | None:
-    """The machines; `None`: Model Garden chooses."""
+    """Returns the machines; `None` if Model Garden chooses them."""
     machine = spec.machine
     if machine is None:
         return None
@@ -67,8 +67,8 @@ def dedicated_resources(spec: VertexEndpoint) -> dict[str, Any] | None:
     }
 
 
-def deploy_request(plan: EndpointPlan, spec: VertexEndpoint, parent: str, hf_token: str | None) -> dict[str, Any]:
-    """Fields of a `DeployRequest` of Model Garden. It takes no labels: the display names stand for them."""
+def deploy_request(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | None) -> dict[str, Any]:
+    """Returns the fields of a `DeployRequest`. It accepts no labels, so the display names encode them."""
     name, garden = display_name(plan.labels), garden_name(spec.model)
     model: dict[str, Any] = {
         "accept_eula": spec.accept_eula,
@@ -80,7 +80,6 @@ def deploy_request(plan: EndpointPlan, spec: VertexEndpoint, parent: str, hf_tok
     machines = dedicated_resources(spec)
     return {
         **({"publisher_model_name": garden} if garden else {"hugging_face_model_id": spec.model}),
-        "destination": parent,
         "model_config": model,
         "endpoint_config": {
             "endpoint_display_name": name,
@@ -92,13 +91,13 @@ def deploy_request(plan: EndpointPlan, spec: VertexEndpoint, parent: str, hf_tok
 
 
 def endpoint_resource(plan: EndpointPlan, spec: VertexEndpoint) -> dict[str, Any]:
-    """Fields of an `Endpoint`."""
+    """Returns the fields of an `Endpoint`."""
     private = {"network": spec.network} if spec.network else {"dedicated_endpoint_enabled": spec.dedicated_dns}
     return {"display_name": display_name(plan.labels), "labels": dict(plan.labels), **private}
 
 
 def model_resource(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | None) -> dict[str, Any]:
-    """Fields of a `Model`: a container that speaks OpenAI's API."""
+    """Returns the fields of a `Model`: a container that serves the OpenAI API."""
     variables = {**spec.container_env, **({"HF_TOKEN": hf_token} if hf_token else {})}
     return {
         "display_name": display_name(plan.labels),
@@ -116,10 +115,10 @@ def model_resource(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | Non
 
 
 def deployed_model(plan: EndpointPlan, spec: VertexEndpoint, model_name: str) -> dict[str, Any]:
-    """Fields of a `DeployedModel`."""
+    """Returns the fields of a `DeployedModel`."""
     account = {"service_account": spec.service_account} if spec.service_account else {}
     return {
-        # Given by us: two tries that ask at once deploy it once.
+        # A fixed id: two tries that send the request at the same time deploy the model once.
         "id": "1",
         "model": model_name,
         "display_name": display_name(plan.labels),
@@ -130,22 +129,22 @@ def deployed_model(plan: EndpointPlan, spec: VertexEndpoint, model_name: str) ->
 
 def _vllm_args(spec: VertexEndpoint) -> list[str]:
     machine = spec.machine
-    wanted: Mapping[str, Any] = {
+    arguments: Mapping[str, Any] = {
         "--model": spec.model,
         "--port": _PORT,
         "--max-model-len": spec.length_tokens,
         "--max-num-seqs": spec.sequences,
         "--tensor-parallel-size": machine.accelerator_count if machine else None,
     }
-    return [f"{name}={value}" for name, value in wanted.items() if value is not None]
+    return [f"{name}={value}" for name, value in arguments.items() if value is not None]
 
 
-#: Of the metadata of an operation: what it does to the resource that it is under.
-_REMOVES = frozenset({"DeleteOperationMetadata", "UndeployModelOperationMetadata"})
-#: What a deployment from Model Garden is known by, as long as there is no endpoint yet.
+#: Types of the metadata of removing operations.
+_REMOVING_METADATA = frozenset({"DeleteOperationMetadata", "UndeployModelOperationMetadata"})
+#: Type of the metadata of a deployment from Model Garden, which belongs to no endpoint until that exists.
 GARDEN_METADATA = "DeployOperationMetadata"
 
 
 def running_operation(name: str, metadata_type: str) -> RunningOperation:
-    """Tells what an operation does by the type of its metadata."""
-    return RunningOperation(name, makes=metadata_type.rpartition(".")[2] not in _REMOVES)
+    """Returns an operation; the type of its metadata tells whether it creates or removes."""
+    return RunningOperation(name, creates=metadata_type.rpartition(".")[2] not in _REMOVING_METADATA)

@@ -1,4 +1,4 @@
-"""A service on Cloud Run with a GPU, as plain data for its client."""
+"""A service on Cloud Run with a GPU as plain data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 
 _PORT = 8000
-#: Where a bucket with the model is mounted.
-_MODELS = "/models"
-#: The longest that Cloud Run lets a request take.
+#: Directory where a bucket with the model is mounted.
+_MODEL_DIRECTORY = "/models"
+#: Longest timeout that Cloud Run allows for a request.
 _REQUEST_SECONDS = 3_600
-#: 120 times 15 s: half an hour for the weights to load.
-_PROBE_SECONDS, _PROBES = 15, 120
+#: 120 probes at an interval of 15 s: half an hour for the weights to load.
+_PROBE_INTERVAL_SECONDS, _MAX_PROBES = 15, 120
 _INGRESS = {
     "all": "INGRESS_TRAFFIC_ALL",
     "internal": "INGRESS_TRAFFIC_INTERNAL_ONLY",
@@ -22,7 +22,7 @@ _INGRESS = {
 
 
 def service(plan: EndpointPlan, spec: CloudRunEndpoint) -> dict[str, Any]:
-    """Fields of a `Service`."""
+    """Returns the fields of a `Service`."""
     gpu = spec.machine.accelerator_type
     network = {"vpc_access": _vpc(spec)} if spec.network else {}
     account = {"service_account": spec.service_account} if spec.service_account else {}
@@ -35,7 +35,7 @@ def service(plan: EndpointPlan, spec: CloudRunEndpoint) -> dict[str, Any]:
             "execution_environment": "EXECUTION_ENVIRONMENT_GEN2",
             "max_instance_request_concurrency": spec.concurrency or spec.sequences or 64,
             "node_selector": {"accelerator": gpu},
-            # With redundancy a GPU costs more, and needs a quota of its own.
+            # Zonal redundancy raises the price of a GPU and needs a separate quota.
             "gpu_zonal_redundancy_disabled": True,
             "containers": [_container(spec)],
             "volumes": _volumes(spec),
@@ -46,12 +46,12 @@ def service(plan: EndpointPlan, spec: CloudRunEndpoint) -> dict[str, Any]:
 
 
 def served_name(model: str) -> str:
-    """The name under which the server answers."""
+    """Returns the name that the server uses for the model."""
     return model.rstrip("/").rpartition("/")[2] if model.startswith("gs://") else model
 
 
 def memory_gib(memory: str) -> float:
-    """Of `32Gi` or `32768Mi`."""
+    """Converts `32Gi` or `32768Mi` to GiB."""
     return float(memory[:-2]) / (1024 if memory.endswith("Mi") else 1)
 
 
@@ -63,8 +63,8 @@ def _container(spec: CloudRunEndpoint) -> dict[str, Any]:
     }
     path, mounts = spec.model, []
     if spec.model.startswith("gs://"):
-        path = f"{_MODELS}/{spec.model.removeprefix('gs://').partition('/')[2].rstrip('/')}"
-        mounts = [{"name": "models", "mount_path": _MODELS}]
+        path = f"{_MODEL_DIRECTORY}/{spec.model.removeprefix('gs://').partition('/')[2].rstrip('/')}"
+        mounts = [{"name": "models", "mount_path": _MODEL_DIRECTORY}]
     return {
         "name": "vllm",
         "image": spec.image,
@@ -75,22 +75,22 @@ def _container(spec: CloudRunEndpoint) -> dict[str, Any]:
         "volume_mounts": mounts,
         "startup_probe": {
             "timeout_seconds": 10,
-            "period_seconds": _PROBE_SECONDS,
-            "failure_threshold": _PROBES,
+            "period_seconds": _PROBE_INTERVAL_SECONDS,
+            "failure_threshold": _MAX_PROBES,
             "http_get": {"path": "/health", "port": _PORT},
         },
     }
 
 
 def _vllm_args(spec: CloudRunEndpoint, path: str) -> list[str]:
-    wanted = {
+    arguments = {
         "--model": path,
         "--served-model-name": served_name(spec.model),
         "--port": _PORT,
         "--max-model-len": spec.length_tokens,
         "--max-num-seqs": spec.sequences,
     }
-    return [f"{name}={value}" for name, value in wanted.items() if value is not None]
+    return [f"{name}={value}" for name, value in arguments.items() if value is not None]
 
 
 def _environment(spec: CloudRunEndpoint) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""The services that an endpoint runs on: Vertex AI and Cloud Run, each an `EndpointPlatform` on its hook."""

@@ -1,0 +1,225 @@
+"""Endpoints on Vertex AI, with the models that are deployed to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platforms import vertex_ai_requests as requests_of
+from airflow_provider_llmbeam.endpoints.price import vertex_usd_per_hour
+from airflow_provider_llmbeam.endpoints.refusal import operation_or_fault
+from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
+from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobSpecError
+from airflow_provider_llmbeam.google_cloud.secret_manager import read_secret
+from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+from airflow_provider_llmbeam.probe.answer import Answer, ask
+from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, known_labels
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.model import parse_model
+
+
+class VertexAIPlatform:
+    """Provisions, finds and removes endpoints on Vertex AI; see `endpoints.platform.EndpointPlatform`.
+
+    Args:
+        hook: Hook of the location.
+    """
+
+    def __init__(self, hook: VertexAIHook) -> None:
+        self._hook = hook
+
+    @property
+    def location(self) -> str:
+        """Region."""
+        return self._hook.location
+
+    @property
+    def project(self) -> str:
+        """Google Cloud project that is billed."""
+        return self._hook.project
+
+    def check(self, plan: EndpointPlan) -> None:
+        """Checks that the model and the Hugging Face token exist.
+
+        Raises:
+            JobSpecError: One of them does not; nothing is billed.
+            CloudError: A request failed.
+        """
+        spec = cast(VertexEndpoint, plan.spec)
+        if spec.hf_token_secret is not None:
+            self._hf_token(spec)
+        garden = requests_of.garden_name(spec.model)
+        if garden is None or spec.container_image is not None:
+            return
+        try:
+            self._hook.get_publisher_model(garden)
+        except CloudNotFoundError as error:
+            raise JobSpecError(f"`model`: {error} Nothing was started or billed.") from error
+
+    def poll(self, plan: EndpointPlan, operation: str | None) -> EndpointSnapshot:
+        """Returns the present state of an endpoint; see `EndpointPlatform.poll`."""
+        spec = cast(VertexEndpoint, plan.spec)
+        # Operations before resources: an operation that finishes in between is then recognised by what it
+        # created. In the other order neither would be found, and the resource would be requested twice.
+        last = self._hook.get_operation(operation) if operation else None
+        operations = self.running_operations(plan.key)
+        endpoint, model = self._endpoint(plan.key), self._model(plan.key)
+        fault = None
+        if last is not None and last.done and last.error.code:
+            fault = fault_of(last.error.code, last.error.message)
+        elif last is not None and not last.done and operation not in {one.name for one in operations}:
+            operations.append(requests_of.running_operation(last.name, last.metadata.TypeName()))
+        is_deployed = endpoint is not None and bool(endpoint.deployed_models)
+        return EndpointSnapshot(
+            resources=_resources(endpoint, model),
+            operations=tuple(operations),
+            missing=requests_of.missing(
+                spec,
+                endpoint=endpoint is not None,
+                model=model is not None,
+                deployed=is_deployed,
+                running=bool(operations),
+            ),
+            is_up=is_deployed and not operations,
+            fault=fault,
+            base_url=self._base_url(endpoint) if endpoint is not None else None,
+        )
+
+    def create(self, step: str, plan: EndpointPlan) -> str | Fault | None:
+        """Requests an endpoint, a model or its replicas; Model Garden creates all of them with one request."""
+        spec = cast(VertexEndpoint, plan.spec)
+        return operation_or_fault(lambda: self._create(step, plan, spec))
+
+    def adopt(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> bool:
+        """Labels endpoint and model; those that Model Garden created have no labels before."""
+        for resource in snapshot.resources:
+            if resource.kind == "model":
+                self._hook.update_model_labels(resource.name, plan.labels)
+            else:
+                self._hook.update_endpoint_labels(resource.name, plan.labels)
+        return True
+
+    def probe(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> Answer:
+        """Sends a small request to the model."""
+        return ask(parse_model(self.model_spec(plan, snapshot)), self._hook)
+
+    def model_spec(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> dict[str, Any]:
+        """Returns the model spec of a job that uses this endpoint, see `spec.VertexEndpointModel`."""
+        (endpoint,) = (resource for resource in snapshot.resources if resource.kind == "endpoint")
+        return {
+            "type": "vertex_endpoint",
+            "name": requests_of.served_name(plan.spec.model),
+            "endpoint": endpoint.name,
+            "base_url": snapshot.base_url,
+        }
+
+    def find(self, key: str | None) -> list[Resource]:
+        """Finds the resources of an endpoint; with `None` those of every endpoint of this package."""
+        found = [
+            *map(_endpoint_resource, self._hook.list_endpoints()),
+            *map(_model_resource, self._hook.list_models()),
+        ]
+        ours = [resource for resource in found if resource.key is not None]
+        if key is None:
+            return ours
+        # Also by name: resources of Model Garden have no label in a list until they are adopted.
+        named = _resources(self._endpoint(key), self._model(key))
+        by_name = {resource.name: resource for resource in (*named, *ours)}
+        return [one for one in by_name.values() if one.key == key or one.id == endpoint_id(key)]
+
+    def running_operations(self, key: str) -> list[RunningOperation]:
+        """Finds the unfinished operations of an endpoint."""
+        own, parent = endpoint_id(key), self._hook.parent
+        found = [
+            requests_of.running_operation(one.name, one.metadata.TypeName())
+            for kind in ("endpoints", "models")
+            for one in self._hook.list_running_operations(f"{parent}/{kind}/{own}")
+        ]
+        return found + [
+            RunningOperation(one.name)
+            for one in self._hook.list_running_operations(parent)
+            if _deploys_from_garden(one, own)
+        ]
+
+    def remove(self, resource: Resource) -> None:
+        """Undeploys the models of an endpoint, or deletes a resource without deployed models."""
+        if resource.kind == "model":
+            self._hook.delete_model(resource.name)
+        elif not resource.deployed:
+            self._hook.delete_endpoint(resource.name)
+        for deployed_model_id in resource.deployed:
+            self._hook.undeploy_model(resource.name, deployed_model_id)
+
+    def cancel(self, operation: str) -> None:
+        """Requests the cancellation of an operation; some operations continue nevertheless."""
+        self._hook.cancel_operation(operation)
+
+    def _create(self, step: str, plan: EndpointPlan, spec: VertexEndpoint) -> str:
+        own = endpoint_id(plan.key)
+        if step == "deployment":
+            return self._hook.deploy_from_model_garden(
+                requests_of.deploy_request(plan, spec, self._hf_token(spec))
+            )
+        if step == "endpoint":
+            return self._hook.create_endpoint(own, requests_of.endpoint_resource(plan, spec))
+        if step == "model":
+            return self._hook.upload_model(own, requests_of.model_resource(plan, spec, self._hf_token(spec)))
+        model_name = f"{self._hook.parent}/models/{own}"
+        return self._hook.deploy_model(own, requests_of.deployed_model(plan, spec, model_name))
+
+    def _hf_token(self, spec: VertexEndpoint) -> str | None:
+        return None if spec.hf_token_secret is None else read_secret(self._hook, spec.hf_token_secret)
+
+    def _endpoint(self, key: str) -> Any:
+        return self._hook.get_endpoint(endpoint_id(key))
+
+    def _model(self, key: str) -> Any:
+        return self._hook.get_model(endpoint_id(key))
+
+    def _base_url(self, endpoint: Any) -> str:
+        if endpoint.dedicated_endpoint_dns:
+            return f"https://{endpoint.dedicated_endpoint_dns}"
+        return f"https://{self.location}-aiplatform.googleapis.com"
+
+
+def _resources(endpoint: Any, model: Any) -> tuple[Resource, ...]:
+    found = () if endpoint is None else (_endpoint_resource(endpoint),)
+    return found if model is None else (*found, _model_resource(model))
+
+
+def _endpoint_resource(endpoint: Any) -> Resource:
+    return Resource(
+        kind="endpoint",
+        name=endpoint.name,
+        labels=known_labels(dict(endpoint.labels), endpoint.display_name),
+        deployed={one.id: one.model for one in endpoint.deployed_models},
+        usd_per_hour=_usd_per_hour(endpoint.deployed_models),
+    )
+
+
+def _model_resource(model: Any) -> Resource:
+    return Resource("model", model.name.partition("@")[0], known_labels(dict(model.labels), model.display_name))
+
+
+def _deploys_from_garden(operation: Any, model_id: str) -> bool:
+    """Whether an operation deploys our model from Model Garden; such an operation belongs to no endpoint."""
+    from google.cloud.aiplatform_v1 import DeployOperationMetadata
+
+    if operation.metadata.TypeName().rpartition(".")[2] != requests_of.GARDEN_METADATA:
+        return False
+    metadata = DeployOperationMetadata.pb(DeployOperationMetadata())
+    operation.metadata.Unpack(metadata)
+    return bool(metadata.model_id == model_id)
+
+
+def _usd_per_hour(deployed_models: Sequence[Any]) -> float | None:
+    prices = [
+        vertex_usd_per_hour(
+            one.dedicated_resources.machine_spec.machine_type, one.dedicated_resources.min_replica_count
+        )
+        for one in deployed_models
+    ]
+    known = [price for price in prices if price is not None]
+    return sum(known) if known and len(known) == len(prices) else None

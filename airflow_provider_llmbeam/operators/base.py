@@ -1,0 +1,143 @@
+"""The arguments that running a job and estimating it share, and the spec that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.tasks.identity import job_name
+from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
+from airflow_provider_llmbeam.tasks.process import JobProcess
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context, XComArg
+
+    from airflow_provider_llmbeam.spec.cache import Cache
+    from airflow_provider_llmbeam.spec.limits import Batching, Limits
+    from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
+    from airflow_provider_llmbeam.spec.prompt import PromptTemplate
+    from airflow_provider_llmbeam.spec.runner import Runner
+    from airflow_provider_llmbeam.spec.sink import Sink
+    from airflow_provider_llmbeam.spec.source import Source
+
+
+class InferenceJobOperator(BaseOperator):
+    """Base of `RunInferenceOperator`, which documents the arguments, and of `EstimateInferenceOperator`."""
+
+    template_fields: Sequence[str] = (
+        "source",
+        "prompt_variables",
+        "model",
+        "sink",
+        "generation",
+        "embedding",
+        "limits",
+        "batching",
+        "cache",
+        "runner",
+        "state_uri",
+        "job_name",
+        "llmbeam_conn_id",
+        "gcp_conn_id",
+        "impersonation_chain",
+    )
+    template_fields_renderers = dict.fromkeys(template_fields[:10], "json")
+
+    def __init__(
+        self,
+        *,
+        source: Source | Mapping[str, Any] | XComArg,
+        prompt: PromptTemplate | Mapping[str, Any],
+        model: Model | Mapping[str, Any] | XComArg,
+        sink: Sink | Mapping[str, Any] | XComArg,
+        generation: Generation | Mapping[str, Any] | XComArg | None = None,
+        embedding: Embedding | Mapping[str, Any] | XComArg | None = None,
+        limits: Limits | Mapping[str, Any] | XComArg | None = None,
+        batching: Batching | Mapping[str, Any] | XComArg | None = None,
+        cache: Cache | Mapping[str, Any] | XComArg | None = None,
+        runner: Runner | Mapping[str, Any] | XComArg | None = None,
+        state_uri: str | None = None,
+        job_name: str | None = None,
+        llmbeam_conn_id: str = "llmbeam_default",
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        plain_prompt = plain(prompt)
+        self.source = plain(source)
+        self.prompt = plain_prompt
+        self.prompt_variables = plain_prompt.get("variables", {}) if isinstance(plain_prompt, Mapping) else {}
+        self.model = plain(model)
+        self.sink = plain(sink)
+        self.generation = plain(generation)
+        self.embedding = plain(embedding)
+        self.limits = plain(limits)
+        self.batching = plain(batching)
+        self.cache = plain(cache)
+        self.runner = plain(runner)
+        self.state_uri = state_uri
+        self.job_name = job_name
+        self.llmbeam_conn_id = llmbeam_conn_id
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
+        self._process: JobProcess | None = None
+        data = self._spec_data(job_name or "parsed")
+        if isinstance(self.model, Mapping) and self.model.get("type") == "gemini":
+            data["model"] = {"project": "of-the-connection", **self.model}  # the connection may provide a project
+        if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
+            raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
+
+    def on_kill(self) -> None:
+        """Stops the process of the job. Its answers so far are in the journal."""
+        if self._process is not None:
+            self._process.stop()
+
+    def _launcher(self, context: Context) -> DataflowLauncher:
+        store = context.get("task_state_store")
+        return DataflowLauncher(self.gcp_conn_id, self.impersonation_chain, store, self.log)
+
+    def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
+        """Returns the complete spec, and the environment variables with its secrets."""
+        from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+        from airflow_provider_llmbeam.hooks.postgres import sink_environment
+
+        data = self._spec_data(self.job_name or self._own_job_name(context["ti"]))
+        secrets: dict[str, str] = {}
+        if isinstance(self.model, Mapping):
+            data["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
+        runner = self.runner
+        if isinstance(runner, Mapping) and runner.get("type") == "dataflow" and not runner.get("project"):
+            location = str(runner.get("location"))
+            data["runner"] = {**runner, "project": self._launcher(context).project(location)}
+        spec = JobSpec.parse(data)
+        return spec, secrets | sink_environment(spec.sink)
+
+    def _own_job_name(self, ti: Any) -> str:
+        return job_name(ti)
+
+    def _spec_data(self, name: str) -> dict[str, Any]:
+        prompt = self.prompt
+        if isinstance(prompt, Mapping):
+            prompt = {**prompt, "variables": self.prompt_variables}
+        parts = {
+            "name": name,
+            "source": self.source,
+            "prompt": prompt,
+            "model": self.model,
+            "sink": self.sink,
+            "task": None if self.embedding is None else "embed",
+            "generation": self.generation,
+            "embedding": self.embedding,
+            "limits": self.limits,
+            "batching": self.batching,
+            "cache": self.cache,
+            "runner": self.runner,
+            "state_uri": self.state_uri,
+        }
+        return {field: value for field, value in parts.items() if value is not None}
