@@ -66,6 +66,7 @@ class InferenceJobOperator(BaseOperator):
         llmbeam_conn_id: str = "llmbeam_default",
         gcp_conn_id: str = "google_cloud_default",
         impersonation_chain: str | Sequence[str] | None = None,
+        deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -86,6 +87,7 @@ class InferenceJobOperator(BaseOperator):
         self.llmbeam_conn_id = llmbeam_conn_id
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
+        self.deferrable = deferrable
         self._process: JobProcess | None = None
         data = self._spec_data(job_name or "parsed")
         if isinstance(self.model, Mapping) and self.model.get("type") == "gemini":

@@ -29,8 +29,7 @@ class EstimateInferenceOperator(InferenceJobOperator):
             answers are of this task's own job, and nobody keeps them.
         sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
             output that `generation` allows.
-        deferrable: Ignored, because the estimate never defers; accepted because `RunInferenceOperator` has it.
-        kwargs: Those of `RunInferenceOperator`.
+        kwargs: The arguments of `RunInferenceOperator`. `deferrable` has no effect: the estimate never defers.
 
     Templated:
         As `RunInferenceOperator`, and `job_task_id`.
@@ -47,9 +46,7 @@ class EstimateInferenceOperator(InferenceJobOperator):
 
     template_fields: Sequence[str] = (*InferenceJobOperator.template_fields, "job_task_id")
 
-    def __init__(
-        self, *, job_task_id: str | None = None, sample_size: int = 32, deferrable: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, job_task_id: str | None = None, sample_size: int = 32, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.job_task_id = job_task_id
         self.sample_size = sample_size

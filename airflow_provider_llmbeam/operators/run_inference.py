@@ -71,11 +71,8 @@ class RunInferenceOperator(InferenceJobOperator):
     operator_extra_links: Sequence[XComLink] = (DataflowLink(), OutputLink())
     ui_color = "#e8f0fe"
 
-    def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.deferrable = deferrable
-        self._dataflow: DataflowLauncher | None = None
-        self._submitted: SubmittedJob | None = None
+    _dataflow: DataflowLauncher | None = None
+    _submitted: SubmittedJob | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""

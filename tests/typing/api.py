@@ -99,7 +99,7 @@ def operator_of_plain_values() -> BaseOperator:
 def operator_of_spec_values() -> RunInferenceOperator:
     """A task whose parts are values of `spec`."""
     RunInferenceOperator(task_id="no_sink", source={}, prompt={}, model={})  # type: ignore[call-arg]
-    RunInferenceOperator("by_position")  # type: ignore[call-arg]
+    RunInferenceOperator("by_position")  # type: ignore[arg-type, call-arg]
     return RunInferenceOperator(
         task_id="embed",
         source=BigQuerySource(type="bigquery", table="p.d.notes", key=("id",)),
