@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
-from airflow_provider_llmbeam.google_cloud.base import GoogleHook
-from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.spec.model import Model
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.google_cloud.base import GoogleHook
 
 #: Timeout of the request; the first answer of a model that has just been loaded is slow.
 ANSWER_SECONDS = 60.0
@@ -37,6 +39,8 @@ def ask(model: Model, hook: GoogleHook) -> Answer:
     Raises:
         CloudError: There are no credentials.
     """
+    from airflow_provider_llmbeam.probe.prober import Prober
+
     prober = Prober(model, authenticate=ModelAuthentication(model, hook=hook), reply_seconds=ANSWER_SECONDS)
     (reply,) = prober.probe(1).replies
     return answer_of(reply)

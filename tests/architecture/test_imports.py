@@ -60,8 +60,8 @@ def test_the_hook_of_dataflow_loads_no_client_before_it_is_asked():
 
 def test_the_hooks_of_endpoints_load_no_client_before_they_are_asked():
     clients = ("google.cloud.aiplatform_v1", "google.cloud.run_v2")
-    hooks = [f"airflow_provider_llmbeam.hooks.{name}" for name in ("endpoint", "cloud_run", "site")]
-    assert loaded_by(hooks, clients) == []
+    names = ("hooks.vertex_ai", "hooks.cloud_run", "endpoints.platforms.vertex_ai", "endpoints.platforms.cloud_run")
+    assert loaded_by([f"airflow_provider_llmbeam.{name}" for name in names], clients) == []
 
 
 def test_the_provider_info_loads_nothing_but_itself():

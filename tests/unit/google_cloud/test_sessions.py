@@ -18,13 +18,13 @@ URL = "https://monitoring.googleapis.com/v3/projects/llmbeam-sandbox/timeSeries"
 def opened(google, monkeypatch):
     """The hosts to which connections were opened."""
     opened = []
-    converse = google._converse
+    forward = google._forward
 
     async def counted(reader, writer):
         opened.append(writer)
-        await converse(reader, writer)
+        await forward(reader, writer)
 
-    monkeypatch.setattr(google, "_converse", counted)
+    monkeypatch.setattr(google, "_forward", counted)
     return opened
 
 
