@@ -60,8 +60,9 @@ def test_the_hook_of_dataflow_loads_no_client_before_it_is_asked():
 
 def test_the_hooks_of_endpoints_load_no_client_before_they_are_asked():
     clients = ("google.cloud.aiplatform_v1", "google.cloud.run_v2")
-    names = ("hooks.vertex_ai", "hooks.cloud_run", "endpoints.platforms.vertex_ai", "endpoints.platforms.cloud_run")
-    assert loaded_by([f"airflow_provider_llmbeam.{name}" for name in names], clients) == []
+    packages = ("hooks", "endpoints.platforms")
+    names = [f"airflow_provider_llmbeam.{each}.{name}" for each in packages for name in ("vertex_ai", "cloud_run")]
+    assert loaded_by(names, clients) == []
 
 
 def test_the_provider_info_loads_nothing_but_itself():
@@ -81,5 +82,5 @@ def test_parsing_adds_few_modules_and_calls_to_those_of_airflow():
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     calls, foreign = map(int, ended.stdout.splitlines()[-1].split())
     print(f"{calls} calls, {foreign} modules of others")
-    assert calls < 70_000, "seen on Python 3.11: 46,246"
-    assert foreign < 25, "seen on Python 3.11: 14"
+    assert calls < 160_000, "seen on Python 3.11: 139,410, most of them for the pydantic models of the spec"
+    assert foreign < 25, "seen on Python 3.11: 18"
