@@ -1,27 +1,27 @@
-"""Where a running job stands: its counts at one moment, and the line that says them."""
+"""Counts of a running job at one moment, and the progress line that shows them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Namespace of the Beam counters that carry these counts; each is called as its field.
+#: Namespace of the Beam counters of these counts; each counter has the name of its field.
 NAMESPACE = "llmbeam"
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts at one moment. Rows of equal prompts count as done with the first of them.
+    """Counts at one moment. Rows with equal prompts count as done with the first of them.
 
     Attributes:
-        rows: Read so far.
-        resumed: Rows whose answer an earlier try was given.
-        duplicates: Rows that wait for, or got, the answer of another row.
-        answered: Prompts that this run got an answer to.
-        died: Rows and prompts that will get none.
-        requests: Sent.
-        rejections: Requests that came back as 429.
-        input_tokens: Of the requests.
-        output_tokens: Of the answers.
+        rows: Number of rows read so far.
+        resumed: Number of rows answered in an earlier try.
+        duplicates: Number of rows that wait for, or received, the answer of another row.
+        answered: Number of prompts answered in this run.
+        died: Number of rows and prompts that will not be answered.
+        requests: Number of requests sent.
+        rejections: Number of requests answered with 429.
+        input_tokens: Number of tokens in the requests.
+        output_tokens: Number of tokens in the answers.
     """
 
     rows: int = 0
@@ -36,17 +36,17 @@ class Counts:
 
     @property
     def done(self) -> int:
-        """Rows whose fate is known."""
+        """Number of rows with a final outcome."""
         return min(self.rows, self.resumed + self.duplicates + self.answered + self.died)
 
     @property
     def tokens(self) -> int:
-        """Input and output together."""
+        """Number of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
 
 def progress_line(now: Counts, rows_per_second: float, cost_usd: float | None = None) -> str:
-    """Says where the job stands, in one line."""
+    """Returns the progress of the job as one line."""
     share = f" ({now.done / now.rows:.0%})" if now.rows else ""
     cost = "" if cost_usd is None else f" · ${cost_usd:,.2f}"
     rejected = f" ({now.rejections / now.requests:.1%})" if now.rejections and now.requests else ""

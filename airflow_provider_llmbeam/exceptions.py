@@ -1,27 +1,27 @@
-"""Every error this package raises on purpose.
+"""Errors that this package raises deliberately.
 
     LLMBeamError
     +-- JobSpecError (ValueError)     before anything was sent or billed; a retry repeats it
-    +-- CloudError (RuntimeError)     one request to Google Cloud; says nothing of the fate of a job
-    |   +-- CloudUnavailableError     no answer, 429 or 5xx; a retry may do
+    +-- CloudError (RuntimeError)     one request to Google Cloud failed; the job itself may be unaffected
+    |   +-- CloudUnavailableError     no answer, 429 or 5xx; a retry may succeed
     |   +-- AccessDeniedError         no credentials, 401 or 403
     |   +-- CloudNotFoundError        404
     |   +-- RequestRefusedError       every other refusal
     +-- JobError (RuntimeError)       after the job started
     |   +-- JobFailedError            the job ended without a complete result; a retry resumes it
-    |   +-- JobCancelledError         somebody, or a limit on its time, ended the job
-    |   +-- JobUnreachableError       nothing is known of the job any more; it may run and bill
+    |   +-- JobCancelledError         a user, or a limit on its time, ended the job
+    |   +-- JobUnreachableError       the state of the job is no longer known; it may run and bill
     |   +-- BudgetExceededError       the answers cost more than `limits.budget_usd`; the job was cancelled
-    |   +-- RowsLostError             rows in is not answered + dead letter; the old output was kept
+    |   +-- RowsLostError             rows in differ from answered + dead letter; the old output was kept
     |   +-- TooManyFailedRowsError  more rows failed than `max_dead_letter_ratio` allows; the old output was kept
     |       +-- NothingAnsweredError  every row failed, for the reason that the message quotes
-    +-- EndpointError (RuntimeError)  an endpoint with a GPU; the message says what still bills
-        +-- EndpointFailedError       it did not come up, and what was made is gone
+    +-- EndpointError (RuntimeError)  an endpoint with a GPU; the message names what still bills
+        +-- EndpointFailedError       it did not start, and its resources were deleted
         |   +-- StockOutError         no location has the GPU, or the quota for it
-        +-- EndpointRefusedError      it cannot come up as asked for; a retry repeats that
+        +-- EndpointRefusedError      it cannot start as specified; a retry repeats the error
         +-- StillBillingError         it could not be removed
 
-The tree knows nothing of Airflow: `operators/` turns `retryable = False` into a task that fails at once.
+The hierarchy is independent of Airflow: `operators/` turns `retryable = False` into a task that fails at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LLMBeamError(Exception):
 
 
 class JobSpecError(LLMBeamError, ValueError):
-    """The job as asked for cannot run; nothing was sent and nothing was billed."""
+    """The job cannot run as specified; nothing was sent and nothing was billed."""
 
 
 class CloudError(LLMBeamError, RuntimeError):
@@ -44,7 +44,7 @@ class CloudError(LLMBeamError, RuntimeError):
 
 
 class CloudUnavailableError(CloudError):
-    """No answer, or one that asks to come back later."""
+    """Google Cloud did not answer, or asked to retry later."""
 
     retryable = True
 
@@ -62,29 +62,29 @@ class RequestRefusedError(CloudError):
 
 
 class JobError(LLMBeamError, RuntimeError):
-    """The job started and did not reach its end."""
+    """The job started and did not finish."""
 
     retryable = True
 
 
 class JobFailedError(JobError):
-    """The job ended without a complete result; what was answered is in the journal."""
+    """The job ended without a complete result; the journal keeps its answers."""
 
 
 class JobCancelledError(JobError):
-    """The job was ended on purpose, so no retry starts it again; a clear goes on from the journal."""
+    """The job was ended on purpose, so no retry starts it again; a clear resumes from the journal."""
 
     retryable = False
 
 
 class JobUnreachableError(JobError):
-    """The job could not be looked at for so long that waiting ended; a retry finds it again."""
+    """The job could not be polled for so long that waiting ended; a retry finds it again."""
 
 
 class BudgetExceededError(JobError):
-    """The tokens counted so far cost more than `limits.budget_usd`; a clear goes on from the journal."""
+    """The tokens counted so far cost more than `limits.budget_usd`; a clear resumes from the journal."""
 
-    retryable = False  # a retry would have the same budget once more, without anybody's say
+    retryable = False  # a retry would spend the same budget again without approval
 
 
 class RowsLostError(JobError):
@@ -100,27 +100,27 @@ class NothingAnsweredError(TooManyFailedRowsError):
 
 
 class EndpointError(LLMBeamError, RuntimeError):
-    """An endpoint with a GPU did not do as it was asked to."""
+    """An endpoint with a GPU could not be provisioned or removed."""
 
     retryable = True
 
 
 class EndpointFailedError(EndpointError):
-    """The endpoint did not come up; what was made of it was deleted."""
+    """The endpoint did not start; its resources were deleted."""
 
 
 class StockOutError(EndpointFailedError):
-    """None of the locations has the GPU free, or allows this project so many; a later retry may find one."""
+    """No location has the GPU available, or enough quota for this project; a later retry may succeed."""
 
 
 class EndpointRefusedError(EndpointError):
-    """The endpoint cannot come up as it was asked for: model, permission or machine."""
+    """The endpoint cannot start as specified because of its model, permissions or machine."""
 
     retryable = False
 
 
 class StillBillingError(EndpointError):
-    """The endpoint, or a part of it, could not be removed and bills by the hour."""
+    """The endpoint, or a part of it, could not be removed and is billed by the hour."""
 
 
 def error_class(name: str, default: type[LLMBeamError]) -> type[LLMBeamError]:

@@ -1,4 +1,4 @@
-"""The part of a report that fits an XCom."""
+"""The part of a report that fits into an XCom."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _LEFT_OUT = {"spec", "length_buckets", "dead_letter_words", "latency_seconds", "
 
 
 def manifest(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns counts, tokens, cost and addresses of a report, and no rows."""
+    """Returns counts, tokens, cost and addresses of a report, without its rows."""
     return {name: value for name, value in report.items() if name not in _LEFT_OUT}

@@ -1,4 +1,4 @@
-"""What Airflow discovers. A literal: importing this file loads nothing."""
+"""Provider metadata for Airflow's discovery. A literal: importing this file loads nothing."""
 
 from __future__ import annotations
 

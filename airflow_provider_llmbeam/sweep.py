@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the manifest as JSON.
 
     Returns:
-        0; 1 where something that is due could not be removed.
+        Exit status: 0, or 1 if a resource past its expiry could not be removed.
     """
     parser = argparse.ArgumentParser(prog="python -m airflow_provider_llmbeam.sweep", description=__doc__)
     parser.add_argument("--project", help="left out, that of the credentials")

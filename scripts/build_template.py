@@ -1,4 +1,4 @@
-"""Makes what a Dataflow Flex Template is built from: then jobs are launched without Beam where Airflow runs."""
+"""Generates the build files of a Dataflow Flex Template, which launches jobs without Beam on the Airflow side."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def template(image: str) -> dict[str, Any]:
-    """What Dataflow reads before it starts the launcher.
+    """Returns the template file, which Dataflow reads before it starts the launcher.
 
     Args:
         image: Address of the image that is built from the folder.

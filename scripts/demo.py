@@ -23,7 +23,7 @@ from local_airflow import UNFINISHED, LocalAirflow, end_process_group, local_air
 
 ROOT = Path(__file__).resolve().parent.parent
 DAG_ID, TASK_ID = "nightly_enrichment", "enrich"
-#: Of the sandbox; the Dag's own limit is the same.
+#: Requests per minute of the sandbox; the Dag's own limit is the same.
 REQUESTS_PER_MINUTE = 600
 
 
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def follow(airflow: LocalAirflow, run_id: str) -> str:
-    """Prints what the tasks do until the run ends; returns its state."""
+    """Prints the progress of the tasks until the run ends; returns its state."""
     shown = 0
     states: dict[str, str] = {}
     while True:
@@ -81,7 +81,7 @@ def follow(airflow: LocalAirflow, run_id: str) -> str:
 
 
 def show(manifest: dict[str, Any], *, made_up: bool) -> None:
-    """Prints what came out."""
+    """Prints the results."""
     rows, requests, tokens = manifest["rows"], manifest["requests"], manifest["tokens"]
     fact("Rows", f"{rows['read']} = {rows['answered']} answered + {rows['dead_letter']} in the dead letter")
     fact("Origins", ", ".join(f"{count} {origin}" for origin, count in manifest["origins"].items()))
@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def stop(*_: object) -> None:
-    """Ends the demo as Ctrl-C does, so that everything it started ends, too."""
+    """Ends the demo like Ctrl-C, so that all processes that it started end too."""
     raise KeyboardInterrupt
 
 

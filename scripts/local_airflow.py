@@ -1,4 +1,4 @@
-"""A real Airflow on this machine: scheduler, triggerer, API server and UI, in a home of its own."""
+"""Runs a real Airflow on this machine: scheduler, triggerer, API server and UI, with its own AIRFLOW_HOME."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import httpx
 import psutil
 from waiting import scaled, until
 
-#: Task states in which a run can still go on.
+#: Task states in which a run can still continue.
 UNFINISHED = frozenset({"queued", "running"})
 
 
 class LocalAirflow:
-    """Talks to `airflow standalone` through its REST API.
+    """Controls `airflow standalone` through its REST API.
 
     Attributes:
         url: Address of the UI and the API.
         home: AIRFLOW_HOME.
-        log_path: What `airflow standalone` printed.
-        process: `airflow standalone`, the parent of all components.
+        log_path: File with the output of `airflow standalone`.
+        process: Process of `airflow standalone`, the parent of all components.
     """
 
     def __init__(self, url: str, home: Path, environment: Mapping[str, str]) -> None:
@@ -48,7 +48,7 @@ class LocalAirflow:
             end_process_group(process)
 
     def kill(self) -> None:
-        """Kills this Airflow and all that it started at one stroke, with kill -9."""
+        """Kills all processes of this Airflow at once, with kill -9."""
         roots = [psutil.Process(self.process.pid), *map(psutil.Process, self._running())]
         for process in roots + [child for root in roots for child in root.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
@@ -60,7 +60,7 @@ class LocalAirflow:
         """Starts `airflow standalone` again after `kill`, in the same home and on the same port.
 
         Raises:
-            RuntimeError: It ended at once, or is not ready in time; quotes its log.
+            RuntimeError: Airflow ended at once, or was not ready in time; quotes its log.
         """
         self._started.clear()
         begin = self.log_path.stat().st_size
@@ -68,14 +68,14 @@ class LocalAirflow:
         self.wait_until_ready(ready_within_seconds, begin)
 
     def wait_until_ready(self, ready_within_seconds: float, log_begin: int = 0) -> None:
-        """Waits for the start.
+        """Waits until Airflow is ready.
 
         Args:
-            ready_within_seconds: On the reference machine of `waiting`.
-            log_begin: Where the log of this start begins, in bytes.
+            ready_within_seconds: Timeout on the reference machine of `waiting`, in seconds.
+            log_begin: Offset in the log at which this start begins, in bytes.
 
         Raises:
-            RuntimeError: It ended at once, or is not ready in time; quotes its log.
+            RuntimeError: Airflow ended at once, or was not ready in time; quotes its log.
         """
         deadline = time.monotonic() + scaled(ready_within_seconds)
         while b"Airflow is ready" not in self.log_path.read_bytes()[log_begin:] or not _answers(self.url):
@@ -83,7 +83,7 @@ class LocalAirflow:
                 words = self.log_path.read_text(errors="replace")[-3000:]
                 raise RuntimeError(f"Airflow did not start; its log {self.log_path} ends:\n{words}")
             time.sleep(0.3)
-        # Airflow 3.1 asks for a token even where everybody is an admin.
+        # Airflow 3.1 requires a token even if every user is an admin.
         token = self._client.get(f"{self.url}/auth/token").raise_for_status().json()["access_token"]
         self._client.headers["Authorization"] = f"Bearer {token}"
 
@@ -91,14 +91,14 @@ class LocalAirflow:
         """Returns the process of the `scheduler`, the `triggerer` or the `dag-processor`.
 
         Raises:
-            RuntimeError: It does not run.
+            RuntimeError: The component is not running.
         """
         if (found := self._component(name)) is None:
             raise RuntimeError(f"no {name} runs; the log of Airflow is {self.log_path}")
         return found
 
     def is_running(self, name: str) -> bool:
-        """Whether there is such a component."""
+        """Returns whether a component is running."""
         return self._component(name) is not None
 
     def start(self, name: str) -> None:
@@ -106,19 +106,19 @@ class LocalAirflow:
         self._started.append(self._launch(name))
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, logical_date: str | None = None) -> str:
-        """Starts a run, by default without a logical date, as a person does in the UI.
+        """Starts a run, by default without a logical date, as a user does in the UI.
 
         Returns:
-            The run's id.
+            Id of the run.
         """
         body = {"logical_date": logical_date, "conf": dict(conf or {})}
         return str(self._call("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
 
     def command(self, *arguments: str) -> str:
-        """Runs an `airflow` command against this Airflow; returns what it printed.
+        """Runs an `airflow` command against this Airflow; returns its output.
 
         Raises:
-            RuntimeError: It failed.
+            RuntimeError: The command failed.
         """
         airflow = str(Path(sys.executable).with_name("airflow"))
         ended = subprocess.run([airflow, *arguments], env=self._environment, capture_output=True, text=True)
@@ -132,7 +132,7 @@ class LocalAirflow:
         return {run["dag_run_id"]: run["state"] for run in found}
 
     def is_backfilling(self, dag_id: str) -> bool:
-        """Whether a backfill of a Dag is going on; it ends some seconds after its last run."""
+        """Returns whether a backfill of a Dag is active; it ends some seconds after its last run."""
         found = self._call("GET", "backfills", params={"dag_id": dag_id})["backfills"]
         return any(backfill["completed_at"] is None for backfill in found)
 
@@ -148,9 +148,9 @@ class LocalAirflow:
         """Waits for the end of a run; returns its state.
 
         Args:
-            dag_id: Whose run.
-            run_id: Which run.
-            timeout_seconds: On the reference machine of `waiting`.
+            dag_id: Id of the Dag.
+            run_id: Id of the run.
+            timeout_seconds: Timeout on the reference machine of `waiting`, in seconds.
 
         Raises:
             TimeoutError: The run did not end in time.
@@ -172,12 +172,12 @@ class LocalAirflow:
         return self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
 
     def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """Marks a task, as a person does in the UI."""
+        """Marks a task, as a user does in the UI."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
         self._call("PATCH", path, json={"new_state": state})
 
     def clear(self, dag_id: str, run_id: str, task_id: str | None = None) -> None:
-        """Clears a run, or a task of it with what comes after it, as a person does in the UI."""
+        """Clears a run, or one of its tasks with the downstream tasks, as a user does in the UI."""
         if task_id is None:
             self._call("POST", f"dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False})
             return
@@ -186,15 +186,15 @@ class LocalAirflow:
         self._call("POST", f"dags/{dag_id}/clearTaskInstances", json=body)
 
     def set_run_state(self, dag_id: str, run_id: str, state: str) -> None:
-        """Marks a run, as a person does in the UI."""
+        """Marks a run, as a user does in the UI."""
         self._call("PATCH", f"dags/{dag_id}/dagRuns/{run_id}", json={"state": state})
 
     def pause(self, dag_id: str, *, is_paused: bool = True) -> None:
-        """Pauses a Dag, or has it go on."""
+        """Pauses or unpauses a Dag."""
         self._call("PATCH", f"dags/{dag_id}", json={"is_paused": is_paused})
 
     def add_connection(self, connection_id: str, **fields: Any) -> None:
-        """Adds a connection, as a person does in the UI; `fields` as in the API."""
+        """Adds a connection, as a user does in the UI; `fields` as in the API."""
         self._call("POST", "connections", json={"connection_id": connection_id, **fields})
 
     def delete_connection(self, connection_id: str) -> None:
@@ -202,12 +202,12 @@ class LocalAirflow:
         self._call("DELETE", f"connections/{connection_id}")
 
     def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """Returns what a task returned."""
+        """Returns the return value of a task."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
         return self._call("GET", path, params={"deserialize": "true"})["value"]
 
     def log_lines(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> list[str]:
-        """Returns the messages of a task's log so far; that of a skip has its reason."""
+        """Returns the messages of a task's log so far; the log of a skipped task contains the reason."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
         content = self._call("GET", path, params={"full_content": "true"})["content"]
         return [
@@ -216,7 +216,7 @@ class LocalAirflow:
         ]
 
     def import_errors(self) -> list[dict[str, Any]]:
-        """Returns what kept Dag files from being parsed."""
+        """Returns the import errors of Dag files."""
         errors: list[dict[str, Any]] = self._call("GET", "importErrors")["import_errors"]
         return errors
 
@@ -255,16 +255,16 @@ class LocalAirflow:
 def local_airflow(
     home: Path, dags_folder: Path, environment: Mapping[str, str], *, ready_within_seconds: float = 180
 ) -> Iterator[LocalAirflow]:
-    """Runs Airflow while the body runs, and ends every process of it afterwards.
+    """Runs Airflow during the `with` block, and ends all its processes afterwards.
 
     Args:
-        home: AIRFLOW_HOME; made, and kept.
-        dags_folder: Read-only to Airflow.
-        environment: Added, e.g. connections.
-        ready_within_seconds: Timeout of the start, on the reference machine of `waiting`; 10 s is usual.
+        home: AIRFLOW_HOME; created, and kept afterwards.
+        dags_folder: Folder of the Dags; Airflow only reads it.
+        environment: Additional environment variables, e.g. connections.
+        ready_within_seconds: Timeout of the start on the reference machine of `waiting`, in seconds (usual: 10).
 
     Raises:
-        RuntimeError: It ended at once, or is not ready in time; quotes its log.
+        RuntimeError: Airflow ended at once, or was not ready in time; quotes its log.
     """
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
@@ -275,7 +275,7 @@ def local_airflow(
 
 
 def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, str]:
-    """What makes a local Airflow quick and quiet, and leaves nothing outside `home`."""
+    """Returns settings that make a local Airflow fast and quiet, and keep all its files in `home`."""
     options = {
         "CORE__DAGS_FOLDER": dags_folder,
         "CORE__LOAD_EXAMPLES": False,
@@ -290,7 +290,7 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
         "API_AUTH__JWT_SECRET": secrets.token_hex(32),
         "DAG_PROCESSOR__REFRESH_INTERVAL": 5,
         "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 1,
-        "SCHEDULER__USE_JOB_SCHEDULE": False,  # only the runs asked for
+        "SCHEDULER__USE_JOB_SCHEDULE": False,  # only the runs that are triggered
         # At least Airflow's defaults: a busy machine makes live components and tasks miss shorter ones. A test
         # that kills one sets its last heartbeat back instead of waiting.
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 300,
@@ -316,13 +316,13 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens on.
+    """Returns a port on which no process listens.
 
-    Airflow takes it some 15 s later. Until then, an outgoing connection of any process may take one of those that
-    the system gives out (on Linux from 32768 on): this is none of them.
+    Airflow binds it some 15 s later. In the meantime, an outgoing connection of any process may take an ephemeral
+    port (on Linux from 32768 on); the returned port is not one of those.
 
     Raises:
-        RuntimeError: None was found.
+        RuntimeError: No free port was found.
     """
     for _ in range(100):
         port = 20_000 + secrets.randbelow(12_000)
@@ -358,7 +358,7 @@ def _group_lives(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _answers(url: str) -> bool:
-    """Whether both APIs answer; the one that tasks use is built at its first request, which takes seconds."""
+    """Returns whether both APIs answer; that of the tasks is built at its first request, which takes seconds."""
     try:
         paths = ("api/v2/version", "execution/health")
         return all(httpx.get(f"{url}/{path}", timeout=scaled(15), trust_env=False).is_success for path in paths)

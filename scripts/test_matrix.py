@@ -22,8 +22,8 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
-#: Pins of the newest Airflow of each line. Those of an older line are what this resolves to, starting from
-#: `constraints.txt` so that nothing differs but what that Airflow asks for:
+#: Pins of the newest Airflow of each line. The pins of an older line result from this command, which starts from
+#: `constraints.txt` so that only the requirements of that Airflow differ:
 #: `cp constraints.txt constraints/airflow-3.1.txt && echo 'apache-airflow==3.1.*' | uv pip compile --universal`
 #: `--python-version 3.11 --extra dev --no-header --no-annotate -o constraints/airflow-3.1.txt pyproject.toml -`
 CONSTRAINTS = {
@@ -53,14 +53,14 @@ class Cell:
 
 @dataclass(kw_only=True)
 class Result:
-    """What the tests of a cell ended with.
+    """Test results of a cell.
 
     Attributes:
         passed: Number of tests.
         failed: Number of tests, errors included.
         not_supported: Number of skipped tests by their reason.
         minutes: Wall-clock time of the tests.
-        error: Why there is no report, or pytest's exit status where it is neither 0 nor 1; empty otherwise.
+        error: Reason why there is no report, or pytest's exit status if it is neither 0 nor 1; empty otherwise.
     """
 
     passed: int = 0
@@ -116,10 +116,10 @@ def selected(arguments: Sequence[str]) -> tuple[list[Cell], list[str]]:
 
 
 def make_environment(cell: Cell) -> None:
-    """Makes the environment of a cell, unless it is up to date.
+    """Creates the environment of a cell, unless it is up to date.
 
     Raises:
-        subprocess.CalledProcessError: There is no interpreter, or a package could not be installed.
+        subprocess.CalledProcessError: No interpreter was found, or a package could not be installed.
     """
     made_from = cell.environment / ".made-from"
     wanted = (ROOT / "pyproject.toml").read_text() + cell.constraints.read_text()
@@ -138,9 +138,9 @@ def run_tests(cell: Cell, pytest_arguments: Sequence[str]) -> Result:
     report = cell.environment / "report.xml"
     report.unlink(missing_ok=True)
     python = str(cell.environment / "bin" / "python")
-    # Without bytecode every Airflow process imports for seconds longer.
+    # Without bytecode, the imports of every Airflow process take seconds longer.
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    workers = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]  # as scripts/test has them
+    workers = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]  # as in scripts/test
     command = [python, "-m", "pytest", *workers, f"--junitxml={report}", *pytest_arguments]
     begun = time.monotonic()
     ended = subprocess.run(command, cwd=ROOT, check=False, env=settings)
@@ -168,7 +168,7 @@ def read_report(report: str) -> Result:
 
 
 def table(results: dict[Cell, Result]) -> str:
-    """Returns the results as lines for people: a cell each, then the reasons of what was not supported."""
+    """Returns the results as readable lines: one per cell, then the reasons of unsupported tests."""
     lines = ["", "Airflow  Python  passed  failed  not supported  minutes"]
     reasons: dict[str, list[str]] = {}
     for cell, result in results.items():

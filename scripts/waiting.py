@@ -10,25 +10,25 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Iterations of the loop that measures the speed, and their time on the machine of the README's figures.
+#: Iterations of the speed measurement, and their time on the machine of the README's figures, in seconds.
 LOOP_ITERATIONS = 400_000
 REFERENCE_SECONDS = 0.025
-#: A machine that is slower than this is taken to be busy for a moment only.
+#: Largest slowdown that is applied; a slower machine is assumed to be busy only temporarily.
 MAX_SLOWDOWN = 8.0
 
 
 @cache
 def slowdown() -> float:
-    """Returns how many times slower than the reference machine this one is, measured once; 1.0 at least.
+    """Returns the slowdown of this machine relative to the reference machine, measured once; at least 1.0.
 
-    It is measured as elapsed time, so that a busy machine is a slow one.
+    It is measured in elapsed time, so a busy machine counts as slow.
     """
     found = statistics.median(_loop_seconds() for _ in range(5)) / REFERENCE_SECONDS
     return min(max(1.0, found), MAX_SLOWDOWN)
 
 
 def scaled(seconds: float) -> float:
-    """Returns a timeout of the reference machine as this machine needs it, in seconds."""
+    """Returns a timeout of the reference machine scaled to this machine, in seconds."""
     return seconds * slowdown()
 
 
@@ -41,10 +41,10 @@ def until(
     """Waits until a condition is met; returns its value.
 
     Args:
-        condition: Called again and again until what it returns is true.
-        what: Describes the condition for the error; a function is called only when the time is over.
-        timeout_seconds: On the reference machine; scaled to this one.
-        pause_seconds: Interval between two calls.
+        condition: Function that is called repeatedly until it returns a true value.
+        what: Description of the condition for the error; a function is called only after the timeout.
+        timeout_seconds: Timeout on the reference machine, in seconds; scaled to this one.
+        pause_seconds: Interval between two calls, in seconds.
 
     Raises:
         TimeoutError: The condition was not met in time.

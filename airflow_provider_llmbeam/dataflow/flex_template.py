@@ -1,4 +1,4 @@
-"""The runner of a spec, as the environment of a Flex Template."""
+"""Conversion of a spec's runner to the environment of a Flex Template."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _FLEXRS = {"cost_optimized": "FLEXRS_COST_OPTIMIZED", "speed_optimized": "FLEXRS
 
 
 def environment(runner: DataflowRunner, temp_uri: str) -> dict[str, Any]:
-    """Fields of `FlexTemplateRuntimeEnvironment`; those that the runner leaves open are left out.
+    """Returns the fields of `FlexTemplateRuntimeEnvironment`, without those that the runner does not set.
 
     Args:
-        runner: Of the spec.
-        temp_uri: Directory that Dataflow stages files in.
+        runner: Runner of the spec.
+        temp_uri: Directory in which Dataflow stages files.
     """
     experiments = runner.options.get("experiments", [])
     fields = {
@@ -41,7 +41,7 @@ def environment(runner: DataflowRunner, temp_uri: str) -> dict[str, Any]:
 
 
 def _arguments(name: str, value: bool | int | float | str | list[str]) -> list[str]:
-    """As Beam's own command line takes an option; one that is off is left out."""
+    """Returns an option as arguments of Beam's command line; an option that is off is omitted."""
     if isinstance(value, bool):
         return [f"--{name}"] if value else []
     return [f"--{name}={each}" for each in (value if isinstance(value, list) else [value])]

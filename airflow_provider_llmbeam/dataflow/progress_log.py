@@ -1,4 +1,4 @@
-"""The line that says how far a job on Dataflow is."""
+"""Progress lines of a Dataflow job."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from airflow_provider_llmbeam.counts import Counts, progress_line
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.model.price import Price
 
-#: Looks that the rate is taken over.
+#: Number of polls over which the rate is measured.
 WINDOW = 10
 
-#: What the counts so far cost in USD; `None` where no price is known.
+#: Function that returns the cost of the counts so far, in US dollars; `None` if no price is known.
 Cost = Callable[[Counts], float | None]
 
 
 def cost_of_tokens(price: Mapping[str, float] | None) -> Cost:
-    """Makes of a price what tells the cost of counts.
+    """Returns the function that computes the cost of counts.
 
     Args:
-        price: `input_usd_per_million_tokens` and `output_usd_per_million_tokens`; `None`: not known.
+        price: `input_usd_per_million_tokens` and `output_usd_per_million_tokens`; `None` if not known.
     """
     if price is None:
         return lambda counts: None
@@ -30,11 +30,11 @@ def cost_of_tokens(price: Mapping[str, float] | None) -> Cost:
 
 
 class ProgressLog:
-    """Writes a line on each change, none while nothing moves.
+    """Writes a line on each change, and none while nothing changes.
 
     Args:
-        log: Receives the lines.
-        cost_usd: Of the counts so far.
+        log: Log that receives the lines.
+        cost_usd: Function that returns the cost of the counts so far, in US dollars.
     """
 
     def __init__(self, log: TaskLog, cost_usd: Cost) -> None:
@@ -44,7 +44,7 @@ class ProgressLog:
         self._history: deque[tuple[float, int]] = deque(maxlen=WINDOW)
 
     def show(self, counts: Counts, now: float) -> None:
-        """Writes where the job stands, where that is news; `now` is in seconds."""
+        """Writes the progress of the job if it has changed; `now` is in seconds."""
         self._history.append((now, counts.done))
         if counts != self._shown:
             line = progress_line(counts, self._rows_per_second(), self._cost_usd(counts))
@@ -53,5 +53,5 @@ class ProgressLog:
 
     def _rows_per_second(self) -> float:
         (first_at, first_done), (last_at, last_done) = self._history[0], self._history[-1]
-        # Counts of work that Dataflow does again may go back for a moment.
+        # Counts may decrease temporarily when Dataflow repeats work.
         return max(0.0, (last_done - first_done) / (last_at - first_at)) if last_at > first_at else 0.0

@@ -1,4 +1,4 @@
-"""A task's job on Dataflow: exactly one, whatever became of earlier tries."""
+"""The Dataflow job of a task: exactly one, regardless of what happened to earlier tries."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.hooks.storage import StorageHook
     from airflow_provider_llmbeam.polling.task_log import TaskLog
 
-#: Under which a task's state store (Airflow 3.3) keeps the job; it outlives retries and clears.
+#: Key of the job in the task's state store (Airflow 3.3), which outlives retries and clears.
 STORE_KEY = "llmbeam_job"
-#: How long a job that is in the way may take to end.
+#: Time limit for a conflicting job to end, in seconds.
 END_SECONDS = 600.0
-#: By how much the clocks of a worker and of Dataflow may differ.
+#: Largest assumed difference between the clocks of a worker and of Dataflow, in seconds.
 CLOCK_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedJob:
-    """What a task keeps of its job; plain values, which Airflow stores while the task is deferred.
+    """Record of a task's job, as plain values that Airflow stores while the task is deferred.
 
     Attributes:
-        id: Of the job on Dataflow.
+        id: ID that Dataflow gave the job.
         project: Google Cloud project.
         location: Region.
-        name: Of the job in our words, `JobSpec.name`.
-        digest: Of what was asked for.
-        journal_uri: Where the answers are kept as they arrive.
-        report_uri: Where the report will be.
-        cancel_on_kill: Whether it ends with its task.
-        is_attached: Whether an earlier try submitted it.
+        name: Name that this package gave the job, `JobSpec.name`.
+        digest: Digest of the spec.
+        journal_uri: Directory of the journal, which keeps the answers as they arrive.
+        report_uri: Address of the future report.
+        cancel_on_kill: Whether the job is cancelled when its task is killed.
+        is_attached: Whether an earlier try submitted the job.
     """
 
     id: str
@@ -57,7 +57,7 @@ class SubmittedJob:
 
     @classmethod
     def of(cls, spec: JobSpec, job_id: str, *, is_attached: bool) -> Self:
-        """Makes it of a spec with a project, and the id that Dataflow gave."""
+        """Builds the record from a spec with a project and the ID that Dataflow gave the job."""
         assert isinstance(spec.runner, DataflowRunner)
         return cls(
             id=job_id,
@@ -73,28 +73,29 @@ class SubmittedJob:
 
     @property
     def address(self) -> JobAddress:
-        """Where Dataflow is asked for it."""
+        """Address of the job on Dataflow."""
         return JobAddress(self.project, self.location, self.id)
 
     def plain(self) -> dict[str, Any]:
-        """Returns it as plain data; `SubmittedJob(**plain)` is the way back."""
+        """Returns the record as plain data; `SubmittedJob(**plain)` restores it."""
         return asdict(self)
 
 
 class JobRegistry:
-    """Finds a task's job, remembers it, and collects what it left.
+    """Finds a task's job, records it, and collects its results.
 
-    The job's name and labels are made of Dag, task, run and map index, never of the try: a try that was killed
-    between submission and record is found by them. Dataflow runs one job of a name at a time, so that two tries
-    that submit at once end with one, too.
+    The job's name and labels are derived from Dag, task, run and map index, never from the try number, so they
+    identify the job of a try that was killed between submission and record. Dataflow runs one job of a name at a
+    time, so two tries that submit at the same time share one job.
 
     Args:
-        hook: Asks Dataflow.
-        store: The task's state store, where Airflow has one (3.3): it tells a retry, which collects a finished
-            job, from a clear, which runs it again. Without one a finished job is run again; the journal pays.
-        log: Of the task.
-        sleep: Waits between two looks at a job that is in the way, in seconds.
-        now: Seconds of the Unix epoch.
+        hook: Hook for requests to Dataflow.
+        store: State store of the task, where Airflow has one (3.3). It distinguishes a retry, which collects a
+            finished job, from a clear, which runs it again. Without a store a finished job is run again, with the
+            answers from the journal.
+        log: Log of the task.
+        sleep: Function that waits between two polls of a conflicting job; its argument is in seconds.
+        now: Function that returns the time in seconds since the Unix epoch.
     """
 
     def __init__(
@@ -112,13 +113,13 @@ class JobRegistry:
         self._now = now
 
     def find(self, spec: JobSpec) -> SubmittedJob | None:
-        """Finds the job that an earlier try left: live, or finished and not collected.
+        """Finds the job of an earlier try: live, or finished and not collected.
 
-        A live job that is being cancelled, or was asked for something else, is not it, and is ended first.
+        A live job that is being cancelled, or that has a different spec, is ended first and not returned.
 
         Raises:
-            CloudError: Dataflow cannot be asked.
-            JobFailedError: A job that is in the way does not end.
+            CloudError: A request to Dataflow failed.
+            JobFailedError: A conflicting job does not end.
         """
         for job in self._hook.find(identity(spec.name), active_only=True):
             if job.is_over:
@@ -132,7 +133,7 @@ class JobRegistry:
     def intend(self, spec: JobSpec) -> None:
         """Records that a job is about to be submitted.
 
-        A try that dies before `remember` leaves this: the next one looks for the job also when it is over by then.
+        If a try dies before `remember`, this record makes the next try search for ended jobs too.
         """
         if self._store is not None:
             self._store.set(STORE_KEY, {"digest": spec_digest(spec), "intended_at": self._now()})
@@ -144,7 +145,7 @@ class JobRegistry:
         return job
 
     def collect(self, job: SubmittedJob, storage: StorageHook) -> dict[str, Any]:
-        """Reads the report of a job that is done, and checks it against Dataflow's counters.
+        """Reads the report of a finished job and checks it against Dataflow's counters.
 
         Returns:
             The manifest.

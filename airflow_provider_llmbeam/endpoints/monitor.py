@@ -1,4 +1,4 @@
-"""Provisions an endpoint, one poll after the other."""
+"""Provisions an endpoint through repeated polls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ProvisioningResult(TaskResult):
     """Result of provisioning an endpoint.
 
     Attributes:
-        outcome: `ready`, or why it failed.
+        outcome: `ready`, or the reason of the failure.
         location: The last location that was tried.
         model: Model spec of a job that uses the endpoint.
         cold_start_seconds: Time from the start to the first completion, in seconds.
@@ -63,11 +63,11 @@ class EndpointMonitor:
     """Polls an endpoint and carries out the decisions of a provisioner. Blocks the calling thread.
 
     Args:
-        connect: Makes the platform of a location; called at the first poll there.
-        plan: The endpoint.
-        provisioner: Decides after each poll.
-        log: Receives one line for each step.
-        now: Seconds of the Unix epoch.
+        connect: Function that returns the platform of a location; called at the first poll there.
+        plan: Plan of the endpoint.
+        provisioner: Provisioner that decides after each poll.
+        log: Log that receives one line for each step.
+        now: Function that returns the time in seconds since the Unix epoch.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class EndpointMonitor:
         return self._provisioner
 
     def poll(self) -> Wait | ProvisioningResult:
-        """Polls once, and carries out what follows.
+        """Polls once, and carries out the decision of the provisioner.
 
         Returns:
             The wait until the next poll, or the result.
@@ -124,7 +124,7 @@ class EndpointMonitor:
         """Removes what this try created because its task has ended; logs what is still billing.
 
         Args:
-            reason: Sentence for the log.
+            reason: Reason for the log, as a sentence.
             within_seconds: Time limit, in seconds; the teardown removes what is left then.
         """
         deadline = self._now() + within_seconds

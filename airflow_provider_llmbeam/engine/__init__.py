@@ -1,1 +1,1 @@
-"""The asyncio engine that answers a batch of prompts: plan, pace, send, record. Knows neither Beam nor Airflow."""
+"""The asyncio engine that answers a batch of prompts: plan, pace, send, record. Imports no Beam, no Airflow."""

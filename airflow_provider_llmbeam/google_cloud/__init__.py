@@ -1,1 +1,1 @@
-"""What the Google Cloud hooks share: base hook, REST, tokens, credentials, errors, sessions, returned values."""
+"""Common parts of the Google Cloud hooks: base hook, REST, tokens, credentials, errors, sessions, results."""

@@ -11,7 +11,7 @@ from typing import Literal
 #: Phase of a job. `replaced`: another job continues its work.
 Phase = Literal["going", "done", "failed", "cancelled", "replaced"]
 
-#: Every state that `JobState` of google-cloud-dataflow-client 0.13 knows.
+#: All states of `JobState` in google-cloud-dataflow-client 0.13.
 PHASES: Mapping[str, Phase] = MappingProxyType(
     {
         "JOB_STATE_UNKNOWN": "going",
@@ -65,7 +65,7 @@ class DataflowJob:
     Attributes:
         job_id: ID that Dataflow gave the job.
         name: Name that this package gave the job, see `spec.identity`.
-        state: State in the API, e.g. `JOB_STATE_RUNNING`; may be one that this version does not know.
+        state: State in the API, e.g. `JOB_STATE_RUNNING`; may be unknown to this version.
         created_at: Time of creation, in UTC; `None` if not known.
         labels: Labels of the job; a list of jobs may omit them.
         replaced_by: ID of the job that continues the work of an updated job; `None` otherwise.

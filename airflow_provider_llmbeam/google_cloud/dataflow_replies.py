@@ -18,7 +18,7 @@ _COUNTS = frozenset(field.name for field in fields(Counts))
 
 
 def job_of(reply: Job) -> DataflowJob:
-    """Returns a job; a state that the client does not know keeps its number."""
+    """Returns a job; a state that is unknown to the client keeps its number."""
     from google.cloud import dataflow_v1beta3
 
     states: Any = dataflow_v1beta3.JobState  # an enum, although its annotations do not show it
@@ -40,7 +40,7 @@ def counts_of(metrics: Iterable[MetricUpdate], *, running: bool) -> Counts:
     """Returns the sums of this package's counters over the steps of the pipeline.
 
     Dataflow reports a counter of a step twice: as committed, and with what bundles in progress have counted
-    (`tentative`), which goes back when a bundle fails. One of the two counts, never both.
+    (`tentative`), which decreases when a bundle fails. One of the two counts is used, never both.
 
     Args:
         metrics: Metrics of the job.

@@ -1,1 +1,1 @@
-"""One service per file."""
+"""Airflow hooks, one service per module."""

@@ -1,4 +1,4 @@
-"""Jobs on Google Cloud Dataflow."""
+"""Airflow hook of Google Cloud Dataflow."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from airflow_provider_llmbeam.spec.identity import JOB_LABEL
 if TYPE_CHECKING:
     pass
 
-#: Of a cancellation: a trigger's `on_kill` is given 30 s (`[triggerer] on_kill_timeout`).
+#: Timeouts of one cancellation request and of all its retries, in seconds: a trigger's `on_kill` is limited to
+#: 30 s (`[triggerer] on_kill_timeout`).
 CANCEL_REQUEST_SECONDS = 10.0
 CANCEL_SECONDS = 20.0
-#: Jobs of a region that are searched, those that run first.
+#: Largest number of jobs of a region that are searched; running jobs come first.
 MAX_LISTED = 5_000
-#: Error messages that are read of a job, and kept.
+#: Largest numbers of error messages of a job that are read, and that are kept.
 MAX_MESSAGES = 500
 KEPT_MESSAGES = 50
 
 
 class DataflowJobHook(RegionalHook):
-    """Finds, looks at, launches and cancels the jobs of one project and region."""
+    """Finds, reads, launches and cancels the jobs of one project and region."""
 
     def get(self, job_id: str) -> DataflowJob:
-        """Looks at a job.
+        """Returns a job.
 
         Raises:
             CloudError: See `google_errors`.
@@ -45,22 +46,22 @@ class DataflowJobHook(RegionalHook):
 
         request = self._request(f"show job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}")
         with translated(request):
-            # Without this view neither labels nor environment come back.
+            # Other views contain neither labels nor environment.
             asked = GetJobRequest(**self._place(), job_id=job_id, view=JobView.JOB_VIEW_DESCRIPTION)
             return job_of(self._client("JobsV1Beta3Client").get_job(asked, **self._patience()))
 
     def find(self, identity: str, *, active_only: bool = False) -> list[DataflowJob]:
-        """Finds the jobs of an identity, see `spec.identity`: every try of one task.
+        """Returns the jobs of an identity, see `spec.identity`: those of every try of one task.
 
-        The service filters by no label, and says that a list shows summaries, which may lack them: a name of ours
-        starts with the identity, so either will do.
+        The service cannot filter by label, and documents that a list contains summaries, which may lack labels.
+        Names given by this package start with the identity, so a job is identified by its label or its name.
 
         Args:
             identity: Value of the label `llmbeam-job`.
-            active_only: Leaves out jobs that are over.
+            active_only: Whether to leave out jobs that have ended.
 
         Returns:
-            The newest first.
+            The jobs, newest first.
 
         Raises:
             CloudError: See `google_errors`.
@@ -69,7 +70,7 @@ class DataflowJobHook(RegionalHook):
         return sorted(found, key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
 
     def active(self) -> list[DataflowJob]:
-        """Lists the jobs of ours that are not over.
+        """Lists the jobs of this package that have not ended.
 
         Raises:
             CloudError: See `google_errors`.
@@ -86,7 +87,7 @@ class DataflowJobHook(RegionalHook):
             return [job_of(job) for job in islice(pager, MAX_LISTED)]
 
     def cancel(self, job_id: str) -> None:
-        """Asks for the end of a job; one that is over stays as it is.
+        """Requests the cancellation of a job; a job that has ended is left unchanged.
 
         Raises:
             CloudError: See `google_errors`.
@@ -105,7 +106,7 @@ class DataflowJobHook(RegionalHook):
                 raise
 
     def error_messages(self, job_id: str) -> list[str]:
-        """Reads what went wrong in a job, the oldest first, each text once, the last 50 of them.
+        """Returns the error messages of a job, oldest first, each text once, at most the last 50.
 
         Raises:
             CloudError: See `google_errors`.
@@ -120,11 +121,11 @@ class DataflowJobHook(RegionalHook):
             return texts_of(islice(pager, MAX_MESSAGES), KEPT_MESSAGES)
 
     def counts(self, job_id: str, *, running: bool = True) -> Counts:
-        """Reads the counters of a job.
+        """Returns the counters of a job.
 
         Args:
-            job_id: Its id.
-            running: Whether bundles in progress count.
+            job_id: ID of the job.
+            running: Whether to count bundles in progress.
 
         Raises:
             CloudError: See `google_errors`.
@@ -145,18 +146,18 @@ class DataflowJobHook(RegionalHook):
         environment: Mapping[str, Any],
         labels: Mapping[str, str],
     ) -> DataflowJob:
-        """Starts a job from a Flex Template, or finds the one of that name that runs already.
+        """Launches a job from a Flex Template, or finds the running job of that name.
 
         Args:
-            template_uri: `gs://….json`.
-            name: Of the job; Dataflow runs at most one of a name.
-            parameters: Of the template.
+            template_uri: Address of the template, `gs://….json`.
+            name: Name of the job; Dataflow runs at most one job of a name.
+            parameters: Parameters of the template.
             environment: Fields of `FlexTemplateRuntimeEnvironment`, see `flex_template.environment`.
-            labels: Of the job.
+            labels: Labels of the job.
 
         Raises:
-            JobSpecError: It was refused, and there is no job.
-            CloudUnavailableError: Whether there is a job is not known; `find` tells.
+            JobSpecError: The request was refused, and there is no job.
+            CloudUnavailableError: It is unknown whether the job exists; `find` can determine it.
         """
         from google.api_core.exceptions import Conflict
         from google.cloud.dataflow_v1beta3 import (
@@ -178,7 +179,7 @@ class DataflowJobHook(RegionalHook):
             asked = LaunchFlexTemplateRequest(**self._place(), launch_parameter=parameter)
             client = self._client("FlexTemplatesServiceClient")
             try:
-                # Not tried again here: a reply that got lost may have been that of a job.
+                # Not retried here: a lost reply may have been that of a created job.
                 return job_of(client.launch_flex_template(asked, retry=None, timeout=REQUEST_SECONDS).job)
             except Conflict:
                 if (running := self._running(name)) is None:
@@ -206,6 +207,6 @@ class DataflowJobHook(RegionalHook):
 
 
 def belongs_to(job: DataflowJob, identity: str) -> bool:
-    """Whether a job has an identity, by its label or by its name."""
+    """Returns whether a job has an identity, by its label or its name."""
     named = re.fullmatch(rf"{re.escape(identity)}-[0-9a-f]{{8}}", job.name) is not None
     return job.labels.get(JOB_LABEL, identity if named else "") == identity

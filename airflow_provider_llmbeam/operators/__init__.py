@@ -1,1 +1,1 @@
-"""Thin Airflow classes."""
+"""Thin Airflow operators."""

@@ -43,9 +43,9 @@ Endpoint = VertexEndpoint | CloudRunEndpoint
 
 
 class ReserveEndpointOperator(BaseOperator):
-    """Returns the name of an endpoint, the same for every try of a run. Creates nothing, and so always succeeds.
+    """Returns the name of an endpoint, the same for every try of a run. It creates nothing and always succeeds.
 
-    A setup of its own: with `ProvisionEndpointOperator` as the only setup, a provision that fails or is killed
+    A separate setup task: with `ProvisionEndpointOperator` as the only setup, a provision that fails or is killed
     would leave its teardown `upstream_failed`.
 
     XCom:
@@ -60,13 +60,13 @@ class ReserveEndpointOperator(BaseOperator):
 class ProvisionEndpointOperator(BaseOperator):
     """Provisions an endpoint, or takes over that of an earlier try, and probes its model.
 
-    Everything that it makes is named after `name` and labelled; where the endpoint does not come up, or the task
-    is killed, it removes that again. What a kill -9 leaves is for `TeardownEndpointOperator` and
-    `SweepEndpointsOperator`. Use `inference_endpoint`, which wires all of it as Airflow needs it.
+    All resources that it creates are named after `name` and labelled. If the endpoint does not start, or the task
+    is killed, it removes them. After a kill -9, `TeardownEndpointOperator` and `SweepEndpointsOperator` remove
+    them. Use `inference_endpoint`, which connects these tasks as Airflow requires.
 
     Args:
-        endpoint: See `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
-        name: The XCom of a `ReserveEndpointOperator`.
+        endpoint: Endpoint to provision, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
+        name: Name of the endpoint: the XCom of a `ReserveEndpointOperator`.
         ready_within_seconds: Time limit from the start to the first completion, in all locations, in seconds.
         poll_interval_seconds: Interval between polls, in seconds.
         gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
@@ -78,11 +78,11 @@ class ProvisionEndpointOperator(BaseOperator):
         `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        A model spec for `RunInferenceOperator(model=…)`; `cold_start_seconds` has a key of its own.
+        A model spec for `RunInferenceOperator(model=…)`; `cold_start_seconds` under a key of its own.
 
     Raises:
-        JobSpecError: When the Dag is parsed, for what is wrong and literal.
-        AirflowFailException: A retry would repeat it; nothing bills.
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: A retry would repeat the error; nothing is billed.
         EndpointError: The endpoint could not be provisioned.
     """
 
@@ -145,7 +145,7 @@ class ProvisionEndpointOperator(BaseOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
-            # Airflow has put the error in place of the arguments; names and labels are the same for all of a try.
+            # Airflow has replaced the arguments with the error; names and labels are the same throughout a try.
             monitor = self._trigger(context).make_poller(self.log)
             monitor.abandon(f"Waiting ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
             raise
@@ -191,12 +191,12 @@ class ProvisionEndpointOperator(BaseOperator):
 class TeardownEndpointOperator(BaseOperator):
     """Removes an endpoint with all its resources, and polls until they are gone.
 
-    In every location of the endpoint, by name and by label: jobs on Dataflow that ask it are cancelled, models
-    undeployed, endpoints, models and services deleted. Where nothing is left of it, it does nothing.
+    It covers every location of the endpoint, by name and by label: it cancels the Dataflow jobs that use it,
+    undeploys models, and deletes endpoints, models and services. If nothing is left, it does nothing.
 
     Args:
-        endpoint: As `ProvisionEndpointOperator` has it.
-        name: The XCom of the `ReserveEndpointOperator`.
+        endpoint: Endpoint to remove, as passed to `ProvisionEndpointOperator`.
+        name: Name of the endpoint: the XCom of the `ReserveEndpointOperator`.
         gone_within_seconds: Time limit of one try in each location, in seconds.
         gcp_conn_id: Airflow connection of type Google Cloud.
         impersonation_chain: Service account to impersonate, or a chain of them.
@@ -205,7 +205,7 @@ class TeardownEndpointOperator(BaseOperator):
         `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.
 
     Raises:
-        StillBillingError: Something is left; the message says what, how much an hour, and what removes it.
+        StillBillingError: A resource is left; the message names it, its cost per hour, and how to remove it.
     """
 
     template_fields: Sequence[str] = ("endpoint", "name", "gcp_conn_id", "impersonation_chain")
@@ -266,10 +266,10 @@ class TeardownEndpointOperator(BaseOperator):
 
 
 def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None) -> Endpoint:
-    """The endpoint with its project, where it has none that of the connection or the credentials.
+    """Returns the endpoint with its project, by default that of the connection or the credentials.
 
     Raises:
-        JobSpecError: Nobody names one.
+        JobSpecError: No project is set.
     """
     if spec.project is not None:
         return spec
@@ -281,10 +281,10 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
 
 
 def check_literal(task_id: str, endpoint: Any) -> None:
-    """Refuses, while the Dag is parsed, what is wrong and literal.
+    """Checks the literal arguments while the Dag is parsed.
 
     Raises:
-        JobSpecError: Names each field.
+        JobSpecError: Names each invalid field.
     """
     if not isinstance(endpoint, Mapping):
         if is_pending(endpoint):
@@ -300,6 +300,6 @@ def check_literal(task_id: str, endpoint: Any) -> None:
     if kind is None:
         if is_pending(endpoint.get("type")):
             return
-        parse_endpoint(endpoint)  # says what is missing
+        parse_endpoint(endpoint)  # names the missing fields
     elif problems := [problem for problem in kind.problems(endpoint) if not is_pending(problem.got)]:
         raise JobSpecError(f"Task {task_id!r}: {' '.join(map(str, problems))}")

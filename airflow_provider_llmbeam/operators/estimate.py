@@ -1,4 +1,4 @@
-"""`EstimateInferenceOperator`: what a job will take, before it runs."""
+"""`EstimateInferenceOperator`: estimates a job before it runs."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 class EstimateInferenceOperator(InferenceJobOperator):
-    """Says what a `RunInferenceOperator` with the same arguments will take: rows, tokens, cost, time.
+    """Estimates rows, tokens, cost and time of a `RunInferenceOperator` with the same arguments.
 
-    It reads the source, or evenly spread portions of a large one, renders the prompts, and asks the model a few of
-    them, spread over all lengths. Their answers go into the journal of the job, which does not ask them again. It
-    runs in a process on the worker, whatever the `runner`. All that it writes beside them is `estimate.json`, and
-    the report of the job then says how good it was.
+    It reads the source, or evenly spread portions of a large one, renders the prompts, and sends a few of them,
+    spread over all lengths, to the model. The answers go into the journal of the job, which does not request them
+    again. It runs in a process on the worker, regardless of the `runner`. Its only other output is
+    `estimate.json`; the report of the job then contains the accuracy of the estimate.
 
     Args:
-        job_task_id: The task whose job is estimated, of the same Dag. Left out, with no `job_name` either, the
-            answers are of this task's own job, and nobody keeps them.
+        job_task_id: Id of the task of the same Dag whose job is estimated. Without it and `job_name`, the answers
+            belong to this task's own job, and no other job reuses them.
         sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
             output that `generation` allows.
-        kwargs: The arguments of `RunInferenceOperator`. `deferrable` has no effect: the estimate never defers.
+        kwargs: Arguments of `RunInferenceOperator`. `deferrable` has no effect: the estimate never defers.
 
     Templated:
-        As `RunInferenceOperator`, and `job_task_id`.
+        The fields of `RunInferenceOperator`, and `job_task_id`.
 
     XCom:
-        The estimate, see `pipeline.estimate.Estimate`; under the key `demand` what `QuotaHealthSensor(demand=…)`
-        takes: `estimate.output["demand"]`.
+        The estimate, see `pipeline.estimate.Estimate`; under the key `demand` the argument of
+        `QuotaHealthSensor(demand=…)`: `estimate.output["demand"]`.
 
     Raises:
-        JobSpecError: When the Dag is parsed, for what is wrong and literal.
-        AirflowFailException: In `execute`, for what is wrong once rendered, or where there is nothing to read.
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: A rendered argument is invalid, or there is nothing to read; raised by `execute`.
         NothingAnsweredError: The model answered none of the prompts.
     """
 
@@ -54,7 +54,7 @@ class EstimateInferenceOperator(InferenceJobOperator):
             raise JobSpecError(f"Task {self.task_id!r}: `sample_size` must be 0 or more; got {sample_size!r}.")
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Makes the estimate."""
+        """Estimates the job."""
         if self.impersonation_chain:
             self.log.warning(
                 "The estimate reads and asks as the account of `gcp_conn_id` %r: `impersonation_chain` counts on "

@@ -26,10 +26,10 @@ class InferenceEndpoint:
 
     Attributes:
         model: Argument of `RunInferenceOperator(model=…)`: the XCom of `provision`.
-        reserve: Names the endpoint.
-        provision: Provisions it.
-        teardown: Removes it.
-        done: Follows the tasks of the block; tasks after the block follow it.
+        reserve: Task that names the endpoint.
+        provision: Task that provisions the endpoint.
+        teardown: Task that removes the endpoint.
+        done: Task that follows the tasks of the block; tasks after the block follow it.
     """
 
     model: XComArg
@@ -55,12 +55,12 @@ def inference_endpoint(
         with inference_endpoint(endpoint=VertexEndpoint(…)) as gemma:
             RunInferenceOperator(task_id="ask", model=gemma.model, …)
 
-    `reserve >> provision >> work >> teardown`, the first two as its setups: with one, a provision that fails
-    leaves its teardown `upstream_failed`. The teardown fails the run when it fails; `work >> done` lets failed
-    work do the same. Tasks of the block that have nothing before them in it wait for the endpoint.
+    `reserve >> provision >> work >> teardown`, with the first two as setups: with one setup, a failed provision
+    would leave its teardown `upstream_failed`. A failed teardown fails the run; `work >> done` makes failed work
+    fail it too. Tasks of the block without an upstream task in it wait for the endpoint.
 
     Args:
-        endpoint: See `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
+        endpoint: Endpoint to provision, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
         group_id: Id of the task group, which prefixes the task ids; unique for each block.
         gcp_conn_id: Airflow connection of type Google Cloud.
         impersonation_chain: Service account to impersonate, or a chain of them.
@@ -100,7 +100,7 @@ def inference_endpoint(
             bring_up >> task
         if work.keys().isdisjoint(task.downstream_task_ids):
             task >> take_down
-            # A teardown in the block, of an endpoint in this one, is no work that may fail the run.
+            # The teardown of an endpoint nested in this block is not work that may fail the run.
             if not task.is_teardown:
                 task >> done
     take_down.as_teardown(setups=[reserve, bring_up], on_failure_fail_dagrun=True)

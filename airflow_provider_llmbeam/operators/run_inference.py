@@ -1,4 +1,4 @@
-"""`RunInferenceOperator`: run an LLM over rows."""
+"""`RunInferenceOperator`: runs an LLM over rows."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 
 
 class RunInferenceOperator(InferenceJobOperator):
-    """Reads rows, renders one prompt per row, asks a model, and writes the answers.
+    """Reads rows, renders one prompt per row, sends the prompts to a model, and writes the answers.
 
-    The job is an Apache Beam pipeline: in a process of its own on the worker, which ends with the task; or, with a
-    `runner`, on Dataflow, where the task finds it again whatever becomes of the worker, and by default waits
-    without a worker slot. A retry or a clear of the same run asks only for what is not answered yet. Every row
-    ends among the answers or, with the server's words, in the dead letter.
+    The job is an Apache Beam pipeline. It runs in a separate process on the worker, which ends with the task, or,
+    with a `runner`, on Dataflow, where the task finds it again even if the worker is lost, and by default waits
+    without a worker slot. A retry or a clear of the same run requests only the missing answers. Every row ends
+    among the answers or, with the server's message, in the dead letter.
 
     Args:
-        source: Where rows come from, see `spec.FilesSource`, `spec.BigQuerySource` and `spec.RowsSource`.
-        prompt: How a row becomes a prompt, see `spec.PromptTemplate`. Its `template` and `system` are rendered
+        source: Source of the rows, see `spec.FilesSource`, `spec.BigQuerySource` and `spec.RowsSource`.
+        prompt: Prompt of a row, see `spec.PromptTemplate`. Its `template` and `system` are rendered
             per row on the workers, never by Airflow; its `variables` are rendered by Airflow.
-        model: Which model answers, see `spec.GeminiModel` and `spec.OpenAIModel`; also the XCom of a model spec.
-        sink: Where answers go, see `spec.FilesSink`, `spec.BigQuerySink`, `spec.PostgresSink` and
+        model: Model that answers, see `spec.GeminiModel` and `spec.OpenAIModel`, or the XCom of a model spec.
+        sink: Destination of the answers, see `spec.FilesSink`, `spec.BigQuerySink`, `spec.PostgresSink` and
             `spec.MilvusSink`.
-        generation: Parameters of the answer, see `spec.Generation`.
-        embedding: Asks for vectors instead of texts: parameters of the vector, see `spec.Embedding`; `{}` will do.
-        limits: Quotas and patience, see `spec.Limits`.
+        generation: Parameters of the answers, see `spec.Generation`.
+        embedding: Parameters of the vectors, see `spec.Embedding`; requests vectors instead of texts. May be `{}`.
+        limits: Rates, retries, timeouts and budget, see `spec.Limits`.
         batching: Length buckets and batch size, see `spec.Batching`.
-        cache: Shares answers with other runs and Dags, see `spec.Cache`.
-        runner: Where the job runs, see `spec.DataflowRunner`; left out, on the worker.
-        state_uri: Directory of the journal; left out, below a files sink.
-        job_name: Left out, made of Dag, task and run, so that retries find their journal.
+        cache: Sharing of answers with other runs and Dags, see `spec.Cache`.
+        runner: Runner of the job, see `spec.DataflowRunner`; by default a process on the worker.
+        state_uri: Directory of the journal; by default below a files sink.
+        job_name: Name of the job; by default derived from Dag, task and run, so that retries find their journal.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
-        gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without one of the
-            default name, those of the worker.
-        impersonation_chain: Service account to act as on Dataflow, or several, each acting as the next.
-        deferrable: Whether the task leaves its worker slot while Dataflow works.
+        gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without a default
+            connection, the credentials of the worker.
+        impersonation_chain: Service account to impersonate on Dataflow, or a chain of them.
+        deferrable: Whether the task frees its worker slot while the job runs on Dataflow.
 
     Templated:
         `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `limits`, `batching`, `cache`,
@@ -63,9 +63,9 @@ class RunInferenceOperator(InferenceJobOperator):
         report.
 
     Raises:
-        JobSpecError: When the Dag is parsed, for what is wrong and literal.
-        AirflowFailException: In `execute`, before anything is sent, for what is wrong once rendered.
-        JobError: The job started and did not reach its end, or not one row was answered.
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: A rendered argument is invalid; raised by `execute` before anything is sent.
+        JobError: The job started and did not finish, or no row was answered.
     """
 
     operator_extra_links: Sequence[XComLink] = (DataflowLink(), OutputLink())
@@ -93,27 +93,27 @@ class RunInferenceOperator(InferenceJobOperator):
     def execute_complete(
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Goes on when Dataflow is done; Airflow calls it."""
+        """Resumes after the event of the trigger; Airflow calls it."""
         with errors_of_airflow():
             self._dataflow, seen = self._launcher(context), JobResult.from_event(event)
-            if job is None:  # `dag.test` of Airflow 3.3 forgets the arguments
+            if job is None:  # `dag.test` of Airflow 3.3 drops the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
             else:
                 task_job = SubmittedJob(**job)
             return self._conclude(task_job, seen, context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Sees to the job when waiting for it failed, or took longer than `execution_timeout`."""
+        """Handles the job when waiting for it failed, or took longer than `execution_timeout`."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
-            # Airflow 3.3 puts the error in the place of what `defer` was given: the job is found by its label.
+            # Airflow 3.3 replaces the arguments of `defer` with the error: the job is found by its label.
             why = f"Waiting for the job ended with {type(error).__name__}."
             self._launcher(context).abandon_left(self._job(context)[0], why)
             raise
 
     def on_kill(self) -> None:
-        """Ends the job. What it was answered so far is in the journal."""
+        """Ends the job. The journal keeps the answers so far."""
         super().on_kill()
         if self._dataflow is not None:
             self._dataflow.stop()
@@ -126,7 +126,7 @@ class RunInferenceOperator(InferenceJobOperator):
         self._show_links(spec, job, context)
         trigger = self._trigger(spec, runner, job)
         self._submitted, watch = job, trigger.make_poller(self.log)
-        seen = watch.poll()  # a job that is over already needs no trigger
+        seen = watch.poll()  # a job that has ended needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
             self.defer(
                 trigger=trigger,
@@ -162,7 +162,7 @@ class RunInferenceOperator(InferenceJobOperator):
     def _conclude(self, job: SubmittedJob, seen: JobResult, context: Context) -> dict[str, Any]:
         assert self._dataflow is not None
         if seen.outcome == "cancelled" and job.is_attached:
-            # A clear cancels the job of the try before, sometimes after this one has found it.
+            # A clear cancels the job of the previous try, sometimes after this try has found it.
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
             return self.execute(context)
         return self._dataflow.collect(job, seen)

@@ -1,4 +1,4 @@
-"""`SweepEndpointsOperator`: what outlived its expiry is removed."""
+"""`SweepEndpointsOperator`: removes resources that are past their expiry."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
     from airflow_provider_llmbeam.polling.task_log import TaskLog
 
-#: A job of an LLM that runs for longer has been forgotten.
+#: Age above which a running job of an LLM is considered forgotten, in seconds.
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
 
 
 class SweepEndpointsOperator(BaseOperator):
-    """Deletes endpoints, services and models of ours that are past their expiry, and cancels forgotten jobs.
+    """Deletes this package's endpoints, services and models that are past their expiry; cancels forgotten jobs.
 
-    For a Dag of its own: a teardown does not run while its Dag is paused, nor when a scheduler never comes back.
-    It goes by the labels alone, so that it also finds what another Airflow made, and touches nothing without them.
+    Intended for a separate Dag: a teardown does not run while its Dag is paused, or if its scheduler never
+    restarts. Resources are selected by label alone: those of another Airflow are included, unlabelled ones never.
 
     Args:
-        locations: Regions to look in.
-        project: Left out, that of the connection or the credentials.
-        dry_run: Only lists what would be removed.
-        older_than_seconds: Beyond the expiry that the label `llmbeam-expires` tells.
-        max_job_age_seconds: A job of ours on Dataflow that runs for longer is cancelled; `None`: never.
-        gone_within_seconds: How long to wait for one endpoint to be gone.
-        gcp_conn_id: Connection whose credentials ask.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        locations: Regions to sweep.
+        project: Google Cloud project; by default that of the connection or the credentials.
+        dry_run: Whether to only list what would be removed.
+        older_than_seconds: Minimum time since the expiry in the label `llmbeam-expires`, in seconds.
+        max_job_age_seconds: Age above which a running Dataflow job of this package is cancelled, in seconds;
+            `None`: never.
+        gone_within_seconds: Time limit for the removal of one endpoint, in seconds.
+        gcp_conn_id: Airflow connection of type Google Cloud.
+        impersonation_chain: Service account to impersonate, or a chain of them.
 
     Templated:
         `locations`, `project`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        What was deleted, what failed, what was kept.
+        The resources that were deleted, that failed, and that were kept.
 
     Raises:
-        StillBillingError: After all else was done: something that is due could not be removed.
+        StillBillingError: A resource past its expiry could not be removed; raised after all others were handled.
     """
 
     template_fields: Sequence[str] = ("locations", "project", "gcp_conn_id", "impersonation_chain")
@@ -77,7 +78,7 @@ class SweepEndpointsOperator(BaseOperator):
             raise JobSpecError(f"Task {self.task_id!r}: `locations` must name a region; got {locations!r}.")
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Looks in every location."""
+        """Sweeps every location."""
         with errors_of_airflow():
             manifest = swept(
                 self.locations,
@@ -110,7 +111,7 @@ def swept(
     gone_within_seconds: float,
     log: TaskLog,
 ) -> SweepManifest:
-    """Sweeps with the hooks of a connection; see `SweepEndpointsOperator`."""
+    """Sweeps with the hooks of a connection, see `SweepEndpointsOperator`."""
     from airflow_provider_llmbeam.endpoints.sweep import sweep
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 

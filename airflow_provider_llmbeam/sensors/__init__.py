@@ -1,1 +1,1 @@
-"""What a Dag waits for."""
+"""Airflow sensors: conditions that a Dag waits for."""

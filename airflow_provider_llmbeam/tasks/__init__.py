@@ -1,1 +1,1 @@
-"""What operators and sensors share about their task: identity, process, literal arguments and errors."""
+"""Parts shared by operators and sensors: identity, process, literal arguments and errors of their task."""

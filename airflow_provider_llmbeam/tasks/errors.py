@@ -1,4 +1,4 @@
-"""Our errors as Airflow's."""
+"""Conversion of this package's errors to those of Airflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.exceptions import LLMBeamError
 
 @contextmanager
 def errors_of_airflow() -> Iterator[None]:
-    """Turns an error that a retry repeats into one that Airflow does not retry."""
+    """Converts an error that a retry would repeat to one that Airflow does not retry."""
     try:
         yield
     except LLMBeamError as error:

@@ -1,4 +1,4 @@
-"""The name of a task's job: the same for every try of the same run."""
+"""The name of a task's job, which is the same for every try of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def job_name(ti: Any, task_id: str | None = None) -> str:
-    """Returns a readable name for a task's job; it does not depend on the number of the try.
+    """Returns a readable name for a task's job, which does not depend on the try number.
 
     Args:
         ti: Task instance.

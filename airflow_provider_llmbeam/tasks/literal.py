@@ -1,4 +1,4 @@
-"""What can be known of a spec while the Dag is parsed."""
+"""Checks of a spec while the Dag is parsed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem
 
 
 def plain(value: Any) -> Any:
-    """Turns a spec value into plain data: Airflow renders neither frozen values nor ones without fields."""
+    """Converts a spec value to plain data: Airflow renders neither frozen values nor values without fields."""
     if not isinstance(value, BaseModel):
         return value
-    # Only what was set, so that a connection may fill in the rest; the type always decides.
+    # Only the fields that were set, so that a connection can provide the rest; the type is always included.
     given = value.model_dump(mode="json", exclude_unset=True)
     return {"type": value.type, **given} if hasattr(value, "type") else given
 
@@ -22,12 +22,12 @@ def plain(value: Any) -> Any:
 def literal_problems(
     spec: type[SpecModel], data: Mapping[str, Any], never_rendered: tuple[str, ...] = ()
 ) -> list[SpecProblem]:
-    """Lists what is wrong already now, leaving out whatever waits for Airflow to render it.
+    """Lists the problems of a spec, except those in values that Airflow has not rendered yet.
 
     Args:
-        spec: What `data` should be.
-        data: Plain data, with templates and references in it.
-        never_rendered: Fields whose braces are not Airflow's.
+        spec: Class of the spec that `data` describes.
+        data: Plain data, which may contain templates and references.
+        never_rendered: Fields whose braces Airflow does not render.
     """
     return [
         problem
@@ -37,7 +37,7 @@ def literal_problems(
 
 
 def _rendered(problem: SpecProblem, never_rendered: tuple[str, ...]) -> Any:
-    """What was found, without what Airflow leaves alone: the whole spec always holds the prompt's braces."""
+    """Returns the rejected value without the fields that Airflow never renders: prompts contain braces."""
     if problem.field or not isinstance(problem.got, Mapping):
         return problem.got
     left_alone = [field.split(".") for field in never_rendered]
@@ -50,7 +50,7 @@ def _rendered(problem: SpecProblem, never_rendered: tuple[str, ...]) -> Any:
 
 
 def is_pending(value: Any) -> bool:
-    """Whether a value holds a template or a reference that Airflow resolves at run time."""
+    """Returns whether a value contains a template or a reference that Airflow resolves at run time."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A job in a process of its own, behind the door of the pipeline."""
+"""A job in a separate process, run through the pipeline's entry point."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 class JobProcess:
-    """Runs `python -m airflow_provider_llmbeam.pipeline` and hands its lines to a log as they come.
+    """Runs `python -m airflow_provider_llmbeam.pipeline` and writes its output lines to a log as they arrive.
 
-    The child leads a process group, so that `stop` reaches all of it, and ends by itself when this process dies:
-    it watches a pipe whose other end is held here. (`on_kill` is not called after a kill -9.)
+    The child leads a process group, so that `stop` reaches all its processes. It ends by itself when this process
+    dies, which it detects by a pipe whose other end is held here. (`on_kill` is not called after a kill -9.)
 
     Args:
         spec: The job.
-        environment: Added to this process's own, e.g. an API key.
-        log: Receives the child's lines.
-        python: Interpreter of the virtual environment that has Beam; by default this one.
+        environment: Variables added to the environment of this process, e.g. an API key.
+        log: Log that receives the child's lines.
+        python: Interpreter of the virtual environment that contains Beam; by default that of this process.
     """
 
-    #: Between the polite signal and the other one.
+    #: Time between SIGTERM and SIGKILL, in seconds.
     GRACE_SECONDS = 10
 
     def __init__(
@@ -44,40 +44,40 @@ class JobProcess:
         self._child: subprocess.Popen[str] | None = None
 
     def run(self) -> dict[str, Any]:
-        """Runs the job to its end.
+        """Runs the job until it ends.
 
         Returns:
             The manifest.
 
         Raises:
-            LLMBeamError: Of the class that the child reported.
+            LLMBeamError: The error class is the one that the child reported.
         """
         report: dict[str, Any] = self._outcome_of()["report"]
         return report
 
     def submit(self, beam_options: Sequence[str] = ()) -> dict[str, str]:
-        """Hands the job to Dataflow.
+        """Submits the job to Dataflow.
 
         Returns:
             `id`, `name`, `project` and `location` of the job.
 
         Raises:
-            LLMBeamError: Of the class that the child reported.
+            LLMBeamError: The error class is the one that the child reported.
         """
         job: dict[str, str] = self._outcome_of("--submit", *beam_options)["job"]
         return job
 
     def estimate(self, sample_size: int) -> dict[str, Any]:
-        """Says what the job will take.
+        """Estimates rows, tokens, cost and time of the job.
 
         Args:
-            sample_size: Number of prompts sent to the model; the job keeps their answers.
+            sample_size: Number of prompts sent to the model; the job reuses their answers.
 
         Returns:
             The estimate.
 
         Raises:
-            LLMBeamError: Of the class that the child reported.
+            LLMBeamError: The error class is the one that the child reported.
         """
         estimate: dict[str, Any] = self._outcome_of("--estimate", f"--sample-size={sample_size}")["estimate"]
         return estimate
@@ -95,7 +95,7 @@ class JobProcess:
             return self._outcome(child.returncode, result_path)
 
     def stop(self) -> None:
-        """Ends the child and everything it started."""
+        """Ends the child and all processes that it started."""
         if self._child is None or self._child.poll() is not None:
             return
         self._log.warning("Stopping job %r; what was answered is in its journal.", self._spec.name)

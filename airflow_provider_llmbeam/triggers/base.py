@@ -70,7 +70,7 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
         self._poller = poller = self.make_poller(self.log)
         seconds = self._delay_seconds + random.uniform(0.0, self._jitter_seconds)
         # In a thread, with the blocking client that a worker uses too: one implementation, and reading the Airflow
-        # connection blocks anyhow. The thread gets the context, so its lines reach the task's log. asgiref passes
+        # connection also blocks. The thread gets the context, so its lines reach the task's log. asgiref passes
         # on this event loop, the only one in which Airflow 3.1 can read a connection.
         poll = sync_to_async(poller.poll, thread_sensitive=False, executor=_threads())
         try:
@@ -93,7 +93,7 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
         """Does nothing: this runs whenever a triggerer stops, and what is polled must outlive that."""
 
     async def _is_awaited(self) -> bool:
-        """Whether the task is still deferred: then the triggerer stops, or another one has taken the trigger over.
+        """Returns whether the task is still deferred. If so, the triggerer is stopping, or another one took over.
 
         Source: `safe_to_cancel` of the Dataproc triggers in the google provider 22.8.
         """

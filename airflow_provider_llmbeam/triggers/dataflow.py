@@ -25,7 +25,7 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         job_id: ID that Dataflow gave the job.
         journal_uri: Directory of the answers so far, for messages.
         gcp_conn_id: Airflow connection.
-        impersonation_chain: Service account to act as, or several.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         poll_interval_seconds: Interval between polls, in seconds.
         budget_usd: Cost above which the job is cancelled, in US dollars; needs `price`.
         price: `input_usd_per_million_tokens` and `output_usd_per_million_tokens`.

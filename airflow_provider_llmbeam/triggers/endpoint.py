@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
-#: Time for the removal in `on_kill`, of the 30 s that Airflow allows (`[triggerer] on_kill_timeout`).
+#: Time limit for the removal in `on_kill`, in seconds; Airflow allows 30 s (`[triggerer] on_kill_timeout`).
 KILL_SECONDS = 18.0
 
 
@@ -29,9 +29,9 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
         labels: Labels of every resource that is created.
         history: `ProvisioningHistory.to_dict` after the last poll of the worker.
         gcp_conn_id: Airflow connection.
-        impersonation_chain: Service account to act as, or several.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         poll_interval_seconds: Interval between polls, in seconds.
-        ready_within_seconds: Longest time from the first poll to the first answer.
+        ready_within_seconds: Longest time from the first poll to the first answer, in seconds.
     """
 
     def __init__(

@@ -16,8 +16,8 @@ class EndpointReadyTrigger(SensorTrigger):
     """Sends requests to a model until it answers in time, and fires one event: `SensorResult.to_event`.
 
     Args:
-        model: A model spec as plain data, without its key: that is read from the connection.
-        max_latency_seconds: Longest time for the whole answer; a slower one is not ready yet.
+        model: A model spec as plain data, without its key, which is read from the connection.
+        max_latency_seconds: Longest time for the whole answer, in seconds; a slower endpoint is not ready yet.
         embeds: Whether the request asks for a vector.
         common: Arguments of `SensorTrigger`.
     """

@@ -16,7 +16,7 @@ class QuotaTrigger(SensorTrigger):
     """Polls quotas until they suffice for a job, and fires one event: `SensorResult.to_event`.
 
     Args:
-        question: A `spec.QuotaQuestion` as plain data, without a key: that is read from the connection.
+        question: A `spec.QuotaQuestion` as plain data, without a key, which is read from the connection.
         common: Arguments of `SensorTrigger`.
     """
 

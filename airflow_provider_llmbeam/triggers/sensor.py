@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
-#: Random part of the first wait: sensors that were deferred at once do not poll at once.
+#: Random part of the first wait: prevents sensors that were deferred at once from polling at once.
 _JITTER_RATIO = 0.1
 
 
@@ -29,7 +29,7 @@ class SensorTrigger(PollingTrigger[ScheduledPoller]):
         schedule: `PollSchedule.to_dict`.
         llmbeam_conn_id: Airflow connection with key, base URL, project and location.
         gcp_conn_id: Airflow connection with the credentials for Google Cloud.
-        impersonation_chain: Service account to act as, or several.
+        impersonation_chain: Service account to impersonate, or a chain of them.
     """
 
     def __init__(

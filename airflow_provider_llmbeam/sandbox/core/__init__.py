@@ -1,1 +1,1 @@
-"""What every service of the sandbox is built from: clock, faults, records, REST requests and responses."""
+"""Common parts of the sandbox's services: clock, faults, records, REST requests and responses."""

@@ -1,1 +1,1 @@
-"""The emulated Dataflow, which runs the jobs that it is sent."""
+"""The emulated Dataflow, which runs the jobs that are submitted to it."""

@@ -1,1 +1,1 @@
-"""The proxy, its certificates and credentials, which lead unmodified clients to the sandbox."""
+"""The proxy, its certificates and credentials, which route unmodified clients to the sandbox."""

@@ -1,4 +1,4 @@
-"""Which model answers, with which parameters, at which price, and the fingerprint that names its answers."""
+"""Models, their parameters and prices, and the fingerprint that identifies their answers."""
 
 from airflow_provider_llmbeam.spec.model.model import (
     EchoModel,

@@ -1,4 +1,4 @@
-"""One job of the emulated Dataflow, in a process of its own: `python -m …sandbox.dataflow.job DIRECTORY`.
+"""One job of the emulated Dataflow, in a separate process: `python -m …sandbox.dataflow.job DIRECTORY`.
 
 The only part of the sandbox that imports Apache Beam.
 """
