@@ -1,1 +1,1 @@
-"""How a task waits: poll schedule, poller, poll result, failure counter. Pure; `now` is an argument."""
+"""Polling by a task: poll schedule, poller, poll result, failure counter. Pure; `now` is an argument."""

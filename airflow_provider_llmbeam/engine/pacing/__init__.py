@@ -1,1 +1,1 @@
-"""When a request may leave: governor, gate, limit of concurrent requests, budget."""
+"""Pacing of requests: governor, gate, limit of concurrent requests, budget."""
