@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0, or 1 when `--check` was given and our engine missed a target.
     """
     options = _parser().parse_args(arguments)
-    # As Ctrl-C does: whoever is being measured is ended, too.
+    # Handled like Ctrl-C, so that the measured processes are terminated as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     jobs = [quick(job) if options.quick else job for job in JOBS if job.letter in options.jobs]
     contenders = _chosen(options.contenders, with_peers=options.peers)
@@ -74,7 +74,7 @@ def _say(text: str) -> None:
 
 
 def _cases(jobs: Sequence[Job], contenders: Sequence[Contender], repeats: int) -> Iterator[Case]:
-    """Repeats outermost: what disturbs the machine for a while disturbs every contender alike."""
+    """Yields the cases, repeats outermost, so that temporary load affects all contenders equally."""
     for repeat in range(repeats):
         for job in jobs:
             for contender in contenders:

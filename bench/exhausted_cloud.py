@@ -1,9 +1,9 @@
-"""A cloud whose shared pool has no room, in a process of its own: `python -m bench.exhausted_cloud`.
+"""A cloud whose shared pool is exhausted, in a separate process: `python -m bench.exhausted_cloud`.
 
-It is the sandbox behind its proxy, with an hour in which nine of ten requests for a model were rejected, and every
-request for it since. It prints one line of JSON, the environment under which Google's clients take it for the
-cloud, and then answers each line that it reads, which may be "requests": how often each method was called. It ends
-with its standard input.
+It is the sandbox behind its proxy. Nine of ten requests for a model were rejected during the last hour, and every
+request since then is rejected. It prints one line of JSON, the environment with which Google's clients use it as
+the cloud. It then replies to each line that it reads, which may be "requests", with the number of calls of each
+method. It exits at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MODEL = "gemini-2.5-flash"
 
 
 class ExhaustedCloud:
-    """A running one.
+    """A running emulated cloud.
 
     Attributes:
-        environment: For clients.
+        environment: Environment variables for clients.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -51,10 +51,10 @@ class ExhaustedCloud:
 
 @contextmanager
 def exhausted_cloud(latency_seconds: float = 0.0) -> Iterator[ExhaustedCloud]:
-    """Runs one while the body runs.
+    """Runs an exhausted cloud while the body of the `with` block runs.
 
     Args:
-        latency_seconds: From a request to its reply, beside what the sandbox takes.
+        latency_seconds: Delay from a request to its reply, in addition to the time that the sandbox takes.
     """
     command = [sys.executable, "-m", "bench.exhausted_cloud", f"--latency-seconds={latency_seconds}"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -65,8 +65,8 @@ def exhausted_cloud(latency_seconds: float = 0.0) -> Iterator[ExhaustedCloud]:
 
 
 def main() -> None:
-    """Serves until standard input ends."""
-    # Here and not above: whoever is measured does not load the sandbox.
+    """Serves requests until standard input ends."""
+    # Imported here, so that measured processes do not load the sandbox.
     from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
     from airflow_provider_llmbeam.sandbox.network import proxy as proxy_module
 
@@ -76,7 +76,7 @@ def main() -> None:
     )
     latency_seconds = parser.parse_args().latency_seconds
     if latency_seconds:
-        # The sandbox has a latency of models alone; this is the network's, half of it each way.
+        # The sandbox emulates only the latency of models; this is the network's, half of it in each direction.
         copy = proxy_module._copy
 
         async def late(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -88,7 +88,7 @@ def main() -> None:
         sandbox.faults.every("gemini.generateContent", 1, Fault(kind="rate-limit"))
         environment = proxy.environment()
         with Path(environment["REQUESTS_CA_BUNDLE"]).open("a") as authorities:
-            # As many as a real client has, and reads for each connection that it opens.
+            # As many certificates as a real client reads for each connection that it opens.
             authorities.write(Path(certifi.where()).read_text())
         _say({**environment, "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps({"conn_type": "llmbeam"})})
         for _ in sys.stdin:
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 class _Late:
-    """What a reader reads, later."""
+    """Returns the data of a reader after a delay."""
 
     def __init__(self, reader: asyncio.StreamReader, seconds: float) -> None:
         self._reader = reader

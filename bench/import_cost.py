@@ -1,8 +1,8 @@
-"""What a Dag file pays to import our operators: `python -m bench.import_cost [--runs 5]`.
+"""Measures the cost of importing our operators in a Dag file: `python -m bench.import_cost [--runs 5]`.
 
 Prints the CPU seconds of importing `airflow.sdk`, of importing every operator, sensor, trigger and link on top of
-it, and the ratio of the two: the best of some fresh processes. The target is 0.2 s. The tests count function calls
-instead, which are the same on every machine.
+it, and the ratio of the two: the best of several new processes. The target is 0.2 s. The tests count function
+calls instead, whose number is the same on every machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ print(json.dumps([airflow_at - begun, time.process_time() - airflow_at]))
 
 
 def main() -> None:
-    """Measures, and prints."""
+    """Measures and prints the import cost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="processes to measure (default: 5)")
     runs = parser.parse_args().runs

@@ -1,4 +1,4 @@
-"""The jobs: rows, server, what the client is told, and what must be reached."""
+"""The jobs: rows, server, settings known to the client, and targets."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from bench.rows import RowKind
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """How the emulated model server behaves.
+    """Behaviour of the emulated model server.
 
     Attributes:
-        latency_seconds: Mean time to an answer.
-        latency_sigma: Of the log-normal around it; 0 makes every answer take the mean.
-        requests_per_minute: Hard token bucket, two seconds deep.
-        tokens_per_minute: Likewise, over input and output.
+        latency_seconds: Mean time to an answer, in seconds.
+        latency_sigma: Sigma of its log-normal distribution; with 0 each answer takes the mean.
+        requests_per_minute: Rate of a hard token bucket that holds two seconds' worth.
+        tokens_per_minute: Likewise, for input and output tokens.
         window_requests: Requests admitted per fixed window.
-        window_seconds: Length of that window.
-        step_shares: Shares of `requests_per_minute` that are available one after the other; the last one stays.
-        step_seconds: Length of a step, from the first request on.
+        window_seconds: Length of that window, in seconds.
+        step_shares: Consecutive shares of `requests_per_minute` that are available; the last one remains.
+        step_seconds: Length of a step, in seconds, counted from the first request.
     """
 
     latency_seconds: float = 0.05
@@ -32,7 +32,7 @@ class ServerSettings:
     step_seconds: float = 20.0
 
     def available_requests(self, seconds: float) -> float:
-        """Requests that the quota refills in the `seconds` after the first request.
+        """Returns how many requests the quota refills in the `seconds` after the first request.
 
         Raises:
             ValueError: There is no `requests_per_minute`.
@@ -50,7 +50,7 @@ class ServerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What the client knows of the server; `None` where it has to find out."""
+    """Settings of the server that the client knows; `None` for those it does not."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -62,10 +62,10 @@ class Target:
     """A bound on one figure.
 
     Attributes:
-        figure: Name among a measurement's figures.
+        figure: Name of the figure in a measurement.
         at_most: Upper bound, inclusive.
         at_least: Lower bound, inclusive.
-        full_size_only: Not checked with `--quick`, where start-up, discovery and the last batch are most of it.
+        full_size_only: Whether it is skipped with `--quick`, as start-up, discovery and the last batch dominate.
     """
 
     figure: str
@@ -89,22 +89,22 @@ class Job:
     """One job of the benchmark.
 
     Attributes:
-        letter: Its name on the command line.
-        title: One line for people.
+        letter: Name of the job on the command line.
+        title: One-line description.
         headline: The figure that is compared and drawn.
-        is_lower_better: Of the headline.
+        is_lower_better: Whether a lower headline is better.
         columns: Figures in the table, the headline first.
-        rows: How many.
-        row_kind: Of what kind.
-        server: What answers; `None` is a static-batch server inside the contender.
-        told: What the client knows.
-        processes: Worker processes that share the rows; one case each.
-        targets: What our engine must reach.
-        is_killed: Killed with signal 9 when half of the rows are answered, run again, and then once more.
-        padded_tokens_per_second: Of the static-batch server.
-        max_padded_tokens: What one batch of it may hold.
-        time_limit_seconds: Of one run.
-        is_quick: A small version, for `--quick`.
+        rows: Number of rows.
+        row_kind: Kind of the rows.
+        server: Model server; `None` for a static-batch server inside the contender.
+        told: Settings of the server that the client knows.
+        processes: Numbers of worker processes that share the rows; each is one case.
+        targets: Targets that our engine must reach.
+        is_killed: Whether it is killed with SIGKILL when half of the rows are answered, and then run twice more.
+        padded_tokens_per_second: Throughput of the static-batch server.
+        max_padded_tokens: Maximum number of padded tokens in one of its batches.
+        time_limit_seconds: Time limit of one run, in seconds.
+        is_quick: Whether it is the smaller version for `--quick`.
     """
 
     letter: str
@@ -126,13 +126,13 @@ class Job:
 
     @property
     def checked_targets(self) -> tuple[Target, ...]:
-        """The targets that hold at this size."""
+        """The targets that apply at this size."""
         return tuple(target for target in self.targets if not (self.is_quick and target.full_size_only))
 
 
-#: No row of any job may get lost.
+#: No job may lose a row.
 NONE_LOST = Target(figure="lost", at_most=0)
-#: A step must be long beside a client's reaction, a run short enough to be repeated.
+#: A step must be long compared with a client's reaction time, and a run short enough to be repeated.
 STEP_SECONDS = 20.0
 STEP_SHARES = (1.0, 0.5, 0.75, 0.4, 1.0)
 
@@ -244,7 +244,7 @@ JOBS = (
             NONE_LOST,
         ),
         padded_tokens_per_second=160_000,
-        # 32 prompts of twice the mean length, as in the padding study that the design quotes.
+        # 32 prompts of twice the mean length, as in the padding study that the design cites.
         max_padded_tokens=32 * 161 * 2,
     ),
     Job(
@@ -272,10 +272,10 @@ JOBS = (
 
 
 def quick(job: Job) -> Job:
-    """Returns a version that takes a quarter of the time or less; its figures are rougher."""
+    """Returns a version that takes a quarter of the time or less, with less precise figures."""
     server, scale = job.server, 4
     if server is not None and server.window_requests:
-        # The same shape: two and a half windows.
+        # The same proportion: two and a half windows.
         server = replace(server, window_requests=server.window_requests // scale, window_seconds=5.0)
     if server is not None and server.step_shares:
         server = replace(server, step_seconds=server.step_seconds / scale)

@@ -1,4 +1,4 @@
-"""Who takes part, in the order of the table."""
+"""The contenders, in the order of the table."""
 
 from __future__ import annotations
 

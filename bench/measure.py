@@ -1,18 +1,19 @@
-"""Figures of one run, from the server's log of requests and the answers handed back.
+"""Figures of one run, from the server's log of requests and the answers returned.
 
-How they are defined:
+Definitions:
 
 - `requests` counts every call of a generate method, 429s included.
 - `lost` are rows without an answer, or with the answer of another row.
-- `paid_twice` is answers computed beyond one per distinct prompt; `paid_again_ratio` is that over the answers that
-  were paid for when the job was killed.
-- `utilisation` is what was admitted (requests, or tokens in and out) over what the quota refilled between the
-  arrival of the first request and that of the last one, at most 1: the two seconds' worth that the server's
-  bucket holds at first is no merit of whoever takes it in one go. Nothing else is excluded.
-- `rows_per_second` is over the time from the start of the process to its end, `rows_per_second_sending` from the
-  arrival of the first request to the last answer, `latency_limit_ratio` the latter over `max_in_flight / latency`.
-- `makespan_ratio` is the time the static-batch server was in use over that of one that pads nothing.
-- `client_cpu_seconds` and `server_cpu_seconds` are processor time, to judge a figure from a busy machine by.
+- `paid_twice` is the number of answers computed beyond one per distinct prompt; `paid_again_ratio` is that number
+  over the number of answers that were paid for when the job was killed.
+- `utilisation` is the admitted amount (requests, or tokens in and out) over the amount that the quota refilled
+  between the arrivals of the first and the last request, at most 1: the two seconds' worth that the server's
+  bucket holds at first is not counted in favour of a client that uses it at once. Nothing else is excluded.
+- `rows_per_second` is measured from the start of the process to its end, `rows_per_second_sending` from the
+  arrival of the first request to the last answer; `latency_limit_ratio` is the latter over
+  `max_in_flight / latency`.
+- `makespan_ratio` is the time that the static-batch server was in use over that of a server without padding.
+- `client_cpu_seconds` and `server_cpu_seconds` are processor time, for judging figures from a busy machine.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ OK = 200
 
 @dataclass(kw_only=True)
 class Measurement:
-    """One contender on one job, once.
+    """One run of one contender on one job.
 
     Attributes:
-        job: Its letter.
-        contender: Its name.
-        processes: Worker processes.
-        repeat: From 0.
-        rows: How many it was given.
-        figures: By name; see the module.
-        admitted_per_second: Requests let through in each second after the first arrival.
-        rejected_per_second: Likewise, 429s.
-        failure: Why there are no figures; "" when there are.
+        job: Letter of the job.
+        contender: Name of the contender.
+        processes: Number of worker processes.
+        repeat: Number of the repeat, starting at 0.
+        rows: Number of rows it was given.
+        figures: Figures by name, see the module.
+        admitted_per_second: Number of requests admitted in each second after the first arrival.
+        rejected_per_second: Number of 429s, likewise.
+        failure: Reason for missing figures; "" if there are figures.
     """
 
     job: str
@@ -64,7 +65,7 @@ class Measurement:
 def answer_figures(
     rows: Sequence[Row], answers: Mapping[str, str | None], *, words_are_checked: bool
 ) -> dict[str, float]:
-    """Counts the rows that are lost."""
+    """Counts the lost rows."""
     lost = sum(
         not (answer := answers.get(str(row["id"]))) or (words_are_checked and not is_answer_to(row, answer))
         for row in rows
@@ -73,12 +74,12 @@ def answer_figures(
 
 
 def is_answer_to(row: Row, answer: str) -> bool:
-    """Whether the sandbox, or an echo, said this to that row: both begin with the row's first word."""
+    """Whether the sandbox, or an echo, gave this answer to that row: both begin with the row's first word."""
     return answer.split(maxsplit=1)[:1] == row["text"].split(maxsplit=1)[:1]
 
 
 def request_figures(job: Job, rows: Sequence[Row], records: Sequence[RequestRecord]) -> dict[str, float]:
-    """Computes what the server's log says."""
+    """Computes the figures from the server's log."""
     if not records:
         return {"requests": 0}
     billed = [record for record in records if record.is_billed]
@@ -124,7 +125,7 @@ def _pace(job: Job, records: Sequence[RequestRecord], billed: Sequence[RequestRe
 
 
 def padding_figures(job: Job, rows: Sequence[Row], own: Mapping[str, float]) -> dict[str, float]:
-    """Completes what a contender measured on its static-batch server; ideal is a server without padding."""
+    """Completes the figures of a contender's static-batch server; the ideal is a server without padding."""
     figures = dict(own)
     if job.padded_tokens_per_second and "sending_seconds" in own:
         ideal = input_tokens(list(rows)) / job.padded_tokens_per_second

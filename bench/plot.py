@@ -1,4 +1,4 @@
-"""The results as one picture: `python -m bench.plot RESULTS.json OUT.png`. Needs matplotlib and nothing else."""
+"""The results as one picture: `python -m bench.plot RESULTS.json OUT.png`. Needs only matplotlib."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Draws one panel per job: our bars beside the others', whiskers over the repeats, a line at the target."""
+    """Draws one panel per job: bars of all contenders, whiskers over the repeats, a line at the target."""
     panels = [(job, bars) for job in results["jobs"] if (bars := _bars(job, results))]
     lines = -(-len(panels) // COLUMNS)
     heights = [
@@ -149,7 +149,7 @@ def _bars(job: Mapping[str, Any], results: Mapping[str, Any]) -> list[dict[str, 
 
 
 def _rejected_ratio(job: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> float | None:
-    """Returns the share of 429s where there is a target for it: much of a quota is no merit with many of them."""
+    """Returns the share of 429s if it has a target: high utilisation with many 429s is not an advantage."""
     if not runs or not any(target["figure"] == "rejected_ratio" for target in job["targets"]):
         return None
     return float(median(run["figures"]["rejected_ratio"] for run in runs))

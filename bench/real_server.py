@@ -1,12 +1,12 @@
-"""Asks a server that is not ours: `transformers serve`, with tiny random Gemma 3 weights made on the spot.
+"""Measures a server that is not ours: `transformers serve`, with tiny random Gemma 3 weights that it generates.
 
 It needs an environment of its own with `transformers[serving]` and `torch`, which this package never installs:
 
     python -m bench.real_server --python /path/to/venv/bin/python
 
-It prints rows per second at several numbers in flight beside what the plan foretells if each answer takes as
-long as it did alone, and what becomes of requests that a server might not forgive. A server cannot be faster than
-foretold, and one without continuous batching is as fast as with one in flight.
+It prints rows per second at several numbers of requests in flight, the prediction of the plan if each answer takes
+as long as it did alone, and the results of requests that a server might reject. A server cannot be faster than
+predicted, and one without continuous batching is as fast as with one request in flight.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ Gemma3ForCausalLM(config).save_pretrained(place)
 
 
 def main() -> None:
-    """Makes the weights, starts the server, asks it, and prints what it said."""
+    """Generates the weights, starts the server, sends requests, and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, type=Path, help="of the environment with transformers[serving]")
     parser.add_argument("--rows", type=int, default=32)
@@ -131,7 +131,7 @@ def _say(line: str) -> None:
 
 
 def _prompts(count: int) -> list[Prompt]:
-    """Rows of very different lengths, always the same ones."""
+    """Returns rows of very different lengths, always the same rows."""
     chance, words = random.Random(6), _TEXT.split()
     return [Prompt(" ".join(chance.choices(words, k=int(chance.lognormvariate(3.5, 1))))) for _ in range(count)]
 
@@ -180,7 +180,7 @@ async def _measure(model: OpenAIModel, rows: int, max_output_tokens: int) -> Non
 
 
 def _makespan_seconds(prompts: list[Prompt], latency_of: dict[str, float], in_flight: int) -> float:
-    """When the last answer of the plan comes, if each takes as long as it did alone."""
+    """Returns when the last answer of the plan arrives, if each takes as long as it did alone."""
     free = [0.0] * in_flight
     for request in plan(prompts):
         (index,) = request.indices

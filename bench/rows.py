@@ -10,10 +10,10 @@ from typing import Literal, TypedDict, get_args
 RowKind = Literal["short", "duplicates", "heavy-tailed", "sharegpt"]
 ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
 
-#: Of the sandbox and of our engine alike.
+#: Bytes per token, as in both the sandbox and our engine.
 BYTES_PER_TOKEN = 4
-#: The sandbox answers with the first eight words of the prompt's first 2,000 characters, and a mark of about
-#: 36 characters: long words make long answers.
+#: The sandbox answers with the first eight words of the prompt's first 2,000 characters, and a marker of about
+#: 36 characters, so long words give long answers.
 ANSWERED_WORDS = 8
 LONGEST_ANSWER_TOKENS = 450
 #: Mean and sigma of the log-normal lengths of ShareGPT prompts, in tokens.
@@ -28,7 +28,7 @@ class Row(TypedDict):
 
 
 def make_rows(kind: RowKind, count: int, seed: int = 7) -> list[Row]:
-    """Makes the rows of a job; each text names its row, so that a swapped answer is seen.
+    """Creates the rows of a job; each text names its row, so that a swapped answer is detected.
 
     Raises:
         ValueError: `kind` is unknown.
@@ -56,7 +56,7 @@ def _short(count: int, source: random.Random) -> Iterator[str]:
 
 
 def _duplicates(count: int, source: random.Random) -> list[str]:
-    """A quarter of the rows repeat an earlier one, anywhere among them."""
+    """Returns rows of which a quarter repeat an earlier row, at random positions."""
     distinct = list(_short(count - count // 4, source))
     texts = [*distinct, *source.sample(distinct, count // 4)]
     source.shuffle(texts)
@@ -64,7 +64,7 @@ def _duplicates(count: int, source: random.Random) -> list[str]:
 
 
 def _heavy_tailed(count: int, source: random.Random) -> Iterator[str]:
-    """About 400 tokens in and 100 out on average, either up to ten times as long, and not correlated."""
+    """Yields rows of about 400 input and 100 output tokens on average, up to ten times as long, uncorrelated."""
     for number in range(count):
         in_tokens = _log_normal(source, mean=400, sigma=1.2, low=32, high=8000)
         out_tokens = _log_normal(source, mean=100, sigma=1.0, low=24, high=LONGEST_ANSWER_TOKENS)

@@ -1,4 +1,4 @@
-"""One contender on one job: start, maybe kill, wait, measure."""
+"""Runs one contender on one job: start, kill if requested, wait, measure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bench.rows import Row, make_rows
 from bench.server import ServerProcess
 
 ROOT = Path(__file__).parent.parent
-#: Last lines of a failed process' output that are quoted.
+#: Number of last output lines of a failed process that are quoted.
 QUOTED_LINES = 1
 READY_WITHIN_SECONDS = 120.0
 
@@ -41,14 +41,14 @@ class RunFailedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is run.
+    """One case of the benchmark.
 
     Attributes:
         job: The job.
-        contender: Who does it.
-        python: Its interpreter.
-        processes: Worker processes that share the rows.
-        repeat: From 0.
+        contender: The contender that runs it.
+        python: Interpreter of the contender.
+        processes: Number of worker processes that share the rows.
+        repeat: Number of the repeat, starting at 0.
     """
 
     job: Job
@@ -59,13 +59,13 @@ class Case:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows, fewer for one that is slow."""
+        """The rows, fewer for a slow contender."""
         most = self.contender.rows_at_most.get(self.job.letter, self.job.rows)
         return make_rows(self.job.row_kind, min(most, self.job.rows))
 
 
 def measured(case: Case) -> Measurement:
-    """Runs a case in a directory of its own; a failure is a result, too."""
+    """Runs a case in its own directory; a failure is also a result."""
     rows = case.rows
     measurement = Measurement(
         job=case.job.letter,
@@ -85,7 +85,7 @@ def measured(case: Case) -> Measurement:
         if server is not None:
             server_cpu_seconds = server.cpu_seconds()
             records = server.requests()
-            # Of a killed job the log covers all runs; the counts were taken in between.
+            # The log of a killed job covers all runs; the counts were taken between them.
             measurement.figures = request_figures(case.job, rows, records) | measurement.figures
             measurement.figures["server_cpu_seconds"] = server_cpu_seconds
             measurement.figures["max_in_flight"] = server.max_in_flight()
@@ -95,14 +95,14 @@ def measured(case: Case) -> Measurement:
 
 
 def environment_of(added: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of a process: no secrets, and no address but loopback."""
+    """Returns the environment of a process: no secrets, and only loopback addresses."""
     kept = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_TOKEN"))}
     return kept | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "guard")]),
         "LLMBEAM_TESTS_ON_LOOPBACK": "1",
         "GOOGLE_API_KEY": "bench",
         "OPENAI_API_KEY": "bench",
-        # With no credentials Beam looks for a metadata server for 25 s.
+        # Without credentials Beam searches for a metadata server for 25 s.
         "NO_GCE_CHECK": "true",
         **added,
     }
@@ -124,7 +124,7 @@ class _Run:
         self._deadline = time.monotonic() + case.job.time_limit_seconds
 
     def run(self) -> None:
-        """Runs the job, however often it takes.
+        """Runs the job, as often as needed.
 
         Raises:
             RunFailedError: A process failed or took too long.
@@ -172,7 +172,7 @@ class _Run:
             self._check_time()
             time.sleep(0.01)
         _kill(process)
-        # What was under way at the kill still ends, and is billed.
+        # Requests in flight at the kill are still completed, and billed.
         if self._case.job.server is not None:
             time.sleep(2 * self._case.job.server.latency_seconds + 0.1)
         figures["answered_before_kill"] = server.answered()
@@ -213,7 +213,7 @@ class _Run:
         task, contender = self._tasks[number], self._case.contender
         directory = Path(task.directory)
         task.write(directory / "task.json")
-        # What one machine shares lies here, and is gone with the run.
+        # Processes on one machine share this directory, which is deleted after the run.
         temporary = (directory if contender.has_machines else self._directory) / "tmp"
         temporary.mkdir(exist_ok=True)
         added = {"HOME": str(directory), "TMPDIR": str(temporary)}
@@ -248,7 +248,7 @@ class _Run:
             raise RunFailedError(f"stopped after {self._case.job.time_limit_seconds:g} s")
 
     def _quote(self) -> str:
-        """Returns the last words of whoever wrote any."""
+        """Returns the last output lines of the first process that wrote any."""
         for task in self._tasks:
             lines = (Path(task.directory) / "output.txt").read_text(errors="replace").split("\n")
             if said := [line.strip() for line in lines if line.strip()][-QUOTED_LINES:]:
@@ -257,13 +257,13 @@ class _Run:
 
 
 def _children_cpu_seconds() -> float:
-    """Returns the processor time of the children that have ended; the server has not, while it is measured."""
+    """Returns the processor time of the ended children, without the server, which runs during the measurement."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:
-    """Ends a contender with everything it started; it leads a session of its own."""
+    """Kills a contender and all processes it started; it is the leader of its session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

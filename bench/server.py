@@ -1,4 +1,4 @@
-"""The sandbox in a process of its own, so that it shares no interpreter with whoever is measured."""
+"""The sandbox in a separate process, so that it shares no interpreter with a measured contender."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from bench.steps import SteppedLedger
 
 
 class ServerProcess:
-    """A running server; a context manager. It ends with its parent.
+    """A running server, as a context manager. It exits with its parent process.
 
     Args:
-        settings: How it behaves.
-        directory: For its log of requests.
-        environment: Of the process.
+        settings: Behaviour of the server.
+        directory: Directory for its log of requests.
+        environment: Environment variables of the process.
     """
 
     def __init__(self, settings: ServerSettings, directory: Path, environment: dict[str, str]) -> None:
@@ -58,15 +58,15 @@ class ServerProcess:
         return int(self._ask("answered")["answered"])
 
     def max_in_flight(self) -> int:
-        """Returns the most requests that were under way at once."""
+        """Returns the maximum number of concurrent requests."""
         return int(self._ask("max_in_flight")["max_in_flight"])
 
     def cpu_seconds(self) -> float:
-        """Returns the processor time the server has used, start-up included."""
+        """Returns the processor time of the server, in seconds, start-up included."""
         return float(self._ask("cpu_seconds")["cpu_seconds"])
 
     def requests(self) -> list[RequestRecord]:
-        """Returns the log of requests; calls that are not metered are left out."""
+        """Returns the log of requests, without calls that are not metered."""
         path = self._directory / "requests.json"
         self._ask(f"requests {path}")
         records = [RequestRecord(**fields) for fields in json.loads(path.read_text())]
@@ -89,7 +89,7 @@ class ServerProcess:
 
 
 def ledger_of(settings: ServerSettings) -> QuotaLedger:
-    """Builds the ledger that admits as asked."""
+    """Builds the ledger that the settings describe."""
     window = None
     if settings.window_requests is not None:
         window = FixedWindow(requests=settings.window_requests, seconds=settings.window_seconds)
@@ -104,19 +104,19 @@ def ledger_of(settings: ServerSettings) -> QuotaLedger:
 
 
 def sandbox_of(settings: ServerSettings) -> Sandbox:
-    """Builds the sandbox that behaves as asked."""
+    """Builds the sandbox that the settings describe."""
     ledger = ledger_of(settings)
     latency = Latency(mean_seconds=settings.latency_seconds, sigma=settings.latency_sigma)
     sandbox = Sandbox(models=ModelSettings(quota=ledger.quota, latency=latency))
     if settings.step_shares:
-        # `Sandbox.set_quota` knows no steps; this is the one place where the sandbox is entered.
+        # `Sandbox.set_quota` does not support steps; only this code accesses internals of the sandbox.
         sandbox._services.models.quotas._ledgers[""] = ledger
     return sandbox
 
 
 def serve(settings: ServerSettings) -> None:
-    """Serves, and answers questions from standard input, until that ends."""
-    # A client that is killed leaves requests half-read; aiohttp would print each.
+    """Serves requests, and replies to commands from standard input, until that ends."""
+    # A killed client leaves partly read requests; aiohttp would log each of them.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     with sandbox_of(settings) as sandbox:
         _say({"url": sandbox.url})

@@ -1,4 +1,4 @@
-"""The governor against a simulated server: an hour in seconds, no clock, no network."""
+"""Simulates the governor with a server: an hour in seconds, without clock and network."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from bench.measure import TOO_MANY_REQUESTS
 from bench.rows import make_rows
 from bench.server import ledger_of
 
-#: How long a 429 takes to come back: over the internet, and from the benchmark's server.
+#: Time until a 429 arrives: over the internet, and from the benchmark's server.
 REJECTION_SECONDS, LOCAL_REJECTION_SECONDS = 0.05, 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """What came out.
+    """Result of a simulation.
 
     Attributes:
         utilisation_ratio: Admitted requests over what the quota allows, after the warm-up.
         rejected_ratio: 429s over all requests, after the warm-up.
-        jain: Fairness between machines, 1 is equal.
+        jain: Jain's fairness index of the machines; 1 means equal shares.
     """
 
     utilisation_ratio: float
@@ -41,19 +41,19 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A row as the pace sees it."""
+    """A row as the governor sees it."""
 
     input_tokens: int = 1
     output_tokens: int = 0
 
 
 class Client:
-    """A process with work and places for requests under way.
+    """A process with work and slots for requests in flight.
 
     Args:
-        governor: Its own, or one that others use, too.
-        work: In order, may be endless.
-        slots: Requests that may be under way.
+        governor: Its own governor, or one that it shares.
+        work: Requests in order, may be infinite.
+        slots: Maximum number of requests in flight.
     """
 
     def __init__(self, governor: Admission, work: Iterator[Request], slots: int) -> None:
@@ -66,29 +66,29 @@ class Client:
         self._waiting: deque[Request] = deque()
 
     def next_request(self) -> Request | None:
-        """Looks at the next request, a rejected one first."""
+        """Returns the next request without removing it, a rejected one first."""
         if not self._waiting and (request := next(self._work, None)):
             self._waiting.append(request)
         return self._waiting[0] if self._waiting else None
 
     def take(self) -> None:
-        """Takes the next request away."""
+        """Removes the next request."""
         self._waiting.popleft()
 
     def put_back(self, request: Request) -> None:
-        """Lets a rejected request go first."""
+        """Puts a rejected request first."""
         self._waiting.appendleft(request)
 
 
 class Simulation:
-    """Clients against one ledger, event by event.
+    """Simulates clients that use one ledger, event by event.
 
     Args:
-        ledger: Of the server.
-        clients: They know nothing of each other but what their governors share.
+        ledger: Ledger of the server.
+        clients: Clients, which share nothing except their governors.
         latency: Draws the time to an answer.
-        rejection_seconds: To a 429.
-        seed: Of all chances.
+        rejection_seconds: Time until a 429 arrives, in seconds.
+        seed: Seed of all random numbers.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Simulation:
             self._at(self._chances.uniform(0, 2) if len(clients) > 1 else 0.0, self._pump(client))
 
     def run(self, seconds: float) -> None:
-        """Goes on until nothing happens any more, or for `seconds`."""
+        """Runs until there are no more events, or for `seconds`."""
         while self._events and self._events[0][0] <= seconds:
             now, _, action = heapq.heappop(self._events)
             action(now)
@@ -175,7 +175,7 @@ def simulate(
     latency_seconds: float = 2.7,
     seed: int = 0,
 ) -> Simulated:
-    """Runs machines with endless work against one quota; they cannot talk to each other."""
+    """Simulates machines with infinite work on one quota; they do not communicate."""
     ledger = QuotaLedger(Quota(requests_per_minute=int(requests_per_minute)))
     slots = max(2, int(3 * requests_per_minute / 60 * latency_seconds / machines))
     clients = [Client(make_governor(), itertools.repeat(Request()), slots) for _ in range(machines)]
@@ -203,17 +203,17 @@ def simulate_job(
     rejection_seconds: float = LOCAL_REJECTION_SECONDS,
     seed: int = 0,
 ) -> list[RequestRecord]:
-    """Runs a job of the benchmark.
+    """Simulates a job of the benchmark.
 
     Args:
-        job: One with a server.
-        processes: Of each machine; they share a governor and its rows.
-        machines: They cannot talk to each other.
-        rejection_seconds: To a 429.
-        seed: Of all chances.
+        job: Job with a server.
+        processes: Number of processes per machine; they share a governor and its rows.
+        machines: Number of machines, which do not communicate.
+        rejection_seconds: Time until a 429 arrives, in seconds.
+        seed: Seed of all random numbers.
 
     Returns:
-        What the server would have logged, by arrival.
+        The records that the server would have logged, by arrival.
 
     Raises:
         ValueError: The job has no server.

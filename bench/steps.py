@@ -11,9 +11,9 @@ class SteppedLedger(QuotaLedger):
     """Admits requests by a token bucket whose rate follows a schedule, counted from the first request.
 
     Args:
-        quota: Its `requests_per_minute` is 100 %.
-        shares: One after the other; the last one stays.
-        step_seconds: Length of a step.
+        quota: Quota whose `requests_per_minute` is 100 %.
+        shares: Consecutive shares of it; the last one remains.
+        step_seconds: Length of a step, in seconds.
 
     Raises:
         ValueError: `quota` has no `requests_per_minute`, or there is no share.
@@ -31,7 +31,7 @@ class SteppedLedger(QuotaLedger):
         self._began_at: float | None = None
 
     def admit(self, now: float, tokens: int, model: str = "") -> Rejection | None:
-        """Charge one request, or say why not; every model draws on the same bucket."""
+        """Charges one request, or returns the rejection; all models share one bucket."""
         self._move_to(now)
         wait = self._bucket.wait_seconds(now, 1)
         if wait > 0:
@@ -49,7 +49,7 @@ class SteppedLedger(QuotaLedger):
         reached = min(len(self._shares) - 1, int((now - self._began_at) // self._step_seconds))
         while self._step < reached:
             self._step += 1
-            # Refilled at the old rate up to the step, and at the new one from there on.
+            # Refilled at the old rate before the step, and at the new rate after it.
             self._bucket.wait_seconds(self._began_at + self._step * self._step_seconds, 0)
             follower = self._new_bucket(self._step)
             self._bucket.per_second, self._bucket.capacity = follower.per_second, follower.capacity

@@ -1,4 +1,4 @@
-"""Many measurements as few numbers: spread over the repeats, ratios, targets."""
+"""Summary of the measurements: spread over the repeats, ratios, targets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OURS = "ours"
 
 
 def is_ours(contender: str) -> bool:
-    """Whether a name is that of our engine, in whatever arrangement."""
+    """Whether a name is that of our engine, in any configuration."""
     return contender.partition(",")[0] == OURS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Smallest, middle and largest of the repeats."""
+    """Minimum, median and maximum of the repeats."""
 
     low: float
     middle: float
@@ -27,7 +27,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread | None:
-        """Sums up some values; `None` when there are none."""
+        """Returns the spread of the values; `None` if there are none."""
         found = sorted(values)
         return cls(low=found[0], middle=median(found), high=found[-1]) if found else None
 
@@ -42,10 +42,10 @@ class Verdict:
 
     Attributes:
         job: Letter of the job.
-        contender: `ours`, or an arrangement of it.
-        processes: Worker processes.
-        target: What was to be reached.
-        spread: What was; `None` when there is no figure.
+        contender: `ours`, or a configuration of it.
+        processes: Number of worker processes.
+        target: Target of the figure.
+        spread: Spread of the figure; `None` if there is none.
     """
 
     job: str
@@ -61,7 +61,7 @@ class Verdict:
 
 
 def spread_of(measurements: Iterable[Measurement], figure: str) -> Spread | None:
-    """Sums up one figure; failed runs are left out."""
+    """Returns the spread of one figure, without failed runs."""
     return Spread.of(
         measurement.figures[figure]
         for measurement in measurements
@@ -78,7 +78,7 @@ def better_by(job: Job, ours: Sequence[Measurement], others: Sequence[Measuremen
     """Compares the headline within each repeat: above 1, ours is better by that factor.
 
     Returns:
-        `None` when there is nothing to divide by, or rows were lost: less work is no better.
+        `None` if there is nothing to divide by, or if rows were lost, as less work is not better.
     """
     theirs_by_repeat = {other.repeat: other for other in others if is_complete(other)}
     ratios = []
@@ -93,7 +93,7 @@ def better_by(job: Job, ours: Sequence[Measurement], others: Sequence[Measuremen
 
 
 def verdicts(jobs: Iterable[Job], measurements: Sequence[Measurement]) -> list[Verdict]:
-    """Compares our engine with each target; a failed run reaches none."""
+    """Compares our engine with each target; a failed run reaches no target."""
     by_case: dict[tuple[str, int, str], list[Measurement]] = {}
     for measurement in measurements:
         if is_ours(measurement.contender):

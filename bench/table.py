@@ -10,7 +10,7 @@ from bench.measure import Measurement
 from bench.summary import OURS, Spread, Verdict, better_by, is_complete, is_ours, spread_of
 
 NAME_WIDTH, WIDTH, RATIO_WIDTH = 30, 24, 24
-#: Heads of columns; a figure that is not here is headed by its own name.
+#: Column headings; other figures have their own names as headings.
 HEADS = {
     "requests_per_prompt": "requests/prompt",
     "requests_per_row": "requests/row",
@@ -36,14 +36,14 @@ def table(
     verdicts: Sequence[Verdict],
     left_out: Mapping[str, str],
 ) -> str:
-    """Words the results.
+    """Formats the results.
 
     Args:
-        jobs: What was run.
-        contenders: Who took part, or was to.
-        measurements: Every run.
-        verdicts: Of our engine.
-        left_out: Why a contender did not run at all, by name.
+        jobs: Jobs that were run.
+        contenders: Contenders, including those that did not run.
+        measurements: Measurements of all runs.
+        verdicts: Verdicts on our engine.
+        left_out: Reasons why contenders did not run, by name.
     """
     lines = [
         "median (smallest–largest) of the repeats; `ours is better by`: the first column, within a repeat",
@@ -61,14 +61,14 @@ def table(
 
 
 def number(value: float) -> str:
-    """Words a number in three or four digits."""
+    """Formats a number with three or four digits."""
     if value == int(value) and abs(value) < 1e6:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def spread_text(spread: Spread | None) -> str:
-    """Words a spread; one number where all repeats agree."""
+    """Formats a spread, as one number if all repeats agree."""
     if spread is None:
         return "–"
     middle, low, high = number(spread.middle), number(spread.low), number(spread.high)

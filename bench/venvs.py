@@ -12,14 +12,14 @@ from pathlib import Path
 from bench.contenders.contender import Contender
 
 ROOT = Path(__file__).parent.parent
-#: Another place for the environments, e.g. when the checkout is read-only.
+#: Variable for another directory of the environments, e.g. if the checkout is read-only.
 HOME_VARIABLE = "LLMBEAM_BENCH_HOME"
 PLOT_NAME = "plot"
 PLOT_REQUIREMENTS = ("matplotlib==3.10.7",)
 
 
 class NotInstalledError(Exception):
-    """A peer's environment is missing or could not be made."""
+    """A peer's environment is missing or could not be created."""
 
 
 def home() -> Path:
@@ -31,7 +31,7 @@ def python_of(contender: Contender) -> Path:
     """Returns the interpreter of a contender.
 
     Raises:
-        NotInstalledError: Its environment has not been made.
+        NotInstalledError: Its environment has not been created.
     """
     if not contender.is_peer:
         return Path(sys.executable)
@@ -41,19 +41,19 @@ def python_of(contender: Contender) -> Path:
 
 
 def plot_python() -> Path:
-    """Returns an interpreter that has matplotlib, making its environment if need be.
+    """Returns an interpreter that has matplotlib, creating its environment if necessary.
 
     Raises:
-        NotInstalledError: It could not be made.
+        NotInstalledError: It could not be created.
     """
     return _made(PLOT_NAME, PLOT_REQUIREMENTS)
 
 
 def make(contenders: Iterable[Contender]) -> dict[str, str]:
-    """Makes the environments that are missing.
+    """Creates the missing environments.
 
     Returns:
-        Why one could not be made, per name of a contender.
+        The reasons why environments could not be created, by name of the contender.
     """
     failures = {}
     for contender in contenders:
@@ -66,7 +66,7 @@ def make(contenders: Iterable[Contender]) -> dict[str, str]:
 
 
 def version_of(contender: Contender) -> str:
-    """Returns the version that a contender runs with; "" when it is not installed."""
+    """Returns the version that a contender runs with; "" if it is not installed."""
     code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     try:
         command = [str(python_of(contender)), "-c", code, contender.distribution]

@@ -1,12 +1,12 @@
-"""What sensors that wait cost a triggerer: `python -m bench.waiting_sensors [--sensors 200] [--seconds 120]`.
+"""Measures the cost of waiting sensors: `python -m bench.waiting_sensors [--sensors 200] [--seconds 120]`.
 
-A real Airflow, with its own triggerer, and the sandbox in a process of its own, where the pool is exhausted. One
-`QuotaHealthSensor` starts and defers itself. To start hundreds takes minutes of a scheduler, which is not what is
-measured: its rows in the metadata database are copied, and the triggerer takes up the copies as after a restart.
+It runs a real Airflow, with its own triggerer, and the sandbox in a separate process, where the pool is exhausted.
+One `QuotaHealthSensor` starts and defers itself. Starting hundreds would take a scheduler minutes, which are not
+measured: its rows in the metadata database are copied, and the triggerer runs the copies as after a restart.
 
-Printed are, of the triggerer and its children, for no sensor and for all: the share of one core, memory, threads,
-open connections; what Cloud Monitoring and the model were asked; and how late a look told what it saw, after the
-moment when it was due, the look itself included.
+It prints, for the triggerer and its children, without sensors and with all: the share of one core, memory, threads
+and open connections; the calls of Cloud Monitoring and the model; and the delay of the poll results after the
+time at which the polls were due, the polls themselves included.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from local_airflow import LocalAirflow
 
 DAG_ID = "waiting"
-#: The default of Airflow's sensors, and so that of the Dag.
+#: Default interval of Airflow's sensors, which the Dag uses.
 POKE_INTERVAL_SECONDS = 60.0
-#: Of the sentence that each look writes into the log of its task.
+#: Part of the sentence that each poll writes to the log of its task.
 TOLD = "is exhausted"
 PATIENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Use:
-    """What some processes have used.
+    """Resource usage of some processes.
 
     Attributes:
-        at: Seconds of the clock that never goes back.
-        cpu_seconds: So far.
-        memory_mib: Now, what is shared between them counted once.
-        threads: Now.
-        connections: Open to the sandbox's proxy now.
+        at: Time of the monotonic clock, in seconds.
+        cpu_seconds: Processor time so far.
+        memory_mib: Current memory; memory that they share is counted once.
+        threads: Current number of threads.
+        connections: Current number of open connections to the sandbox's proxy.
     """
 
     at: float
@@ -64,7 +64,7 @@ class Use:
 
 
 def main() -> None:
-    """Measures, and prints."""
+    """Measures and prints the cost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sensors", type=int, default=200, metavar="N", help="that wait (default: 200)")
     parser.add_argument("--seconds", type=float, default=120.0, metavar="X", help="to measure (default: 120)")
@@ -118,7 +118,7 @@ def _airflow(home: Path, environment: Mapping[str, str]) -> Iterator[LocalAirflo
 
 
 def _copy_rows(database: Path, copies: int) -> None:
-    """Copies the one task that is deferred, and its trigger."""
+    """Copies the one deferred task and its trigger."""
     with closing(sqlite3.connect(database, timeout=60)) as connection, connection:
         connection.row_factory = sqlite3.Row
         (task,) = map(dict, connection.execute("SELECT * FROM task_instance WHERE state = 'deferred'"))
@@ -136,7 +136,7 @@ def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, object
 
 
 def _looks(home: Path) -> dict[str, list[float]]:
-    """When each sensor's looks in the triggerer told what they saw, in seconds of the Unix epoch, by its log."""
+    """Returns when each sensor reported its poll results, in seconds of the Unix epoch, from the logs."""
     found = {}
     for path in (home / "logs").rglob("*.trigger.*.log"):
         lines = [json.loads(line) for line in path.read_text().splitlines() if TOLD in line]

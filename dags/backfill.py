@@ -1,9 +1,9 @@
-"""Every day's reviews, each night and over years of history, from one quota.
+"""The reviews of each day, nightly and in a backfill over years, with one quota.
 
     airflow backfill create --dag-id backfill --from-date 2024-11-01 --to-date 2026-11-01 --max-active-runs 4
 
-Each day is a run with an output of its own. What was answered is kept: the same backfill once more, with
-`--reprocess-behavior completed`, sends no request, and a review that comes up again on another day costs nothing.
+Each day is a run with its own output. Answers are kept: repeating the backfill with
+`--reprocess-behavior completed` sends no request, and a review that appears again on another day costs nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from airflow.sdk import DAG
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
-# A run that was started by hand has no logical date, hence no `{{ ds }}`.
+# A run that is triggered manually has no logical date, and therefore no `{{ ds }}`.
 DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
-# All days of a backfill together take 30 % of the quota; the night keeps the rest.
+# All days of a backfill together use 30 % of the quota; the nightly run keeps the rest.
 SHARE = "{{ 0.3 if dag_run.run_type == 'backfill' else 0.7 }}"
 
 with DAG(

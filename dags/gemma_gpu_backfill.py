@@ -1,9 +1,9 @@
-"""Gemma on a GPU of one's own for one table: brought up, asked, taken down, and the bill looked at.
+"""Gemma on a dedicated GPU for one table: provision, run inference, tear down, and check that nothing is billed.
 
     airflow dags trigger gemma_gpu_backfill
 
-The GPU is there for as long as the tasks in the block run, however they end; `dags/sweep_endpoints.py` removes
-what an Airflow leaves that never comes back.
+The GPU exists while the tasks in the block run, however they end; `dags/sweep_endpoints.py` removes the endpoints
+of an Airflow instance that does not restart.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 from airflow_provider_llmbeam.spec import VertexEndpoint
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
-# In this order, where one has no GPU left or the project no quota for it.
+# Tried in this order, if one has no GPU left or the project has no quota there.
 LOCATIONS = ("us-central1", "europe-west4")
 
 with DAG(
     "gemma_gpu_backfill",
     schedule=None,
     start_date=datetime(2026, 1, 1),
-    max_active_runs=1,  # each run has a GPU of its own
+    max_active_runs=1,  # each run has its own GPU
     doc_md=__doc__,
 ) as dag:
     with inference_endpoint(

@@ -1,4 +1,4 @@
-"""Every night: classify and summarise the README of each installed Python package."""
+"""Classifies and summarises the README of each installed Python package every night."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Param, task
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
-# A run that was started by hand, by an asset or for a partition has no logical date, hence no `{{ ds }}`.
+# A run that is triggered manually, by an asset or for a partition has no logical date, so no `{{ ds }}`.
 DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
 CATEGORIES = ["cloud", "data", "web", "security", "developer tools", "machine learning", "system", "other"]
 

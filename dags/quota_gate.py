@@ -3,8 +3,8 @@
     airflow dags trigger quota_gate
 
 `estimate` returns the demand of the job, and `night_gate` waits up to an hour for enough quota to finish within
-the night. Without it the gate is skipped, and the job waits for the window of the day. The gate that succeeds
-returns the rate and the location for the job.
+the night. Without enough quota the gate is skipped, and the job waits for the window of the day. The gate that
+succeeds returns the rate and the location for the job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
 PROJECT = os.environ.get("GOOGLE_CLOUD_PROJECT", "my-project")
-# The team's share of a quota that others use, too.
+# The team's share of a quota that other teams also use.
 LIMITS = {"requests_per_minute": 600, "budget_usd": 20}
 MODEL = {"type": "gemini", "name": "gemini-2.5-flash", "project": PROJECT}
 JOB = {

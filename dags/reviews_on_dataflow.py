@@ -1,10 +1,10 @@
-"""Every night: the mood of each review on Cloud Storage, by Gemini on Vertex AI, on Dataflow.
+"""Classifies the mood of each review on Cloud Storage every night, with Gemini on Vertex AI, on Dataflow.
 
-The task gives its worker slot back while Dataflow works. The same file on a laptop, with no other change:
+The task releases its worker slot while Dataflow works. To run the same file unchanged on a laptop:
 
     export LLMBEAM_RUNNER='{"type": "direct"}'
 
-What has to be there before the first run is in docs/dataflow.md.
+docs/dataflow.md lists the requirements of the first run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 PROJECT = os.environ.get("LLMBEAM_PROJECT", "my-project")
 BUCKET = os.environ.get("LLMBEAM_BUCKET", "my-bucket")
 RUNNER = json.loads(os.environ.get("LLMBEAM_RUNNER", '{"type": "dataflow", "location": "europe-west1"}'))
-# A run that was started by hand has no logical date, hence no `{{ ds }}`.
+# A run that is triggered manually has no logical date, and therefore no `{{ ds }}`.
 DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
 
 with DAG(

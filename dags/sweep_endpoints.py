@@ -1,6 +1,6 @@
-"""Every hour: deletes endpoints, services and models that outlived their expiry, and cancels forgotten jobs.
+"""Deletes endpoints, services and models past their expiry every hour, and cancels orphaned jobs.
 
-A teardown does not run while its Dag is paused, nor when a scheduler never comes back. The same for cron:
+A teardown does not run while its Dag is paused, nor when the scheduler does not restart. The same for cron:
 
     python -m airflow_provider_llmbeam.sweep --project my-project --location us-central1 --dry-run
 """

@@ -147,7 +147,7 @@ class Provisioner:
         """Chooses the location after a first poll of all: that of an earlier try, or the first.
 
         Args:
-            snapshots: One per location, in their order.
+            snapshots: Snapshots, one per location, in their order.
         """
         order = sorted(
             range(len(snapshots)), key=lambda index: (snapshots[index].is_empty, not snapshots[index].is_up, index)

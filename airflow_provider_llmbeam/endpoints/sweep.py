@@ -93,8 +93,8 @@ def sweep(
     """Removes what is due; a failure does not stop the rest.
 
     Args:
-        platforms: One per location and type of endpoint.
-        job_services: One per location.
+        platforms: Platforms, one per location and type of endpoint.
+        job_services: Services for jobs, one per location.
         now: Seconds of the Unix epoch.
         dry_run: Whether to change nothing.
         older_than_seconds: Time after the expiry, in seconds.

@@ -102,7 +102,7 @@ class Engine:
         request_timeout_seconds: Timeout of one attempt, in seconds.
         observers: Observers of all events.
         batching: Limits of a static-batch server.
-        max_repairs: How often a prompt is sent again because its answer is invalid.
+        max_repairs: Maximum number of times that a prompt is sent again because its answer is invalid.
         concurrency: Lowers the number of concurrent requests by latency, for a self-hosted server.
         budget: Stops sending when it is spent.
         clock: Clock in seconds; with a shared governor the same for all processes of the machine.

@@ -100,7 +100,7 @@ class BatchJournal:
     segments are short in time, and `close` ends the last one before the batch is returned.
 
     Attributes:
-        earlier: For each prompt of the batch, the answer recorded by an earlier attempt, or `None`.
+        earlier: Answer of each prompt of the batch that an earlier attempt recorded, or `None`.
     """
 
     SEGMENT_SECONDS = 15.0

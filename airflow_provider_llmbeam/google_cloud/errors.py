@@ -1,4 +1,4 @@
-"""What the clients of Google Cloud raise, as errors of ours: the fault, and what to do about it."""
+"""Translates errors of the Google Cloud clients to ours: the fault, and what to do about it."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         oldest_at: Unix time; older answers in the journal are requested again.
         prompt_of: Returns the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
         fingerprint_of: Returns the fingerprint of an example; by default it is computed from the prompt.
-        max_repairs: How often a prompt is sent again because its answer does not match `output_schema`.
+        max_repairs: Maximum number of repeated requests per prompt if the answer does not match `output_schema`.
         job: Job of the answers, if several jobs share a journal.
         environment_secrets: Environment variables that are set before the client is opened, each from a secret:
             `{"GOOGLE_API_KEY": "projects/p/secrets/gemini-key/versions/latest"}`.

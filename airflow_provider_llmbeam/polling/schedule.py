@@ -32,9 +32,9 @@ class PollSchedule:
     Attributes:
         started_at: Time of the first poll, in seconds of the Unix epoch.
         timeout_seconds: Time from `started_at` to the last poll; `None` if the caller enforces a timeout itself.
-        poll_interval_seconds: Interval between two polls.
+        poll_interval_seconds: Interval between two polls, in seconds.
         is_exponential: Whether each interval is twice as long as the one before.
-        max_wait_seconds: Longest interval.
+        max_wait_seconds: Longest interval, in seconds.
         polls: Number of polls before this schedule was passed on, e.g. by the worker to the triggerer.
     """
 

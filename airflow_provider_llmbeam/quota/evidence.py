@@ -28,7 +28,7 @@ class Traffic:
         peak_requests_per_minute: Requests admitted in the busiest minute.
         peak_tokens_per_minute: Input and output tokens in the busiest minute; `None` if not read.
         first_token_seconds: 95th percentile of the time to the first token; `None` if not known.
-        usual_first_token_seconds: The same over the day before.
+        usual_first_token_seconds: The same percentile over the day before.
         until: End of the newest minute with data, in seconds of the Unix epoch.
     """
 
@@ -127,7 +127,7 @@ class Evidence:
     """All evidence of one model, or of one planned endpoint, in one location.
 
     Attributes:
-        situation: What serves the model.
+        situation: Kind of service that serves the model.
         what: Description for messages, e.g. "gemini-2.5-flash in 'global'".
         location: Google Cloud location; empty if there is none.
         traffic: Recent requests; `None` if there are none, or they could not be read.

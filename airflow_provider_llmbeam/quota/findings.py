@@ -63,7 +63,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one kind of evidence shows.
+    """Result of one kind of evidence.
 
     Attributes:
         verdict: Verdict by this evidence alone.

@@ -44,7 +44,7 @@ class QuotaAnswer:
     Attributes:
         may_start: Whether a job should start now.
         health: Health of the chosen location.
-        fit: How well the job fits into its window there.
+        fit: Fit of the job into its window at that location.
         others: Health of the other locations.
     """
 

@@ -18,7 +18,7 @@ _ORDER: tuple[Verdict, ...] = ("healthy", "degraded", "unknown", "exhausted")
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How well a job fits into its window.
+    """Fit of a job into its window.
 
     Attributes:
         seconds: Duration of the job; `None` if no rate or no demand is known.

@@ -41,9 +41,9 @@ class Sandbox(Server):
         clock: Clock of quotas, records and durations; returns seconds since the epoch.
         seed: Seed of the drawn latencies.
         buckets: Buckets of Cloud Storage that exist from the start, and are empty again after a reset.
-        models: How the models answer.
-        dataflow: How Dataflow jobs run.
-        endpoints: How endpoints of Vertex AI and services of Cloud Run are provisioned.
+        models: Settings of the models.
+        dataflow: Settings of Dataflow jobs.
+        endpoints: Settings of the provisioning of Vertex AI endpoints and Cloud Run services.
         bigquery_job_seconds: Duration of each BigQuery job, in seconds of the clock; its effects are at its end.
         monitoring_delay_seconds: Delay after the end of a minute until metrics show its points, in seconds of the
             clock.

@@ -62,9 +62,9 @@ class Services:
         clock: Returns seconds since the epoch.
         seed: Seed of the drawn latencies.
         buckets: Buckets that exist from the start, and after a reset.
-        models: How the models answer.
-        dataflow: How Dataflow jobs run.
-        endpoints: How endpoints and services are provisioned.
+        models: Settings of the models.
+        dataflow: Settings of Dataflow jobs.
+        endpoints: Settings of the provisioning of endpoints and services.
         bigquery_job_seconds: Duration of each BigQuery job, in seconds of the clock.
         monitoring_delay_seconds: Delay after the end of a minute until its points are visible, in seconds.
 

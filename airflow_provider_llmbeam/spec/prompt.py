@@ -70,8 +70,8 @@ class PromptTemplate(SpecModel):
         variables: Values for the templates. Airflow renders these, once per run.
         output_schema: JSON Schema of the answer. It is sent to the server, and the answer is validated against
             it; a row without a valid answer after `max_repairs` goes to the dead letter.
-        max_repairs: How often a prompt is sent again, with the validation error, if its answer is not valid. An
-            answer that was truncated at `max_output_tokens` is not repaired: it would be truncated again.
+        max_repairs: Maximum number of times that a prompt is sent again, with the validation error, if its answer
+            is not valid. An answer truncated at `max_output_tokens` is not repaired: it would be truncated again.
         media: Media sent with the text.
     """
 

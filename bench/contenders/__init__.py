@@ -1,1 +1,1 @@
-"""The contenders, one file each; a process imports its own alone. See `bench.lineup`."""
+"""The contenders, one file each; a process imports only its own. See `bench.lineup`."""

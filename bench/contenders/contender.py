@@ -1,4 +1,4 @@
-"""What a contender is: an interpreter, a module, and the jobs it takes part in. Standard library only."""
+"""Description of a contender: its interpreter, module and jobs. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One way to do a job.
+    """One implementation of the jobs.
 
     Attributes:
-        name: In tables and on the command line.
-        module: Run as `python -m MODULE TASK.json`.
+        name: Name in tables and on the command line.
+        module: Module that is run as `python -m MODULE TASK.json`.
         jobs: Letters of the jobs it takes part in.
-        distribution: Whose version is reported.
-        requirements: Pinned; empty means that it runs in the project's own environment.
-        options: Handed to the module.
-        environment: Added to its process.
-        rows_at_most: Per job, for one so slow that all rows would take too long. Figures are then those of
-            fewer rows, and the table says so.
+        distribution: Distribution whose version is reported.
+        requirements: Pinned requirements; empty if it runs in the project's own environment.
+        options: Options passed to the module.
+        environment: Environment variables added to its process.
+        rows_at_most: Maximum number of rows per job, if it is too slow for all rows. The figures are then those
+            of fewer rows, and the table says so.
         with_processes: Whether it can share a quota among several worker processes.
-        has_machines: Each of them believes that it is alone on its machine; they share no temporary directory.
-        words_are_checked: Whether its answers are the server's own text, which names the row.
-        not_run: Why a job is left out, per letter.
-        remarks: How it was set up, for people.
+        has_machines: Whether its processes emulate separate machines, which share no temporary directory.
+        words_are_checked: Whether its answers are the server's unchanged text, which names the row.
+        not_run: Reasons for omitted jobs, by letter.
+        remarks: Description of its setup, for readers.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Contender:
 
     @property
     def is_peer(self) -> bool:
-        """Whether it needs an environment of its own."""
+        """Whether it needs a separate environment."""
         return bool(self.requirements)
 
     def process_counts(self, counts: tuple[int, ...]) -> tuple[int, ...]:
-        """Picks the cases it takes part in, of a job that is run with these numbers of processes."""
+        """Selects the numbers of processes with which it takes part in a job."""
         if not self.with_processes:
             return (1,)
         return tuple(count for count in counts if count > 1 or not self.has_machines)

@@ -25,19 +25,19 @@ CONTENDER = Contender(
     not_run={"G": "leaves batches to the server"},
     remarks="openai backend, 10 retries, resumes from its cache; one probe request is its own",
 )
-#: Told where the quota is unknown.
+#: Rate that is configured if the quota is unknown.
 UNKNOWN_REQUESTS, UNKNOWN_TOKENS = 1_000_000, 1_000_000_000
 
 
 def main() -> None:
-    """Asks for every row; what failed for good is missing."""
+    """Requests an answer for each row; rows that failed finally are missing."""
     task = Task.from_command_line()
     use_bundled_vocabulary()
     os.environ["CURATOR_CACHE_DIR"] = str(Path(task.directory) / "cache")
     from bespokelabs import curator
 
     class Asker(curator.LLM):
-        """Sends the text as it is."""
+        """Sends the text unchanged."""
 
         def prompt(self, row: dict[str, Any]) -> str:
             return str(row["text"])

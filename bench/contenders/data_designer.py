@@ -20,7 +20,7 @@ CONTENDER = Contender(
 
 
 def main() -> None:
-    """Fills the column; rows that were dropped have no answer."""
+    """Generates the column; dropped rows have no answer."""
     task = Task.from_command_line()
     import data_designer.config as dd
     import pandas as pd

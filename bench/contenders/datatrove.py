@@ -15,7 +15,7 @@ CONTENDER = Contender(
     module="bench.contenders.datatrove",
     jobs="ABCD",
     distribution="datatrove",
-    # Not `datatrove[inference]`, which pulls 8 GB of vLLM.
+    # Not `datatrove[inference]`, which installs 8 GB of vLLM.
     requirements=("datatrove[io]==0.10.1", "httpx==0.28.1", "aiosqlite==0.22.1", "aiofiles==25.1.0"),
     not_run={
         "E": "knows no quota, and stops at the first 429",
@@ -28,7 +28,7 @@ CONTENDER = Contender(
 
 
 def main() -> None:
-    """Runs the pipeline; what it wrote before an error counts as answered."""
+    """Runs the pipeline; rows that it wrote before an error count as answered."""
     task = Task.from_command_line()
     from datatrove.data import Document
     from datatrove.executor import LocalPipelineExecutor

@@ -16,9 +16,9 @@ CONTENDER = Contender(
     distribution="docetl",
     requirements=("docetl==0.3.0",),
     environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-    # 37 rows/s with its default of threads.
+    # It reaches 37 rows/s with its default number of threads.
     rows_at_most={"D": 600},
-    # It always asks for an object of a schema, which the sandbox fills with words of the prompt.
+    # It always requests an object of a schema, which the sandbox fills with words of the prompt.
     words_are_checked=False,
     not_run={
         "F": "counts quotas of tokens with a tokenizer that it downloads",

@@ -25,12 +25,12 @@ CONTENDER = Contender(
     not_run={"G": "leaves batches to the server"},
     remarks="cache of answers off, as by default; it must be told a quota, a high one where it is unknown",
 )
-#: It refuses to work without a quota.
+#: Quota if it is unknown: fenic requires one.
 UNKNOWN_REQUESTS, UNKNOWN_TOKENS = 1_000_000, 1_000_000_000
 
 
 def main() -> None:
-    """Maps the rows; a failed one is null."""
+    """Maps the rows; a failed row is null."""
     task = Task.from_command_line()
     use_bundled_vocabulary()
     os.environ["OPENAI_BASE_URL"] = task.openai_url

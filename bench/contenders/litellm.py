@@ -1,4 +1,4 @@
-"""LiteLLM: its `Router` behind a semaphore, the loop that its users write themselves."""
+"""LiteLLM: its `Router` behind a semaphore, in a loop like those that its users write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTENDER = Contender(
 
 
 def main() -> None:
-    """Asks for every row; a row whose retries are used up has no answer."""
+    """Requests an answer for each row; a row whose retries are used up has no answer."""
     task = Task.from_command_line()
     from litellm import Router
 

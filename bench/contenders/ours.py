@@ -1,4 +1,4 @@
-"""Our engine through its own door: `python -m airflow_provider_llmbeam.pipeline --spec JOB.json`."""
+"""Our engine through its command line: `python -m airflow_provider_llmbeam.pipeline --spec JOB.json`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ WHOLE_JOB = 10_000
 
 
 def main() -> None:
-    """Runs the job, then reads what it wrote."""
+    """Runs the job, then reads its output."""
     task = Task.from_command_line()
     directory = Path(task.directory)
     spec_path, result_path, out = directory / "spec.json", directory / "result.json", directory / "out"
     spec_path.write_text(json.dumps(spec_of(task, out)))
     if task.processes > 1:
-        # Importing Beam takes 2 s, more or less: processes that share a quota begin together.
+        # Importing Beam takes about 2 s: processes that share a quota start together.
         pass
     from airflow_provider_llmbeam.pipeline.__main__ import main as pipeline
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def spec_of(task: Task, out: Path) -> dict[str, Any]:
-    """Words the task as a job spec."""
+    """Converts the task to a job spec."""
     model: dict[str, Any] = {"type": "gemini", "name": "gemini-2.5-flash", "base_url": task.url}
     batching: dict[str, Any] = {}
     if task.padded_tokens_per_second is not None:

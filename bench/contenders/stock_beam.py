@@ -38,7 +38,7 @@ WITH_DEFAULTS = Contender(
 
 
 def main() -> None:
-    """Answers the rows and keeps each answer as it comes."""
+    """Runs the rows and stores each answer when it arrives."""
     task = Task.from_command_line()
     import apache_beam as beam
     from apache_beam.ml.inference.base import KeyedModelHandler, RunInference

@@ -1,4 +1,4 @@
-"""What the benchmark hands to a contender's process, and what it gets back. Standard library only."""
+"""Input and output of a contender's process. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any, Self
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One process' part of a job. Paths are text, as this travels as JSON.
+    """The part of a job that one process runs. Paths are strings, as it is passed as JSON.
 
     Attributes:
-        directory: Working directory, kept between the runs of one case: state may live here.
+        directory: Working directory, kept between the runs of one case; it may contain state.
         rows_path: Rows as JSON lines with `id` and `text`.
-        answers_path: Where `finish` writes.
-        ready_path: Written by `wait_for_start`.
-        start_path: Exists once everybody may begin.
-        url: Of the server, Gemini API; "" when there is none.
-        openai_url: Of the server, OpenAI API.
-        requests_per_minute: Quota of all processes together; `None` when not known to the client.
-        tokens_per_minute: Likewise.
-        max_in_flight: Requests under way at once, per process.
-        processes: How many share the job.
-        machines: On how many machines they believe to be.
-        padded_tokens_per_second: Of a static-batch server; `None` when it is another job.
-        max_padded_tokens: What a batch of it may hold.
-        options: The contender's own.
+        answers_path: Path that `finish` writes.
+        ready_path: Path that `wait_for_start` writes.
+        start_path: Path that exists once all processes may start.
+        url: URL of the server's Gemini API; "" if there is no server.
+        openai_url: URL of the server's OpenAI API.
+        requests_per_minute: Quota of all processes together; `None` if the client does not know it.
+        tokens_per_minute: Quota of tokens, likewise.
+        max_in_flight: Maximum number of concurrent requests per process.
+        processes: Number of processes that share the job.
+        machines: Number of machines that they emulate.
+        padded_tokens_per_second: Throughput of a static-batch server; `None` for other jobs.
+        max_padded_tokens: Maximum number of padded tokens in one of its batches.
+        options: Options of the contender.
     """
 
     directory: str
@@ -51,7 +51,7 @@ class Task:
 
     @classmethod
     def from_command_line(cls) -> Self:
-        """Reads the task that the first argument names."""
+        """Reads the task from the file that the first argument names."""
         return cls(**json.loads(Path(sys.argv[1]).read_text()))
 
     def write(self, path: Path) -> None:
@@ -63,10 +63,10 @@ class Task:
         return [json.loads(line) for line in Path(self.rows_path).read_text().splitlines()]
 
     def wait_for_start(self, patience_seconds: float = 120) -> None:
-        """Says that imports are done, and waits for the others.
+        """Signals that imports are done, and waits for the other processes.
 
         Raises:
-            TimeoutError: The start was not given in time.
+            TimeoutError: The start signal did not arrive in time.
         """
         Path(self.ready_path).touch()
         deadline = time.monotonic() + patience_seconds
@@ -76,6 +76,6 @@ class Task:
             time.sleep(0.005)
 
     def finish(self, answers: Mapping[int, str | None], figures: Mapping[str, float] | None = None) -> None:
-        """Hands back the answer of each row, `None` or nothing for rows without one, and figures of one's own."""
+        """Writes the answer of each row, `None` or nothing for rows without one, and the contender's figures."""
         outcome = {"answers": {str(key): text for key, text in answers.items()}, "figures": dict(figures or {})}
         Path(self.answers_path).write_text(json.dumps(outcome))

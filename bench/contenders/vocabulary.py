@@ -1,4 +1,4 @@
-"""Keeps tiktoken from downloading its vocabularies: LiteLLM carries them. Standard library only."""
+"""Prevents tiktoken from downloading its vocabularies: LiteLLM bundles them. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def use_bundled_vocabulary() -> None:
-    """Points tiktoken to the files inside LiteLLM's package; does nothing where that is not installed."""
+    """Points tiktoken to the files inside LiteLLM's package; does nothing if that is not installed."""
     found = find_spec("litellm")
     for location in (found.submodule_search_locations or []) if found else []:
         os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(location) / "litellm_core_utils" / "tokenizers")

@@ -1,4 +1,4 @@
-"""A sensor that waits for room in the shared pool, for `bench.waiting_sensors`."""
+"""A sensor that waits for free quota in the shared pool, for `bench.waiting_sensors`."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def json_object(content: bytes, description: str) -> dict[str, Any]:
 
     Args:
         content: The body.
-        description: What a body of another shape is not, for the error.
+        description: Description of any other body, for the error after "a 200 that is".
 
     Raises:
         RequestError: The body is not a JSON object.

@@ -13,7 +13,7 @@ GpuLimits = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointSettings:
-    """How endpoints and services are provisioned. All durations are by the sandbox's clock.
+    """Settings of the provisioning of endpoints and services. All durations are by the sandbox's clock.
 
     Attributes:
         operation_seconds: Duration of an operation on endpoints, models and services, in seconds, >= 0.

@@ -74,7 +74,7 @@ class Dataflow:
     Args:
         backend: Faults, request log and clock.
         store: Cloud Storage, which holds staged files and templates.
-        settings: How jobs run.
+        settings: Settings of the jobs.
     """
 
     def __init__(self, backend: Backend, store: ObjectStore, settings: DataflowSettings) -> None:

@@ -112,7 +112,7 @@ class Runs:
 
     Args:
         jobs: Jobs and their states.
-        settings: How jobs run.
+        settings: Settings of the jobs.
     """
 
     def __init__(self, jobs: Jobs, settings: DataflowSettings) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataflowSettings:
-    """How jobs of the emulated Dataflow run.
+    """Settings of the jobs of the emulated Dataflow.
 
     Attributes:
         workers: Number of SDK harnesses of each job, >= 1; a job that allows fewer workers gets fewer.

@@ -57,7 +57,7 @@ class ModelCall:
 
 
 class Dialect(Protocol):
-    """How one method of an API reads requests, and formats answers and errors."""
+    """Parser of the requests of one API method, and formatter of its answers and errors."""
 
     @property
     def method(self) -> Method:

@@ -41,7 +41,7 @@ class ModelServer:
 
     Args:
         backend: Clock, faults and request log.
-        settings: How the models answer.
+        settings: Settings of the models.
         seed: Seed of the drawn latencies.
     """
 

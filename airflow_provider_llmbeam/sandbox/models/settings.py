@@ -50,7 +50,7 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """How the emulated models answer.
+    """Settings of the emulated models.
 
     Attributes:
         quota: Limits of each model, on Vertex AI's paths per location; without limit by default.

@@ -172,7 +172,7 @@ def aggregated(table: Table, aggregation: Aggregation, end: float) -> Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Aligner:
-    """How the values of a period are joined, the inputs that it accepts, and its result where that differs."""
+    """Function that joins the values of a period, the inputs it accepts, and its result type if that differs."""
 
     join: Callable[[Sequence[Value], float], Value]
     kinds: frozenset[str] = frozenset({"GAUGE", "DELTA"})
