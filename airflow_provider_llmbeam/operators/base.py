@@ -90,8 +90,6 @@ class InferenceJobOperator(BaseOperator):
         self.deferrable = deferrable
         self._process: JobProcess | None = None
         data = self._spec_data(job_name or "parsed")
-        if isinstance(self.model, Mapping) and self.model.get("type") == "gemini":
-            data["model"] = {"project": "of-the-connection", **self.model}  # the connection may provide a project
         if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 

@@ -131,8 +131,6 @@ class QuotaHealthSensor(PollingSensor):
             self._prompt = self.demand.get("prompt")
             self.demand = {name: value for name, value in self.demand.items() if name != "prompt"}
         data = self._question()
-        if isinstance(self.model, Mapping) and self.model.get("type") == "gemini":
-            data["model"] = {"project": "of-the-connection", **self.model}  # which may name one
         problems = []
         if is_job(self.demand):
             if self.reschedule and not self.deferrable:

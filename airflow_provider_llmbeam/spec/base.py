@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 
@@ -50,13 +50,23 @@ class SpecModel(BaseModel):
             raise JobSpecError(f"{found} Nothing was sent or billed.") from None
 
     @classmethod
-    def problems(cls, data: Mapping[str, Any]) -> tuple[SpecProblem, ...]:
-        """Returns the problems of `data`, without raising."""
+    def problems(cls, data: Mapping[str, Any], *, has_connection: bool = False) -> tuple[SpecProblem, ...]:
+        """Returns the problems of `data`, without raising.
+
+        Args:
+            data: Plain data.
+            has_connection: Whether an Airflow connection, unread so far, may provide the project of the model.
+        """
         try:
-            cls.model_validate(data)
+            cls.model_validate(data, context={"has_connection": has_connection})
         except ValidationError as error:
             return problems_of(error)
         return ()
+
+
+def may_have_project(project: str | None, info: ValidationInfo) -> bool:
+    """Returns whether a model has a project, or an Airflow connection may provide one."""
+    return bool(project) or bool((info.context or {}).get("has_connection"))
 
 
 def problems_of(error: ValidationError, field: str = "") -> tuple[SpecProblem, ...]:

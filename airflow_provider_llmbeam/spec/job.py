@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.base import SpecModel, may_have_project
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
@@ -195,9 +195,10 @@ class JobSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _workers_have_their_keys(self) -> Self:
+    def _workers_have_their_keys(self, info: ValidationInfo) -> Self:
+        needs_key = isinstance(self.model, GeminiModel) and not may_have_project(self.model.project, info)
         if isinstance(self.runner, DataflowRunner) and (
-            missing := missing_worker_secrets(self.runner, self.model, self.sink)
+            missing := missing_worker_secrets(self.runner, self.sink, needs_api_key=needs_key)
         ):
             raise ValueError(missing)
         return self

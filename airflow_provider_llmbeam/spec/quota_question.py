@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.base import SpecModel, may_have_project
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.endpoint import Endpoint
 from airflow_provider_llmbeam.spec.limits import Limits
@@ -52,8 +52,9 @@ class QuotaQuestion(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _where_there_is_a_choice(self) -> Self:
-        has_choice = self.endpoint is not None or (isinstance(self.model, GeminiModel) and self.model.project)
+    def _where_there_is_a_choice(self, info: ValidationInfo) -> Self:
+        is_on_vertex_ai = isinstance(self.model, GeminiModel) and may_have_project(self.model.project, info)
+        has_choice = self.endpoint is not None or is_on_vertex_ai
         if self.locations and not has_choice:
             raise ValueError(
                 "has `locations`, which only a Gemini model on Vertex AI (`model.project`) and an endpoint to be "

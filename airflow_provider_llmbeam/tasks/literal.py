@@ -31,7 +31,7 @@ def literal_problems(
     """
     return [
         problem
-        for problem in spec.problems(data)
+        for problem in spec.problems(data, has_connection=True)
         if problem.field.startswith(never_rendered) or not is_pending(_rendered(problem, never_rendered))
     ]
 

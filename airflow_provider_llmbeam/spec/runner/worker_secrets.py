@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, Runner
 from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
 
 _EXAMPLE = "'projects/…/secrets/…/versions/latest'"
 
 
-def missing_worker_secrets(runner: DataflowRunner, model: Model, sink: Sink) -> str | None:
+def missing_worker_secrets(runner: DataflowRunner, sink: Sink, *, needs_api_key: bool) -> str | None:
     """Describes, as the second half of a sentence, a key that the workers lack; `None` if they lack none.
 
     A custom image may contain keys, so with one nothing is reported. Servers that may not require a key (a
@@ -18,7 +17,7 @@ def missing_worker_secrets(runner: DataflowRunner, model: Model, sink: Sink) -> 
     if runner.container_image is not None:
         return None
     given = runner.environment_secrets
-    if _needs_a_key(model) and not {"GOOGLE_API_KEY", "GEMINI_API_KEY"} & given.keys():
+    if needs_api_key and not {"GOOGLE_API_KEY", "GEMINI_API_KEY"} & given.keys():
         return (
             "runs on Dataflow (`runner`), whose workers do not have the environment of this machine, and `model` "
             "needs `GOOGLE_API_KEY` there: name a Google Cloud project in `model.project`, for Vertex AI with the "
@@ -38,7 +37,3 @@ def missing_worker_secrets(runner: DataflowRunner, model: Model, sink: Sink) -> 
 def sink_needs_worker_secrets(runner: Runner, sink: Sink) -> bool:
     """Whether only the workers may have the key and the network of the sink, so that they have to check it."""
     return isinstance(runner, DataflowRunner) and isinstance(sink, PostgresSink | MilvusSink)
-
-
-def _needs_a_key(model: Model) -> bool:
-    return isinstance(model, GeminiModel) and model.project is None
