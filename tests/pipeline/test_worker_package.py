@@ -64,7 +64,7 @@ def test_it_holds_the_beam_side_and_nothing_of_airflows(wheel):
     directories = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") > 1}
     assert directories == {"spec", "engine", "pipeline"}
     files = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") == 1}
-    assert files - {"py.typed"} == {"__init__.py", "counts.py", "exceptions.py", "manifest.py"}
+    assert files - {"py.typed"} == {"__init__.py", "counts.py", "exceptions.py", "manifest.py", "retry_info.py"}
     assert f"{package}/pipeline/sinks/bigquery.py" in names
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 

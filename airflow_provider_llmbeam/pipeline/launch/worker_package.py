@@ -35,7 +35,7 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
 }
 
 _PACKAGE = "airflow_provider_llmbeam"
-_TOP = ("__init__.py", "counts.py", "exceptions.py", "manifest.py", "py.typed")
+_TOP = ("__init__.py", "counts.py", "exceptions.py", "manifest.py", "py.typed", "retry_info.py")
 _PACKAGES = ("spec", "engine", "pipeline")
 #: The earliest time that a zip archive can store.
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
