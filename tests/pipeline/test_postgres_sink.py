@@ -529,7 +529,7 @@ def test_a_locked_table_is_no_reason_not_to_start(client, dsn, caplog):
         holder.execute("LOCK TABLE answers IN ACCESS EXCLUSIVE MODE")
         postgres_sink.check(SINK, ("id",))
     said = [message for message in caplog.messages if "answers" in message]
-    assert said == ["Table 'answers' is locked by somebody else, so it was not checked."] * 2
+    assert said == ["Table 'answers' is locked by another session, so it was not checked."] * 2
 
 
 def test_a_missing_client_names_the_extra(monkeypatch, dsn):

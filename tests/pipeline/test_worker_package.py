@@ -202,7 +202,7 @@ def test_every_module_of_the_package_loads_there(worker, tmp_path):
 
 def test_built_where_only_the_wheel_is_it_is_the_same_wheel(worker, wheel, tmp_path):
     code = (
-        "from pathlib import Path; from airflow_provider_llmbeam.pipeline import worker_package;"
+        "from pathlib import Path; from airflow_provider_llmbeam.pipeline.launch import worker_package;"
         f"worker_package.build_worker_package(Path({str(tmp_path)!r}))"
     )
     ended = run(worker, ("-c", code), directory=tmp_path)
