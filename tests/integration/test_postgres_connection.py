@@ -87,7 +87,7 @@ def test_answers_go_where_the_connection_leads_and_its_password_nowhere(
     [
         (None, "`sink.conn_id`: there is no connection 'answers_db'. Nothing was sent or billed."),
         ({"conn_type": "mysql"}, "connection 'answers_db' is of type 'mysql'. Expected 'postgres'."),
-        ({"conn_type": "postgres", "extra": {"iam": True}}, "asks for a token of AWS IAM"),
+        ({"conn_type": "postgres", "extra": {"iam": True}}, "uses a token of AWS IAM"),
         ({"conn_type": "postgres", "host": "127.0.0.1", "extra": {"sslmod": "x"}}, "no connection string"),
         ({"conn_type": "postgres", "host": "127.0.0.1", "extra": {"sslmode": "x"}}, 'invalid sslmode value: "x"'),
     ],
