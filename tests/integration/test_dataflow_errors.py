@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.sandbox import DataflowSettings, Fault, Sandbox
 
 pytestmark = pytest.mark.slow
 
-#: Most refused calls of one method until the task fails. A request that is retried until its time (60 s) is over is sent
+#: Most refused calls of one method until the task fails. A request that is retried until its timeout (60 s) is sent
 #: some fifteen times.
 MOST_REFUSED_CALLS = 10
 FORBIDDEN = Fault(kind="error", http_status=403)
