@@ -15,8 +15,8 @@ from airflow_provider_llmbeam.sandbox import DataflowSettings, Fault, Sandbox
 
 pytestmark = pytest.mark.slow
 
-#: Most refused calls of one method until the task fails. A request that is retried until its timeout (60 s) is sent
-#: some fifteen times.
+#: Most refused calls of one method until the task fails. A request that is retried until its timeout (60 s) is
+#: sent some fifteen times.
 MOST_REFUSED_CALLS = 10
 FORBIDDEN = Fault(kind="error", http_status=403)
 DATAFLOW = {"type": "dataflow", "location": "europe-west1"}
