@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -106,7 +107,8 @@ def test_a_worker_that_spends_too_much_ends_the_job_itself(ask, sandbox, monkeyp
 
 
 def check_that_the_rest_is_asked(ask, sandbox, *, kills, deferrable):
-    sandbox._backend._latency = Latency()
+    models = sandbox._services.models
+    models.settings = replace(models.settings, latency=Latency())
     task, state, errors = ask(10 * ROWS * ROW_USD, deferrable=deferrable)
     assert (state, errors) == ("success", [])
     manifest = task.xcom_pull(task_ids="ask")
