@@ -125,7 +125,7 @@ class Run:
 
     Args:
         cloud: Where it runs.
-        dag_id: Of which Dag.
+        dag_id: Dag of the run.
         rows: Number of rows, uploaded as `in.jsonl` of the case where there are any.
 
     Attributes:

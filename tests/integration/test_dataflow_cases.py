@@ -77,7 +77,7 @@ class Run(cases.Run):
 
     Args:
         cloud: Where it runs.
-        dag_id: Of which Dag.
+        dag_id: Dag of the run.
         answered: Rows that the model answers before it holds the others until `release`; None holds none.
     """
 

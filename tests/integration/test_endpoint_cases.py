@@ -70,7 +70,7 @@ class Run(cases.Run):
 
     Args:
         cloud: Where it runs.
-        dag_id: Of which Dag.
+        dag_id: Dag of the run.
         *faults: Methods of this endpoint alone, and the fault of each.
         boots: Method whose operation lasts until `boot`, so that the GPU boots meanwhile.
     """
