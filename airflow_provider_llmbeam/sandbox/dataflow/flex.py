@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
 from airflow_provider_llmbeam.sandbox.dataflow.job import lifeline
@@ -119,10 +120,18 @@ class Launcher:
         bucket = f"dataflow-staging-{job.location}-{job.project}"
         options = arguments(launch, job.project, job.location, bucket)
 
-        def command(directory: Path) -> list[str]:
-            return [sys.executable, "-P", str(lifeline.__file__), *self._command, *options]
+        def start(directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [sys.executable, "-P", str(lifeline.__file__), *self._command, *options],
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
-        run = self._runs.start(job, command, "launcher", reads_output=False)
+        run = self._runs.start(job, start, "launcher")
         status = run.wait() if run is not None else 0
         if not job.is_adoptable:
             return

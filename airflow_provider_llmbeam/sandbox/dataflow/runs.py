@@ -8,13 +8,14 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkedProcess, ForkServer
 from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
 from airflow_provider_llmbeam.sandbox.dataflow.state import (
     CANCELLED,
@@ -35,36 +36,34 @@ _CREDENTIALS = {
 }
 KILL_HARNESS = "kill-harness"
 """Command that `dataflow.job` reads on its standard input."""
+_CODE = 'import runpy; runpy.run_module("airflow_provider_llmbeam.sandbox.dataflow.job", None, "__main__", True)'
 _ROOT = Path(__file__).resolve().parents[3]
 _LAST_LINES = 40
+Start = Callable[[Path, Mapping[str, str], IO[bytes]], "subprocess.Popen[bytes] | ForkedProcess"]
+
+
+@cache
+def fork_server() -> ForkServer:
+    """Returns the server that starts the jobs of this process."""
+    return ForkServer.launch()
 
 
 class Run:
-    """One process of a job.
+    """One process of a job, the leader of a process group.
 
     Args:
-        command: Command to run; its processes share a group.
+        start: Starts the process, with standard input as a pipe, in a working directory with environment
+            variables and a file for its log.
         directory: Working directory, which gets the log.
         environment: Environment variables.
-        reads_output: Whether standard output is read through `output`; otherwise it goes to the log.
     """
 
-    def __init__(
-        self, command: Sequence[str], directory: Path, environment: Mapping[str, str], *, reads_output: bool
-    ) -> None:
+    def __init__(self, start: Start, directory: Path, environment: Mapping[str, str]) -> None:
         self.directory = directory
         self.log = directory / "log.txt"
         self._is_over = False
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=directory,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if reads_output else log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self._process = start(directory, environment, log)
 
     @property
     def output(self) -> IO[bytes]:
@@ -138,16 +137,13 @@ class Runs:
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
         thread.start()
 
-    def start(
-        self, job: Job, command: Callable[[Path], Sequence[str]], folder: str = "", *, reads_output: bool
-    ) -> Run | None:
+    def start(self, job: Job, start: Start, folder: str = "") -> Run | None:
         """Starts a process of a job; returns None if the job was cancelled in the meantime.
 
         Args:
             job: The job.
-            command: Returns the command for a working directory.
+            start: Starts the process.
             folder: Folder in the job's directory; "" is the directory itself.
-            reads_output: Whether standard output is read; otherwise it goes to the log.
         """
         with self._lock:
             if self._is_ending or self._cancelled[job.id].is_set():
@@ -159,7 +155,7 @@ class Runs:
             directory = self._root / job.id / folder
             directory.mkdir(parents=True, exist_ok=True)
             variables = _environment(credentials | os.environ | self.environment)
-            run = Run(command(directory), directory, variables, reads_output=reads_output)
+            run = Run(start, directory, variables)
             self._runs.setdefault(job.id, []).append(run)
         return run
 
@@ -209,11 +205,19 @@ class Runs:
     def _run(self, job: Job) -> None:
         self.pause(job)
 
-        def command(directory: Path) -> list[str]:
+        def start(directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> ForkedProcess:
             (directory / "job.json").write_text(json.dumps(self._description(job)))
-            return [sys.executable, "-m", "airflow_provider_llmbeam.sandbox.dataflow.job", str(directory)]
+            return fork_server().start(
+                _CODE,
+                [str(directory)],
+                directory=directory,
+                environment=environment,
+                stdout=None,
+                stderr=log.fileno(),
+                has_session=True,
+            )
 
-        run = self.start(job, command, reads_output=True)
+        run = self.start(job, start)
         if run is None:
             self._jobs.move(job, CANCELLED)
             return

@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.sandbox.dataflow.job import lifeline
 from airflow_provider_llmbeam.sandbox.dataflow.job.events import Events
+from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkServer
 
 KILL_HARNESS = "kill-harness"
 NEEDS_BEAM = (
@@ -26,11 +27,12 @@ NEEDS_BEAM = (
 _MAX_TEXT = 30_000
 
 
-def run(directory: Path, events: Events, commands: dict[str, Callable[[], None]]) -> None:
+def run(directory: Path, forks: ForkServer, events: Events, commands: dict[str, Callable[[], None]]) -> None:
     """Runs the job; returns after a success.
 
     Args:
         directory: Directory of the job.
+        forks: Starts the harnesses.
         events: Writer of events.
         commands: Gets the commands that the running job accepts.
     """
@@ -54,6 +56,7 @@ def run(directory: Path, events: Events, commands: dict[str, Callable[[], None]]
     # As a file: as a `Struct` the harness would get every integer as a float, and refuse it.
     os.environ |= {"PIPELINE_OPTIONS_FILE": str(file), "SEMI_PERSISTENT_DIRECTORY": str(directory)}
     harnesses.replace_environments(pipeline)
+    harnesses.POOL.forks = forks
     commands[KILL_HARNESS] = harnesses.POOL.kill_one
     harnesses.POOL.on_exit = lambda cause: events.message("WARNING", cause)
     names = {key: found.unique_name for key, found in pipeline.components.pcollections.items()}
@@ -89,6 +92,7 @@ def explained(error: Exception) -> str:
 
 def main(directory: Path) -> int:
     """Runs the job, writes its final state, and returns the exit status."""
+    forks = ForkServer.fork()  # before the first thread
     events = Events()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
 
@@ -101,7 +105,7 @@ def main(directory: Path) -> int:
     # The sandbox removes the files itself, unless it is killed.
     lifeline.hold(execute, lambda: shutil.rmtree(directory.parent, ignore_errors=True))
     try:
-        run(directory, events, commands)
+        run(directory, forks, events, commands)
     except Exception as error:  # noqa: BLE001 - every error belongs in the job's log
         traceback.print_exc()
         text = explained(error)

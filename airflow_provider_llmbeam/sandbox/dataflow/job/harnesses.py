@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,8 @@ import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_runner_api_pb2, endpoints_pb2
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from google.protobuf import text_format
+
+from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkedProcess, ForkServer
 
 URN = "llmbeam:env:sandbox_harness:v1"
 MAX_RESTARTS = 12
@@ -94,7 +95,7 @@ class Harness(worker_handlers.GrpcWorkerHandler):
     def __init__(self, payload: bytes, state: Any, provision_info: Any, grpc_server: Any) -> None:
         super().__init__(state, provision_info, grpc_server)
         self.control_conn = Link(self.control_conn)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ForkedProcess | None = None
         self._is_stopping = False
 
     def host_from_worker(self) -> str:
@@ -115,8 +116,9 @@ class Harness(worker_handlers.GrpcWorkerHandler):
             "WORKER_ID": self.worker_id,
             "TMPDIR": str(files),
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CODE], stdin=subprocess.PIPE, env=environment
+        assert POOL.forks is not None, "set by the job"
+        self.process = POOL.forks.start(
+            _CODE, directory=Path.cwd(), environment=environment, stdout=1, stderr=2, has_session=False
         )
         watcher = threading.Thread(target=self._wait_for_exit, args=(self.process, self.control_conn), daemon=True)
         watcher.start()
@@ -138,7 +140,7 @@ class Harness(worker_handlers.GrpcWorkerHandler):
             self.process.kill()
         super().close()
 
-    def _wait_for_exit(self, process: subprocess.Popen[bytes], link: Link) -> None:
+    def _wait_for_exit(self, process: ForkedProcess, link: Link) -> None:
         status = process.wait()
         if self._is_stopping:
             return
@@ -159,6 +161,7 @@ class Pool:
     def __init__(self) -> None:
         self.serial = itertools.count(1)
         self.on_exit: Callable[[str], None] = print
+        self.forks: ForkServer | None = None
         self._harnesses: list[Harness] = []
         self._restarts = 0
 

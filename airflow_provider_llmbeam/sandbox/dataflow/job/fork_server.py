@@ -1,0 +1,280 @@
+"""Starts Python processes as forks of one that has imported Apache Beam.
+
+The import takes 2.5 s of CPU time (2 cores, see docs/versions.md for the machine), and each job has at least two
+processes. The server has one thread, so that a fork is safe, and ends with the process that started it: its
+connection closes then. Forks of one server have the same hash seed.
+
+It imports the standard library only: it is also run by its path, where this package cannot be imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+MODULES = (
+    "apache_beam.runners.portability.fn_api_runner.fn_runner",
+    "apache_beam.runners.worker.sdk_worker_main",
+    "apache_beam.ml.inference.base",
+    "jinja2.sandbox",
+    "jsonschema",
+    "pydantic.type_adapter",
+)
+"""Imported before the first fork. None of them starts a Python thread, opens a gRPC channel, or imports aiohttp:
+that reads the certificates of `SSL_CERT_FILE` at its import, and the variables of each fork are its own."""
+_PACKAGE = "airflow_provider_llmbeam"
+_MAX_REQUEST_BYTES = 2**20
+_STANDARD = 3
+
+
+class ForkedProcess:
+    """A process that a server has forked; the part of `subprocess.Popen` that a job needs.
+
+    Args:
+        status: Gets the id of the process, and its exit status at its end.
+        stdin: Standard input of the process, as a pipe.
+        stdout: Standard output of the process, as a pipe; None when it goes elsewhere.
+    """
+
+    def __init__(self, status: IO[bytes], stdin: IO[bytes], stdout: IO[bytes] | None) -> None:
+        self.stdin = stdin
+        self.stdout = stdout
+        self._status = status
+        self._lock = threading.Lock()
+        self._returncode: int | None = None
+        line = status.readline()
+        if not line:
+            raise RuntimeError("The fork server has ended; its errors are on the standard error of this process.")
+        self.pid = int(line)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for the end of the process, and returns its exit status; that of a signal is negative.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not ended within `timeout` seconds.
+        """
+        expired = subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            raise expired
+        try:
+            if self._returncode is None:
+                if not select.select([self._status], [], [], timeout)[0]:
+                    raise expired
+                line = self._status.readline()
+                if not line:  # the server was killed, and nobody would wait for the process
+                    self.kill()
+                self._returncode = int(line or -signal.SIGKILL)
+                self._status.close()
+            return self._returncode
+        finally:
+            self._lock.release()
+
+    def kill(self) -> None:
+        """Kills the process, unless its end is known."""
+        if self._returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class ForkServer:
+    """The connection to a server. Safe to use from any thread.
+
+    Args:
+        link: Connection to the server.
+    """
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+
+    @classmethod
+    def launch(cls) -> ForkServer:
+        """Starts a server that imports `MODULES`, and ends with this process."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # OpenBLAS would start threads.
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(theirs.fileno())],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+        def end() -> None:
+            process.kill()
+            process.wait()
+            ours.close()
+
+        atexit.register(end)
+        return cls(ours)
+
+    @classmethod
+    def fork(cls) -> ForkServer:
+        """Forks this process, which has one thread, into a server of the same process group."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if _fork() == 0:
+            ours.close()
+            _serve(theirs)
+        theirs.close()
+        return cls(ours)
+
+    def start(
+        self,
+        code: str,
+        arguments: Sequence[str] = (),
+        *,
+        directory: Path,
+        environment: Mapping[str, str],
+        stdout: int | None,
+        stderr: int,
+        has_session: bool,
+    ) -> ForkedProcess:
+        """Starts a process.
+
+        Args:
+            code: Python code to run, as with `python -c`.
+            arguments: Arguments of the code.
+            directory: Working directory.
+            environment: All environment variables.
+            stdout: File descriptor of standard output; None makes a pipe.
+            stderr: File descriptor of standard error.
+            has_session: Whether the process leads a session of its own, and so a process group.
+        """
+        request = {
+            "code": code,
+            "arguments": list(arguments),
+            "directory": str(directory),
+            "environment": dict(environment),
+            "has_session": has_session,
+        }
+        stdin_read, stdin_write = os.pipe()
+        stdout_read, stdout_write = os.pipe() if stdout is None else (None, stdout)
+        status_read, status_write = os.pipe()
+        try:
+            with self._lock:
+                descriptors = [stdin_read, stdout_write, stderr, status_write]
+                socket.send_fds(self._link, [json.dumps(request).encode()], descriptors)
+        finally:
+            for descriptor in (stdin_read, status_write, *([stdout_write] if stdout is None else [])):
+                os.close(descriptor)
+        output = None if stdout_read is None else os.fdopen(stdout_read, "rb")
+        return ForkedProcess(os.fdopen(status_read, "rb"), os.fdopen(stdin_write, "wb"), output)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # From Python 3.12 on for any second thread of the process: libraries in C may have idle ones.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _serve(link: socket.socket) -> None:
+    """Forks a process for each request until the connection closes; leaves by `SystemExit`, also in the forks."""
+    wake_read, wake_write = os.pipe()
+    for descriptor in (wake_read, wake_write):
+        os.set_blocking(descriptor, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    statuses: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([link, wake_read], [], [])
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+            _report_ended(statuses)
+        if link not in ready:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(link, _MAX_REQUEST_BYTES, _STANDARD + 1)
+        if not message:
+            sys.exit()
+        *standard, status = descriptors
+        pid = _fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number, descriptor in enumerate(standard):
+                os.dup2(descriptor, number)
+            link.close()
+            for descriptor in (wake_read, wake_write, *standard, status, *statuses.values()):
+                os.close(descriptor)
+            _run(json.loads(message))
+        for descriptor in standard:
+            os.close(descriptor)
+        statuses[pid] = status
+        _write(status, pid)
+
+
+def _report_ended(statuses: dict[int, int]) -> None:
+    while statuses:
+        pid, ended = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        status = statuses.pop(pid)
+        _write(status, os.waitstatus_to_exitcode(ended))
+        os.close(status)
+
+
+def _write(status: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(status, b"%d\n" % number)
+
+
+def _run(request: Mapping[str, object]) -> None:
+    """Makes this fork the process of a request, and runs its code."""
+    if request["has_session"]:
+        os.setsid()
+    os.chdir(str(request["directory"]))
+    environment = dict(request["environment"])  # type: ignore[call-overload]
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [path for path in sys.path if path not in known]
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    # The server may have this package from elsewhere than the path of the new process.
+    for module in list(sys.modules):
+        if module.partition(".")[0] == _PACKAGE:
+            del sys.modules[module]
+    importlib.invalidate_caches()
+    sys.argv[:] = ["-c", *request["arguments"]]  # type: ignore[misc]
+    status = 0
+    try:
+        exec(compile(str(request["code"]), "<string>", "exec"), {"__name__": "__main__"})
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        status = 1
+    # The end of an interpreter that has imported so much takes 0.8 s.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _import_all() -> None:
+    for module in MODULES:
+        # What is missing here is reported by the process that needs it.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+
+
+if __name__ == "__main__":
+    _import_all()
+    gc.freeze()  # else the collector of each fork visits, and so copies, all that was imported
+    _serve(socket.socket(fileno=int(sys.argv[1])))
