@@ -1,8 +1,8 @@
-"""Waiting for a condition, with timeouts that scale with the measured speed of this machine."""
+"""Waiting for a condition, with timeouts that scale with the speed and the load of this machine."""
 
 from __future__ import annotations
 
-import statistics
+import os
 import time
 from collections.abc import Callable
 from functools import cache
@@ -13,48 +13,48 @@ T = TypeVar("T")
 #: Iterations of the speed measurement, and their time on the machine of the README's figures, in seconds.
 LOOP_ITERATIONS = 400_000
 REFERENCE_SECONDS = 0.025
-#: Largest slowdown that is applied; a slower machine is assumed to be busy only temporarily.
-MAX_SLOWDOWN = 8.0
+#: Largest factor: beyond it a wait fails rather than goes on for hours.
+MAX_FACTOR = 10.0
 
 
 @cache
 def slowdown() -> float:
-    """Returns the slowdown of this machine relative to the reference machine, measured once; at least 1.0.
+    """Returns how many times slower an idle core is than on the reference machine, measured once; at least 1.0."""
+    return max(1.0, min(_loop_seconds() for _ in range(3)) / REFERENCE_SECONDS)
 
-    It is measured in elapsed time, so a busy machine counts as slow.
-    """
-    found = statistics.median(_loop_seconds() for _ in range(5)) / REFERENCE_SECONDS
-    return min(max(1.0, found), MAX_SLOWDOWN)
+
+def load() -> float:
+    """Returns how many processes share a core at the moment; at least 1.0."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def scaled(seconds: float) -> float:
-    """Returns a timeout of the reference machine scaled to this machine, in seconds."""
-    return seconds * slowdown()
+    """Returns a timeout for this machine and its load, in seconds, from one for the idle reference machine."""
+    return seconds * min(slowdown() * load(), MAX_FACTOR)
 
 
 def until(
     condition: Callable[[], T],
-    what: str | Callable[[], str],
+    what: object | Callable[[], object] = "the condition",
     timeout_seconds: float = 150.0,
-    pause_seconds: float = 0.3,
+    pause_seconds: float = 0.05,
 ) -> T:
     """Waits until a condition is met; returns its value.
 
     Args:
         condition: Function that is called repeatedly until it returns a true value.
         what: Description of the condition for the error; a function is called only after the timeout.
-        timeout_seconds: Timeout on the reference machine, in seconds; scaled to this one.
+        timeout_seconds: Timeout on the reference machine, in seconds; scaled to this one, and to its load, which
+            may grow during the wait.
         pause_seconds: Interval between two calls, in seconds.
 
     Raises:
         TimeoutError: The condition was not met in time.
     """
-    timeout = scaled(timeout_seconds)
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > deadline:
-            described = what if isinstance(what, str) else what()
-            raise TimeoutError(f"Not within {timeout:.0f} s: {described}")
+        if (waited := time.monotonic() - begun) > scaled(timeout_seconds):
+            raise TimeoutError(f"Not within {waited:.0f} s: {what() if callable(what) else what}")
         time.sleep(pause_seconds)
     return value
 

@@ -16,12 +16,6 @@ from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings,
 from tests.integration.cases import Cloud
 
 ROOT = Path(__file__).resolve().parents[2]
-#: A policy of the shared Airflow, so that one of the Dags waits in the worker while its file stays as it is.
-CLUSTER_POLICY = """
-def task_policy(task):
-    if task.dag_id == "reviews_waiting":
-        task.deferrable = False
-"""
 
 
 def pytest_configure(config):
@@ -117,7 +111,7 @@ def shared_airflow(tmp_path_factory, metadata_database, shared_proxy, shared_dat
         shutil.copy(path, folder)
     home = tmp_path_factory.mktemp("airflow")
     (home / "config").mkdir()
-    (home / "config" / "airflow_local_settings.py").write_text(CLUSTER_POLICY)
+    shutil.copy(ROOT / "tests" / "integration" / "airflow_local_settings.py", home / "config")
     environment = {
         **shared_proxy.environment(),
         **metadata_database,

@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
+from waiting import until
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Sandbox
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task, task_group
+from waiting import until
 
 from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -25,7 +26,6 @@ from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.sweep import main
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

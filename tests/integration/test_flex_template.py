@@ -9,9 +9,9 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
 from build_template import template
+from waiting import scaled
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from tests.waiting import scaled
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_polls")]
 

@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
 from tests.clouds import for_one_test
-from tests.waiting import until_job
+from tests.processes import until_job
 
 # Beam closes none of its clients of Cloud Storage.
 pytestmark = [

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from google.cloud import storage
+from waiting import until
 
 from airflow_provider_llmbeam.sandbox import (
     DataflowSettings,
@@ -22,7 +23,6 @@ from airflow_provider_llmbeam.sandbox import (
     prompt_sha256,
 )
 from tests.clouds import use_environment
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

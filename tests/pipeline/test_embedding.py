@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.sandbox.models.embeddings import vector
 from airflow_provider_llmbeam.spec import JobSpec
-from tests.waiting import until_job
+from tests.processes import until_job
 
 OPENAI, DEVELOPER, VERTEX = "openai.embeddings", "gemini.batchEmbedContents", "gemini.predict"
 DIMENSIONS = 16

@@ -12,12 +12,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
-from tests.waiting import has_ended, until
+from tests.processes import has_ended
 
 pytestmark = pytest.mark.slow
 

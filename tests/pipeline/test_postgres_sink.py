@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.pipeline.sinks import postgres as postgres_sink
 from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
-from tests.waiting import until_job
+from tests.processes import until_job
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from waiting import until
 
 from airflow_provider_llmbeam.sandbox import Latency, Quota, Sandbox
 from airflow_provider_llmbeam.sandbox.__main__ import banner, main
-from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "airflow_provider_llmbeam.sandbox"]
 

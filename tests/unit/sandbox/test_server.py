@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import aiohttp
 import httpx
 import pytest
+from waiting import scaled, until
 
 import airflow_provider_llmbeam.sandbox as package
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox
-from tests.waiting import scaled, until
 
 PATH = "/v1beta/models/gemini-2.5-flash:generateContent?key=k"
 BODY = {"contents": [{"parts": [{"text": "hi"}]}]}

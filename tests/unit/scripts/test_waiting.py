@@ -16,24 +16,37 @@ def clock(monkeypatch):
 @pytest.fixture
 def three_times_slower(monkeypatch):
     monkeypatch.setattr(waiting, "slowdown", lambda: 3.0)
+    monkeypatch.setattr(waiting, "load", lambda: 1.0)
 
 
 def test_until_returns_the_value_of_the_condition(clock, three_times_slower):
     found = iter([None, 0, "here"])
-    assert waiting.until(lambda: next(found), "it is here") == "here"
-    assert clock == [0.6]
+    assert waiting.until(lambda: next(found), "it is here", pause_seconds=0.25) == "here"
+    assert clock == [0.5]
 
 
 def test_a_timeout_is_scaled_to_the_machine_and_describes_the_condition_at_its_end(clock, three_times_slower):
     def describe() -> str:
         return f"it is here, at {clock[0]:.0f} s"
 
-    with pytest.raises(TimeoutError, match=r"Not within 30 s: it is here, at 3[01] s"):
+    with pytest.raises(TimeoutError, match=r"Not within 3[01] s: it is here, at 3[01] s"):
         waiting.until(lambda: None, describe, timeout_seconds=10, pause_seconds=1)
 
 
-@pytest.mark.parametrize(("loop_seconds", "slowdown"), [(0.5, 1.0), (1.0, 1.0), (2.5, 2.5), (100.0, 8.0)])
-def test_the_slowdown_is_measured_once_and_bounded(monkeypatch, loop_seconds, slowdown):
+def test_a_timeout_grows_with_the_load_of_the_machine_during_the_wait(clock, three_times_slower, monkeypatch):
+    monkeypatch.setattr(waiting, "load", lambda: 1.0 if clock[0] < 20 else 2.0)
+    with pytest.raises(TimeoutError, match=r"Not within 6[01] s: the condition"):
+        waiting.until(lambda: None, timeout_seconds=10, pause_seconds=1)
+
+
+def test_a_timeout_grows_at_most_tenfold(monkeypatch):
+    monkeypatch.setattr(waiting, "slowdown", lambda: 4.0)
+    monkeypatch.setattr(waiting, "load", lambda: 50.0)
+    assert waiting.scaled(3) == 30
+
+
+@pytest.mark.parametrize(("loop_seconds", "slowdown"), [(0.5, 1.0), (1.0, 1.0), (2.5, 2.5)])
+def test_the_slowdown_is_measured_once_and_at_least_one(monkeypatch, loop_seconds, slowdown):
     measured = []
 
     def loop() -> float:
@@ -44,6 +57,6 @@ def test_the_slowdown_is_measured_once_and_bounded(monkeypatch, loop_seconds, sl
     waiting.slowdown.cache_clear()
     try:
         assert [waiting.slowdown() for _ in range(2)] == [slowdown] * 2
-        assert len(measured) == 5
+        assert len(measured) == 3
     finally:
         waiting.slowdown.cache_clear()

@@ -6,11 +6,11 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import until
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Progress, shown_progress
 from airflow_provider_llmbeam.spec import Price
-from tests.waiting import until
 
 
 def test_a_progress_line_has_the_current_counts() -> None:

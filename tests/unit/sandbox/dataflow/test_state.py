@@ -14,9 +14,10 @@ from typing import Any
 
 import httpx
 import pytest
+from waiting import until
 
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Proxy, Sandbox
-from tests.waiting import has_ended, until
+from tests.processes import has_ended
 
 pytestmark = pytest.mark.slow
 

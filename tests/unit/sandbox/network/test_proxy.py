@@ -25,11 +25,11 @@ from google.auth.transport.requests import Request
 from google.cloud import bigquery, storage
 from google.genai import types
 from google.oauth2 import id_token
+from waiting import until
 
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.sandbox.__main__ import exported
 from tests.clouds import for_one_test
-from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "airflow_provider_llmbeam.sandbox"]
 BUCKET = "https://storage.googleapis.com/storage/v1/b/rows"
