@@ -37,9 +37,7 @@ def main() -> None:
     directory = Path(task.directory)
     spec_path, result_path, out = directory / "spec.json", directory / "result.json", directory / "out"
     spec_path.write_text(json.dumps(spec_of(task, out)))
-    if task.processes > 1:
-        # Importing Beam takes about 2 s: processes that share a quota start together.
-        pass
+    # Imported before the common start of all processes, as importing Beam takes about 2 s.
     from airflow_provider_llmbeam.pipeline.__main__ import main as pipeline
 
     task.wait_for_start()
