@@ -1,23 +1,23 @@
-"""Compares our engine with stock Beam and the peers: the same jobs, the same server, one run.
+"""Compares our engine with stock Beam and other libraries (the peers): same jobs, same server, one run.
 
-    scripts/bench                        ours and stock Beam, three repeats
-    scripts/bench --peers                with every peer that installs from the registry
+    scripts/bench                        our engine and stock Beam, three repeats
+    scripts/bench --peers                also every peer that can be installed from the package registry
     scripts/bench --quick --jobs A,B     one small repeat of two jobs
 
 file            purpose
-jobs            the jobs: rows, server, settings known to the client, targets
-rows            the rows themselves
+jobs            the jobs: rows, server, limits known to the client, targets
+rows            creates the rows
 server, steps   the sandbox in a separate process, and a quota that changes in steps
 contenders/     one file per contender, each run by its own interpreter
-lineup          the contenders, in the order of the table
-venvs           the peers' interpreters, below `.bench/`
+registry        the contenders, in the order of the table
+venvs           the virtual environments of the peers, below `.bench/`
 run             runs one contender on one job: start, kill, wait, measure
-measure         figures from the server's log of requests
-summary         spread over the repeats, ratios to ours, targets reached or missed
-table, plot     the same results for the terminal and as a picture
-machine         environment of the figures: processor, versions, commit
-simulation      the governor alone against a simulated server, an hour in seconds
+measure         figures computed from the server's request log
+summary         spread over the repeats, ratios to our engine, targets reached or missed
+table, plot     the results as text for the terminal and as an image
+machine         environment of the measurements: processor, versions, commit
+simulation      the governor alone with a simulated server; simulates an hour within seconds
 
-Separate programs: `real_server` measures a server that is not ours, and `waiting_sensors` measures the cost of
-waiting sensors for a triggerer, with `exhausted_cloud` and `dags/`.
+Separate programs: `real_server` measures a model server other than the sandbox, `waiting_sensors` the cost of
+waiting sensors for a triggerer (with `exhausted_cloud` and `dags/`), and `import_cost` the import of operators.
 """

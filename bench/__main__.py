@@ -1,4 +1,4 @@
-"""`python -m bench`: runs the contenders side by side, prints ratios, writes JSON and a plot."""
+"""Command line of the benchmark: runs the contenders, prints ratios, and writes JSON and a plot."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 from bench import venvs
 from bench.contenders.contender import Contender
 from bench.jobs import JOBS, Job, quick
-from bench.lineup import CONTENDERS
 from bench.machine import facts
 from bench.measure import Measurement
-from bench.run import Case, environment_of, measured
+from bench.registry import CONTENDERS
+from bench.run import Case, environment_of, run_case
 from bench.summary import verdicts
 from bench.table import number, table
 
@@ -27,28 +27,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark.
 
     Returns:
-        0, or 1 when `--check` was given and our engine missed a target.
+        0, or 1 if `--check` was given and our engine missed a target.
     """
     options = _parser().parse_args(arguments)
-    # Handled like Ctrl-C, so that the measured processes are terminated as well.
+    # SIGTERM is handled like Ctrl-C, so that the measured processes are terminated as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     jobs = [quick(job) if options.quick else job for job in JOBS if job.letter in options.jobs]
-    contenders = _chosen(options.contenders, with_peers=options.peers)
+    contenders = _select_contenders(options.contenders, with_peers=options.peers)
     if options.processes:
         jobs = [_with_processes(job, options.processes) for job in jobs]
-    left_out = venvs.make(contenders) if options.peers else {}
-    left_out |= {name: why for name, why in _not_installed(contenders) if name not in left_out}
-    about = facts(contenders)
-    found: list[Measurement] = []
+    left_out = venvs.create(contenders) if options.peers else {}
+    left_out |= {name: reason for name, reason in _not_installed(contenders) if name not in left_out}
+    machine = facts(contenders)
+    measurements: list[Measurement] = []
     repeats = 1 if options.quick else options.repeats
     for case in _cases(jobs, [c for c in contenders if c.name not in left_out], repeats):
-        found.append(measured(case))
-        _say(_line(case, found[-1]))
-    judged = verdicts(jobs, found)
-    text = table(jobs, contenders, found, judged, left_out)
+        measurements.append(run_case(case))
+        _print_progress(_progress_line(case, measurements[-1]))
+    target_verdicts = verdicts(jobs, measurements)
+    text = table(jobs, contenders, measurements, target_verdicts, left_out)
     sys.stdout.write(f"{text}\n")
     result: dict[str, Any] = {
-        "machine": about,
+        "machine": machine,
         "is_quick": options.quick,
         "repeats": repeats,
         "jobs": [asdict(job) for job in jobs],
@@ -61,14 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
             for c in contenders
         ],
-        "measurements": [asdict(measurement) for measurement in found],
-        "targets": [asdict(verdict) | {"is_reached": verdict.is_reached} for verdict in judged],
+        "measurements": [asdict(measurement) for measurement in measurements],
+        "targets": [asdict(verdict) | {"is_reached": verdict.is_reached} for verdict in target_verdicts],
     }
     _write(options.out, result, text)
-    return int(options.check and not all(verdict.is_reached for verdict in judged))
+    return int(options.check and not all(verdict.is_reached for verdict in target_verdicts))
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -89,13 +89,15 @@ def _with_processes(job: Job, processes: tuple[int, ...]) -> Job:
     return replace(job, processes=processes) if len(job.processes) > 1 else job
 
 
-def _chosen(names: str | None, *, with_peers: bool) -> list[Contender]:
+def _select_contenders(names: str | None, *, with_peers: bool) -> list[Contender]:
     if names is None:
         return [contender for contender in CONTENDERS if with_peers or not contender.is_peer]
     wanted = [name.strip() for name in names.split(",")]
     known = {contender.environment_name for contender in CONTENDERS} | {c.name for c in CONTENDERS}
     if unknown := sorted(set(wanted) - known):
-        raise SystemExit(f"`--contenders` takes names of {', '.join(sorted(known))}; got {', '.join(unknown)}.")
+        raise SystemExit(
+            f"`--contenders` must be names from {', '.join(sorted(known))}; got {', '.join(unknown)}."
+        )
     return [c for c in CONTENDERS if c.name in wanted or c.environment_name in wanted]
 
 
@@ -107,7 +109,7 @@ def _not_installed(contenders: Sequence[Contender]) -> Iterator[tuple[str, str]]
             yield contender.name, str(error)
 
 
-def _line(case: Case, measurement: Measurement) -> str:
+def _progress_line(case: Case, measurement: Measurement) -> str:
     head = f"[{case.repeat + 1}] {case.job.letter} {case.contender.name} ×{case.processes}"
     if measurement.failure:
         return f"{head}: failed: {measurement.failure}"
@@ -126,7 +128,7 @@ def _write(out: Path, result: dict[str, Any], text: str) -> None:
     try:
         python = venvs.plot_python()
     except venvs.NotInstalledError as error:
-        _say(f"No plot: matplotlib {error}.")
+        _print_progress(f"No plot: matplotlib {error}.")
     else:
         command = [str(python), "-m", "bench.plot", str(result_path.resolve()), str(plot_path.resolve())]
         if not subprocess.run(command, env=environment_of({}), check=False).returncode:
@@ -137,29 +139,42 @@ def _write(out: Path, result: dict[str, Any], text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     letters = "".join(job.letter for job in JOBS)
     parser = argparse.ArgumentParser(
-        prog="scripts/bench", description="Our engine beside stock Beam and the peers."
+        prog="scripts/bench", description="Compares our engine with stock Beam and other libraries (the peers)."
     )
     parser.add_argument(
-        "--jobs", type=_letters, default=letters, metavar="A,B", help=f"of {letters} (default: all)"
+        "--jobs", type=_letters, default=letters, metavar="A,B", help=f"jobs from {letters} (default: all)"
     )
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="default: 3")
-    parser.add_argument("--contenders", metavar="NAMES", help="e.g. ours,stock_beam,litellm (default: no peers)")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="number of repeats (default: 3)")
     parser.add_argument(
-        "--processes", type=_numbers, metavar="1,2,4", help="worker processes of ours in B, E and F"
+        "--contenders",
+        metavar="NAMES",
+        help="contenders to run, e.g. ours,stock_beam,litellm (default: all, the peers only with --peers)",
     )
     parser.add_argument(
-        "--peers", action="store_true", help="make the peers' environments, and let them take part"
+        "--processes",
+        type=_numbers,
+        metavar="1,2,4",
+        help="numbers of worker processes of our engine in jobs B, E and F",
     )
-    parser.add_argument("--quick", action="store_true", help="one repeat of a quarter of the rows")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when our engine misses a target")
-    parser.add_argument("--out", type=Path, default=Path("bench/results"), metavar="DIRECTORY")
+    parser.add_argument(
+        "--peers", action="store_true", help="create the peers' virtual environments, and run the peers"
+    )
+    parser.add_argument("--quick", action="store_true", help="run one repeat with a quarter of the rows")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if our engine misses a target")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("bench/results"),
+        metavar="DIRECTORY",
+        help="directory for the results (default: bench/results)",
+    )
     return parser
 
 
 def _letters(text: str) -> str:
     letters = text.replace(",", "").upper()
     if unknown := sorted(set(letters) - {job.letter for job in JOBS}):
-        raise argparse.ArgumentTypeError(f"no such job: {', '.join(unknown)}")
+        raise argparse.ArgumentTypeError(f"unknown job: {', '.join(unknown)}")
     return letters
 
 

@@ -1,9 +1,9 @@
-"""A cloud whose shared pool is exhausted, in a separate process: `python -m bench.exhausted_cloud`.
+"""Emulates a cloud with an exhausted shared pool, in a separate process: `python -m bench.exhausted_cloud`.
 
-It is the sandbox behind its proxy. Nine of ten requests for a model were rejected during the last hour, and every
-request since then is rejected. It prints one line of JSON, the environment with which Google's clients use it as
-the cloud. It then replies to each line that it reads, which may be "requests", with the number of calls of each
-method. It exits at the end of its standard input.
+The cloud is the sandbox behind its proxy. Nine of ten requests for a model were rejected during the last hour,
+and every request since then is rejected. The program prints one line of JSON, the environment variables with
+which Google's clients use the emulated cloud. It then replies to each line of standard input, e.g. "requests",
+with the number of calls of each method, and exits when standard input ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ExhaustedCloud:
     """A running emulated cloud.
 
     Attributes:
-        environment: Environment variables for clients.
+        environment: Environment variables for clients of the cloud.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -44,9 +44,9 @@ class ExhaustedCloud:
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         if not (line := self._process.stdout.readline()):
-            raise RuntimeError("The cloud ended unexpectedly; see its message above.")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+            raise RuntimeError("The emulated cloud exited unexpectedly; see its output above.")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def exhausted_cloud(latency_seconds: float = 0.0) -> Iterator[ExhaustedCloud]:
     """Runs an exhausted cloud while the body of the `with` block runs.
 
     Args:
-        latency_seconds: Delay from a request to its reply, in addition to the time that the sandbox takes.
+        latency_seconds: Delay of each reply, in seconds, in addition to the time that the sandbox takes.
     """
     command = [sys.executable, "-m", "bench.exhausted_cloud", f"--latency-seconds={latency_seconds}"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -72,31 +72,31 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--latency-seconds", type=float, default=0.0, metavar="X", help="of each reply (default: 0)"
+        "--latency-seconds", type=float, default=0.0, metavar="X", help="delay of each reply, in s (default: 0)"
     )
     latency_seconds = parser.parse_args().latency_seconds
     if latency_seconds:
-        # The sandbox emulates only the latency of models; this is the network's, half of it in each direction.
+        # The sandbox emulates only the latency of models; this adds network latency, half per direction.
         copy = proxy_module._copy
 
-        async def late(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-            await copy(_Late(source, latency_seconds / 2), target)  # type: ignore[arg-type]
+        async def delayed_copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            await copy(_DelayedReader(source, latency_seconds / 2), target)  # type: ignore[arg-type]
 
-        proxy_module._copy = late
+        proxy_module._copy = delayed_copy
     with Sandbox() as sandbox, Proxy(sandbox) as proxy:
         sandbox.monitoring.add_traffic(MODEL, minutes=60, requests_per_minute=10, rejected_per_minute=90)
         sandbox.faults.every("gemini.generateContent", 1, Fault(kind="rate-limit"))
         environment = proxy.environment()
         with Path(environment["REQUESTS_CA_BUNDLE"]).open("a") as authorities:
-            # As many certificates as a real client reads for each connection that it opens.
+            # A real client reads this many certificates for each connection that it opens.
             authorities.write(Path(certifi.where()).read_text())
-        _say({**environment, "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps({"conn_type": "llmbeam"})})
+        _reply({**environment, "AIRFLOW_CONN_LLMBEAM_DEFAULT": json.dumps({"conn_type": "llmbeam"})})
         for _ in sys.stdin:
-            _say({name: each["calls"] for name, each in sandbox.stats()["methods"].items() if each["calls"]})
+            _reply({name: stats["calls"] for name, stats in sandbox.stats()["methods"].items() if stats["calls"]})
 
 
-class _Late:
-    """Returns the data of a reader after a delay."""
+class _DelayedReader:
+    """Reader that returns the data of another reader after a delay."""
 
     def __init__(self, reader: asyncio.StreamReader, seconds: float) -> None:
         self._reader = reader
@@ -108,8 +108,8 @@ class _Late:
         return data
 
 
-def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(f"{json.dumps(answer)}\n")
+def _reply(reply: dict[str, Any]) -> None:
+    sys.stdout.write(f"{json.dumps(reply)}\n")
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""The jobs: rows, server, settings known to the client, and targets."""
+"""Defines the jobs: rows, server, limits known to the client, and targets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class ServerSettings:
 
     Attributes:
         latency_seconds: Mean time to an answer, in seconds.
-        latency_sigma: Sigma of its log-normal distribution; with 0 each answer takes the mean.
-        requests_per_minute: Rate of a hard token bucket that holds two seconds' worth.
-        tokens_per_minute: Likewise, for input and output tokens.
-        window_requests: Requests admitted per fixed window.
-        window_seconds: Length of that window, in seconds.
-        step_shares: Consecutive shares of `requests_per_minute` that are available; the last one remains.
+        latency_sigma: Sigma of the log-normal distribution of that time; with 0 each answer takes the mean.
+        requests_per_minute: Request rate of a hard token bucket that holds two seconds' worth.
+        tokens_per_minute: Rate of input and output tokens of another such bucket.
+        window_requests: Number of requests admitted per fixed window.
+        window_seconds: Length of the fixed window, in seconds.
+        step_shares: Consecutive shares of `requests_per_minute` that are available; the last one stays in effect.
         step_seconds: Length of a step, in seconds, counted from the first request.
     """
 
@@ -32,13 +32,13 @@ class ServerSettings:
     step_seconds: float = 20.0
 
     def available_requests(self, seconds: float) -> float:
-        """Returns how many requests the quota refills in the `seconds` after the first request.
+        """Returns the number of requests that the quota refills in the `seconds` after the first request.
 
         Raises:
-            ValueError: There is no `requests_per_minute`.
+            ValueError: The server has no `requests_per_minute`.
         """
         if self.requests_per_minute is None:
-            raise ValueError("`available_requests` needs a server with `requests_per_minute`.")
+            raise ValueError("`available_requests` requires a server with `requests_per_minute`.")
         shares, passed, total = self.step_shares or (1.0,), 0.0, 0.0
         for number, share in enumerate(shares):
             is_last = number == len(shares) - 1
@@ -49,8 +49,14 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """Settings of the server that the client knows; `None` for those it does not."""
+class KnownLimits:
+    """Limits that the client is configured with.
+
+    Attributes:
+        requests_per_minute: Request quota of the server; `None` if the client does not know it.
+        tokens_per_minute: Token quota of the server; `None` if the client does not know it.
+        max_in_flight: Maximum number of concurrent requests per process.
+    """
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -65,7 +71,7 @@ class Target:
         figure: Name of the figure in a measurement.
         at_most: Upper bound, inclusive.
         at_least: Lower bound, inclusive.
-        full_size_only: Whether it is skipped with `--quick`, as start-up, discovery and the last batch dominate.
+        full_size_only: Whether to skip it with `--quick`, where start-up, discovery and the last batch dominate.
     """
 
     figure: str
@@ -74,7 +80,7 @@ class Target:
     full_size_only: bool = False
 
     def is_reached(self, value: float) -> bool:
-        """Compares a value with the bounds."""
+        """Returns whether a value is within the bounds."""
         return (self.at_most is None or value <= self.at_most) and (
             self.at_least is None or value >= self.at_least
         )
@@ -91,20 +97,20 @@ class Job:
     Attributes:
         letter: Name of the job on the command line.
         title: One-line description.
-        headline: The figure that is compared and drawn.
-        is_lower_better: Whether a lower headline is better.
-        columns: Figures in the table, the headline first.
+        headline: Name of the figure that is compared and plotted.
+        is_lower_better: Whether a lower value of the headline figure is better.
+        columns: Names of the figures in the table, the headline figure first.
         rows: Number of rows.
         row_kind: Kind of the rows.
         server: Model server; `None` for a static-batch server inside the contender.
-        told: Settings of the server that the client knows.
-        processes: Numbers of worker processes that share the rows; each is one case.
+        known_limits: Limits that the client is configured with.
+        processes: Numbers of worker processes that share the rows; each number is a separate case.
         targets: Targets that our engine must reach.
         is_killed: Whether it is killed with SIGKILL when half of the rows are answered, and then run twice more.
-        padded_tokens_per_second: Throughput of the static-batch server.
-        max_padded_tokens: Maximum number of padded tokens in one of its batches.
+        padded_tokens_per_second: Throughput of the static-batch server; `None` for other jobs.
+        max_padded_tokens: Maximum number of padded tokens in a batch of that server; `None` for other jobs.
         time_limit_seconds: Time limit of one run, in seconds.
-        is_quick: Whether it is the smaller version for `--quick`.
+        is_quick: Whether this is the smaller version for `--quick`.
     """
 
     letter: str
@@ -115,7 +121,7 @@ class Job:
     rows: int
     row_kind: RowKind = "short"
     server: ServerSettings | None = ServerSettings()
-    told: Told = Told()
+    known_limits: KnownLimits = KnownLimits()
     processes: tuple[int, ...] = (1,)
     targets: tuple[Target, ...]
     is_killed: bool = False
@@ -126,13 +132,13 @@ class Job:
 
     @property
     def checked_targets(self) -> tuple[Target, ...]:
-        """The targets that apply at this size."""
+        """Targets that apply to this size of the job."""
         return tuple(target for target in self.targets if not (self.is_quick and target.full_size_only))
 
 
-#: No job may lose a row.
+#: Target of every job: no row is lost.
 NONE_LOST = Target(figure="lost", at_most=0)
-#: A step must be long compared with a client's reaction time, and a run short enough to be repeated.
+#: Length of a step, in seconds: long compared with a client's reaction time, and short enough to repeat a run.
 STEP_SECONDS = 20.0
 STEP_SHARES = (1.0, 0.5, 0.75, 0.4, 1.0)
 
@@ -145,7 +151,7 @@ JOBS = (
         columns=("requests_per_prompt", "requests", "paid_twice", "lost", "wall_seconds"),
         rows=200,
         row_kind="duplicates",
-        told=Told(max_in_flight=32),
+        known_limits=KnownLimits(max_in_flight=32),
         targets=(Target(figure="requests_per_prompt", at_most=1), NONE_LOST),
     ),
     Job(
@@ -156,7 +162,7 @@ JOBS = (
         columns=("requests_per_row", "rejected", "lost", "paid_twice", "wall_seconds"),
         rows=250,
         server=ServerSettings(window_requests=100),
-        told=Told(max_in_flight=32),
+        known_limits=KnownLimits(max_in_flight=32),
         processes=(1, 2),
         targets=(Target(figure="requests_per_row", at_most=1.04, full_size_only=True), NONE_LOST),
     ),
@@ -167,7 +173,7 @@ JOBS = (
         is_lower_better=True,
         columns=("paid_again_ratio", "paid_twice", "paid_twice_per_in_flight", "requests_next_run", "lost"),
         rows=400,
-        told=Told(max_in_flight=32),
+        known_limits=KnownLimits(max_in_flight=32),
         targets=(
             Target(figure="paid_twice_per_in_flight", at_most=1),
             Target(figure="requests_next_run", at_most=0),
@@ -189,7 +195,7 @@ JOBS = (
         ),
         rows=3000,
         server=ServerSettings(latency_seconds=0.2),
-        told=Told(requests_per_minute=60_000, max_in_flight=128),
+        known_limits=KnownLimits(requests_per_minute=60_000, max_in_flight=128),
         targets=(
             Target(figure="latency_limit_ratio", at_least=0.9, full_size_only=True),
             Target(figure="rows_per_second", at_least=450, full_size_only=True),
@@ -204,7 +210,7 @@ JOBS = (
         columns=("utilisation", "rejected_ratio", "rejected", "lost", "sending_seconds"),
         rows=1200,
         server=ServerSettings(latency_seconds=0.2, latency_sigma=0.3, requests_per_minute=2400),
-        told=Told(requests_per_minute=2400),
+        known_limits=KnownLimits(requests_per_minute=2400),
         processes=(1, 2, 4),
         targets=(
             Target(figure="utilisation", at_least=0.97),
@@ -221,7 +227,7 @@ JOBS = (
         rows=1200,
         row_kind="heavy-tailed",
         server=ServerSettings(latency_seconds=0.2, latency_sigma=0.3, tokens_per_minute=1_200_000),
-        told=Told(tokens_per_minute=1_200_000),
+        known_limits=KnownLimits(tokens_per_minute=1_200_000),
         processes=(1, 2, 4),
         targets=(
             Target(figure="utilisation", at_least=0.97),
@@ -244,7 +250,7 @@ JOBS = (
             NONE_LOST,
         ),
         padded_tokens_per_second=160_000,
-        # 32 prompts of twice the mean length, as in the padding study that the design cites.
+        # The tokens of 32 prompts of twice the mean length, as in the padding study that the design cites.
         max_padded_tokens=32 * 161 * 2,
     ),
     Job(
@@ -261,7 +267,7 @@ JOBS = (
             step_shares=STEP_SHARES,
             step_seconds=STEP_SECONDS,
         ),
-        told=Told(requests_per_minute=3000),
+        known_limits=KnownLimits(requests_per_minute=3000),
         targets=(
             Target(figure="utilisation", at_least=0.92, full_size_only=True),
             Target(figure="rejected_ratio", at_most=0.02, full_size_only=True),
@@ -272,12 +278,12 @@ JOBS = (
 
 
 def quick(job: Job) -> Job:
-    """Returns a version that takes a quarter of the time or less, with less precise figures."""
+    """Returns a version of the job that takes a quarter of the time or less, with less precise figures."""
     server, scale = job.server, 4
     if server is not None and server.window_requests:
-        # The same proportion: two and a half windows.
+        # The ratio of rows to windows stays the same: two and a half windows.
         server = replace(server, window_requests=server.window_requests // scale, window_seconds=5.0)
     if server is not None and server.step_shares:
         server = replace(server, step_seconds=server.step_seconds / scale)
-    title = f"¼ of: {job.title}"
+    title = f"a quarter of: {job.title}"
     return replace(job, title=title, rows=job.rows // scale, server=server, is_quick=True)

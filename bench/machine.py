@@ -1,4 +1,4 @@
-"""Environment of the figures: machine, versions, date."""
+"""Describes the environment of the measurements: machine, versions, commit, date."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.venvs import ROOT, version_of
 
 
 def facts(contenders: Iterable[Contender]) -> dict[str, Any]:
-    """Returns the facts that a reader needs to judge the figures."""
+    """Returns the facts that a reader needs to interpret the figures."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
@@ -33,7 +33,7 @@ def facts(contenders: Iterable[Contender]) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Returns the commit, marked if files differ from it; "" outside a repository."""
+    """Returns the commit, marked as dirty if files differ from it; "" outside a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,19 +1,19 @@
-"""Figures of one run, from the server's log of requests and the answers returned.
+"""Computes the figures of one run from the server's request log and the returned answers.
 
 Definitions:
 
 - `requests` counts every call of a generate method, 429s included.
-- `lost` are rows without an answer, or with the answer of another row.
+- `lost` is the number of rows without an answer, or with the answer of another row.
 - `paid_twice` is the number of answers computed beyond one per distinct prompt; `paid_again_ratio` is that number
   over the number of answers that were paid for when the job was killed.
 - `utilisation` is the admitted amount (requests, or tokens in and out) over the amount that the quota refilled
-  between the arrivals of the first and the last request, at most 1: the two seconds' worth that the server's
-  bucket holds at first is not counted in favour of a client that uses it at once. Nothing else is excluded.
+  between the arrivals of the first and the last request. It is at most 1, so that the two seconds' worth that the
+  server's bucket initially holds does not favour a client that uses it at once. Nothing else is excluded.
 - `rows_per_second` is measured from the start of the process to its end, `rows_per_second_sending` from the
   arrival of the first request to the last answer; `latency_limit_ratio` is the latter over
   `max_in_flight / latency`.
-- `makespan_ratio` is the time that the static-batch server was in use over that of a server without padding.
-- `client_cpu_seconds` and `server_cpu_seconds` are processor time, for judging figures from a busy machine.
+- `makespan_ratio` is the time that the static-batch server was in use over the time of a server without padding.
+- `client_cpu_seconds` and `server_cpu_seconds` are processor time, to interpret figures from a busy machine.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Measurement:
         contender: Name of the contender.
         processes: Number of worker processes.
         repeat: Number of the repeat, starting at 0.
-        rows: Number of rows it was given.
-        figures: Figures by name, see the module.
+        rows: Number of input rows.
+        figures: Figures by name, as defined in the docstring of the module.
         admitted_per_second: Number of requests admitted in each second after the first arrival.
-        rejected_per_second: Number of 429s, likewise.
-        failure: Reason for missing figures; "" if there are figures.
+        rejected_per_second: Number of 429s in each second after the first arrival.
+        failure: Reason why the run failed; "" if it succeeded.
     """
 
     job: str
@@ -58,28 +58,28 @@ class Measurement:
 
     @property
     def case(self) -> tuple[str, int]:
-        """The job and its number of processes."""
+        """Letter of the job and number of worker processes."""
         return self.job, self.processes
 
 
 def answer_figures(
-    rows: Sequence[Row], answers: Mapping[str, str | None], *, words_are_checked: bool
+    rows: Sequence[Row], answers: Mapping[str, str | None], *, is_text_checked: bool
 ) -> dict[str, float]:
     """Counts the lost rows."""
     lost = sum(
-        not (answer := answers.get(str(row["id"]))) or (words_are_checked and not is_answer_to(row, answer))
+        not (answer := answers.get(str(row["id"]))) or (is_text_checked and not is_answer_to(row, answer))
         for row in rows
     )
     return {"lost": lost}
 
 
 def is_answer_to(row: Row, answer: str) -> bool:
-    """Whether the sandbox, or an echo, gave this answer to that row: both begin with the row's first word."""
+    """Returns whether an answer is to this row: the sandbox and the echo model repeat the first word of a row."""
     return answer.split(maxsplit=1)[:1] == row["text"].split(maxsplit=1)[:1]
 
 
 def request_figures(job: Job, rows: Sequence[Row], records: Sequence[RequestRecord]) -> dict[str, float]:
-    """Computes the figures from the server's log."""
+    """Computes the figures that follow from the server's request log."""
     if not records:
         return {"requests": 0}
     billed = [record for record in records if record.is_billed]
@@ -94,47 +94,47 @@ def request_figures(job: Job, rows: Sequence[Row], records: Sequence[RequestReco
         "requests_per_prompt": len(records) / len({row["text"] for row in rows}),
         "paid_twice": paid_twice(records),
     }
-    return figures | _pace(job, records, billed)
+    return figures | _rates(job, records, billed)
 
 
 def paid_twice(records: Sequence[RequestRecord]) -> int:
-    """Counts answers beyond one per distinct prompt."""
+    """Counts the computed answers beyond one per distinct prompt."""
     prompts = Counter(record.prompt_sha256 for record in records if record.is_billed)
     return prompts.total() - len(prompts)
 
 
-def _pace(job: Job, records: Sequence[RequestRecord], billed: Sequence[RequestRecord]) -> dict[str, float]:
+def _rates(job: Job, records: Sequence[RequestRecord], billed: Sequence[RequestRecord]) -> dict[str, float]:
     first = min(record.received_at for record in records)
-    arriving = max(record.received_at for record in records) - first
-    sending = max(record.answered_at or record.received_at for record in records) - first
-    figures = {"sending_seconds": sending}
-    if sending > 0 and not job.is_killed:
-        figures["rows_per_second_sending"] = len(billed) / sending
+    arrival_seconds = max(record.received_at for record in records) - first
+    sending_seconds = max(record.answered_at or record.received_at for record in records) - first
+    figures = {"sending_seconds": sending_seconds}
+    if sending_seconds > 0 and not job.is_killed:
+        figures["rows_per_second_sending"] = len(billed) / sending_seconds
     server = job.server
-    if server is None or arriving <= 0:
+    if server is None or arrival_seconds <= 0:
         return figures
     if server.latency_seconds and "rows_per_second_sending" in figures:
-        limit = job.told.max_in_flight / server.latency_seconds
+        limit = job.known_limits.max_in_flight / server.latency_seconds
         figures["latency_limit_ratio"] = figures["rows_per_second_sending"] / limit
     if server.requests_per_minute is not None:
-        figures["utilisation"] = min(1.0, len(billed) / server.available_requests(arriving))
+        figures["utilisation"] = min(1.0, len(billed) / server.available_requests(arrival_seconds))
     if server.tokens_per_minute is not None:
         tokens = sum(record.input_tokens + record.output_tokens for record in billed)
-        figures["utilisation"] = min(1.0, tokens / (server.tokens_per_minute / 60 * arriving))
+        figures["utilisation"] = min(1.0, tokens / (server.tokens_per_minute / 60 * arrival_seconds))
     return figures
 
 
-def padding_figures(job: Job, rows: Sequence[Row], own: Mapping[str, float]) -> dict[str, float]:
-    """Completes the figures of a contender's static-batch server; the ideal is a server without padding."""
-    figures = dict(own)
-    if job.padded_tokens_per_second and "sending_seconds" in own:
-        ideal = input_tokens(list(rows)) / job.padded_tokens_per_second
-        figures["makespan_ratio"] = own["sending_seconds"] / ideal
+def padding_figures(job: Job, rows: Sequence[Row], reported: Mapping[str, float]) -> dict[str, float]:
+    """Adds the makespan ratio to the figures that a contender reported; the ideal is a server without padding."""
+    figures = dict(reported)
+    if job.padded_tokens_per_second and "sending_seconds" in reported:
+        ideal_seconds = input_tokens(list(rows)) / job.padded_tokens_per_second
+        figures["makespan_ratio"] = reported["sending_seconds"] / ideal_seconds
     return figures
 
 
 def per_second(records: Sequence[RequestRecord], *, rejected: bool) -> list[int]:
-    """Counts arrivals in each second after the first one."""
+    """Counts the requests, rejected or admitted, that arrived in each second after the first arrival."""
     if not records:
         return []
     first = min(record.received_at for record in records)

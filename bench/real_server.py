@@ -1,12 +1,12 @@
-"""Measures a server that is not ours: `transformers serve`, with tiny random Gemma 3 weights that it generates.
+"""Measures a server other than the sandbox: `transformers serve`, with generated tiny random Gemma 3 weights.
 
-It needs an environment of its own with `transformers[serving]` and `torch`, which this package never installs:
+It requires a separate environment with `transformers[serving]` and `torch`, which this package never installs:
 
     python -m bench.real_server --python /path/to/venv/bin/python
 
-It prints rows per second at several numbers of requests in flight, the prediction of the plan if each answer takes
-as long as it did alone, and the results of requests that a server might reject. A server cannot be faster than
-predicted, and one without continuous batching is as fast as with one request in flight.
+It prints the rows per second at several numbers of requests in flight, the prediction of the plan if each answer
+takes as long as with one request in flight, and the results of requests that a server might reject. A server
+cannot be faster than predicted, and one without continuous batching is as fast as with one request in flight.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ import sys
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedTokenizerFast
 
-place, words = sys.argv[1], sys.argv[2]
+directory, text = sys.argv[1], sys.argv[2]
 special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 inner = Tokenizer(models.BPE(unk_token="<unk>"))
 inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 inner.decoder = decoders.ByteLevel()
 inner.train_from_iterator(
-    [words] * 10,
+    [text] * 10,
     trainers.BpeTrainer(
         vocab_size=512, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     ),
@@ -64,23 +64,23 @@ tokenizer.chat_template = (
     "{% for part in message['content'] %}{{ part.get('text', '') }}{% endfor %}{% endif %}"
     "<end_of_turn>\\n{% endfor %}<start_of_turn>model\\n"
 )
-tokenizer.save_pretrained(place)
+tokenizer.save_pretrained(directory)
 config = Gemma3TextConfig(
     vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=6, num_attention_heads=4,
     num_key_value_heads=1, head_dim=16, sliding_window=64, max_position_embeddings=4096,
     pad_token_id=0, eos_token_id=1, bos_token_id=2,
 )
-Gemma3ForCausalLM(config).save_pretrained(place)
+Gemma3ForCausalLM(config).save_pretrained(directory)
 """
 
 
 def main() -> None:
-    """Generates the weights, starts the server, sends requests, and prints the results."""
+    """Generates the weights, starts the server, sends requests and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True, type=Path, help="of the environment with transformers[serving]")
-    parser.add_argument("--rows", type=int, default=32)
-    parser.add_argument("--max-output-tokens", type=int, default=8)
-    parser.add_argument("--continuous-batching", action="store_true")
+    parser.add_argument("--python", required=True, type=Path, help="interpreter that has transformers[serving]")
+    parser.add_argument("--rows", type=int, default=32, help="number of rows (default: 32)")
+    parser.add_argument("--max-output-tokens", type=int, default=8, help="tokens per answer (default: 8)")
+    parser.add_argument("--continuous-batching", action="store_true", help="start the server with this option")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         weights = Path(directory) / "tiny-gemma-3"
@@ -88,7 +88,7 @@ def main() -> None:
         with _server(arguments.python, weights, arguments.continuous_batching) as base_url:
             model = OpenAIModel(type="openai", name=str(weights), base_url=base_url)
             asyncio.run(_measure(model, arguments.rows, arguments.max_output_tokens))
-            asyncio.run(_try_the_patience(model))
+            asyncio.run(_send_edge_cases(model))
 
 
 @contextmanager
@@ -102,8 +102,8 @@ def _server(python: Path, weights: Path, is_batching: bool) -> Iterator[str]:
     started = time.monotonic()
     process = subprocess.Popen([str(part) for part in [*command, "--device", "cpu"]])
     try:
-        _wait(f"http://127.0.0.1:{port}/health", process)
-        _say(f"{'cold start':>24}  {time.monotonic() - started:.1f} s")
+        _wait_until_healthy(f"http://127.0.0.1:{port}/health", process)
+        _print_line(f"{'cold start':>24}  {time.monotonic() - started:.1f} s")
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.terminate()
@@ -114,9 +114,9 @@ def _server(python: Path, weights: Path, is_batching: bool) -> Iterator[str]:
             process.wait()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes], timeout_seconds: float = 180) -> None:
-    until = time.monotonic() + timeout_seconds
-    while time.monotonic() < until and process.poll() is None:
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_seconds: float = 180) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(url, timeout=5):
                 return
@@ -125,15 +125,15 @@ def _wait(url: str, process: subprocess.Popen[bytes], timeout_seconds: float = 1
     raise SystemExit(f"{url} did not answer within {timeout_seconds:g} s (exit status {process.poll()}).")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def _prompts(count: int) -> list[Prompt]:
-    """Returns rows of very different lengths, always the same rows."""
-    chance, words = random.Random(6), _TEXT.split()
-    return [Prompt(" ".join(chance.choices(words, k=int(chance.lognormvariate(3.5, 1))))) for _ in range(count)]
+    """Returns prompts of very different lengths, the same in every run."""
+    rng, words = random.Random(6), _TEXT.split()
+    return [Prompt(" ".join(rng.choices(words, k=int(rng.lognormvariate(3.5, 1))))) for _ in range(count)]
 
 
 async def _answers(
@@ -166,21 +166,21 @@ async def _measure(model: OpenAIModel, rows: int, max_output_tokens: int) -> Non
         for prompt, outcome in zip(prompts, alone, strict=True)
         if isinstance(outcome, Completion)
     }
-    _say(f"{'in flight':>24}  rows/s  foretold  answered  input tokens told/estimated")
+    _print_line(f"{'in flight':>24}  rows/s  predicted  answered  input tokens reported/estimated")
     for in_flight in (1, 4, 16):
         outcomes, seconds = await _answers(model, prompts, generation, in_flight)
         answered = [outcome for outcome in outcomes if isinstance(outcome, Completion)]
-        foretold = _makespan_seconds(prompts, latency_of, in_flight)
-        told = sum(outcome.input_tokens for outcome in answered)
+        predicted_seconds = _makespan_seconds(prompts, latency_of, in_flight)
+        reported = sum(outcome.input_tokens for outcome in answered)
         estimated = sum(estimate_tokens(prompt.text) for prompt in prompts)
-        _say(
-            f"{in_flight:>24}  {rows / seconds:6.1f}  {rows / foretold:8.1f}  {len(answered):4}/{rows:<4} "
-            f" {told}/{estimated}"
+        _print_line(
+            f"{in_flight:>24}  {rows / seconds:6.1f}  {rows / predicted_seconds:9.1f}  "
+            f"{len(answered):4}/{rows:<4}  {reported}/{estimated}"
         )
 
 
 def _makespan_seconds(prompts: list[Prompt], latency_of: dict[str, float], in_flight: int) -> float:
-    """Returns when the last answer of the plan arrives, if each takes as long as it did alone."""
+    """Returns the time to the last answer of the plan, if each takes as long as with one request in flight."""
     free = [0.0] * in_flight
     for request in plan(prompts):
         (index,) = request.indices
@@ -188,30 +188,30 @@ def _makespan_seconds(prompts: list[Prompt], latency_of: dict[str, float], in_fl
     return max(free)
 
 
-async def _try_the_patience(model: OpenAIModel) -> None:
+async def _send_edge_cases(model: OpenAIModel) -> None:
     plain = Generation(max_output_tokens=8)
     cases: list[tuple[str, OpenAIModel, Prompt, Generation]] = [
         ("system prompt", model, Prompt("Hello", system="Be brief."), plain),
         ("stream", model, Prompt("Hello"), plain.model_copy(update={"stream": True})),
-        ("temperature left open", model, Prompt("Hello"), plain.model_copy(update={"temperature": None})),
+        ("temperature not set", model, Prompt("Hello"), plain.model_copy(update={"temperature": None})),
         ("temperature and seed", model, Prompt("Hello"), plain.model_copy(update={"temperature": 0.7, "seed": 7})),
         ("stop sequence", model, Prompt("Hello"), plain.model_copy(update={"stop_sequences": ("fox",)})),
-        ("half an emoji", model, Prompt("\ud83d"), plain),
-        ("an image", model, Prompt("Hello", media=(("https://example.invalid/a.png", "image/png"),)), plain),
+        ("unpaired surrogate", model, Prompt("\ud83d"), plain),
+        ("image", model, Prompt("Hello", media=(("https://example.invalid/a.png", "image/png"),)), plain),
         ("longer than the context", model, Prompt("the " * 8000), plain),
         ("unknown model", model.model_copy(update={"name": "no/such-model"}), Prompt("Hello"), plain),
         ("empty model", model.model_copy(update={"name": ""}), Prompt("Hello"), plain),
     ]
-    for name, asked, prompt, generation in cases:
-        (outcome,), seconds = await _answers(asked, [prompt], generation, 1)
+    for name, case_model, prompt, generation in cases:
+        (outcome,), seconds = await _answers(case_model, [prompt], generation, 1)
         if isinstance(outcome, Completion):
-            words = (
+            result = (
                 f"{outcome.finish_reason}, {outcome.input_tokens} + {outcome.output_tokens} tokens, "
                 f"model {outcome.model[-30:]!r}"
             )
         else:
-            words = f"{outcome.kind} {outcome.http_status}: {outcome.message[:140]}"
-        _say(f"{name:>24}  {seconds:5.2f} s  {words}")
+            result = f"{outcome.kind} {outcome.http_status}: {outcome.message[:140]}"
+        _print_line(f"{name:>24}  {seconds:5.2f} s  {result}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs one contender on one job: start, kill if requested, wait, measure."""
+"""Runs one contender on one job: starts it, kills it if the job requires that, waits, and measures."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from bench.rows import Row, make_rows
 from bench.server import ServerProcess
 
 ROOT = Path(__file__).parent.parent
-#: Number of last output lines of a failed process that are quoted.
+#: Number of output lines of a failed process that are quoted, from the end.
 QUOTED_LINES = 1
-READY_WITHIN_SECONDS = 120.0
+READY_TIMEOUT_SECONDS = 120.0
 
 
 class RunFailedError(Exception):
-    """A contender's process failed, or took too long."""
+    """A contender's process failed or exceeded a time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Case:
     """One case of the benchmark.
 
     Attributes:
-        job: The job.
-        contender: The contender that runs it.
+        job: Job to run.
+        contender: Contender that runs the job.
         python: Interpreter of the contender.
         processes: Number of worker processes that share the rows.
         repeat: Number of the repeat, starting at 0.
@@ -59,13 +59,13 @@ class Case:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows, fewer for a slow contender."""
-        most = self.contender.rows_at_most.get(self.job.letter, self.job.rows)
-        return make_rows(self.job.row_kind, min(most, self.job.rows))
+        """Rows of the job; fewer for a slow contender."""
+        max_rows = self.contender.max_rows.get(self.job.letter, self.job.rows)
+        return make_rows(self.job.row_kind, min(max_rows, self.job.rows))
 
 
-def measured(case: Case) -> Measurement:
-    """Runs a case in its own directory; a failure is also a result."""
+def run_case(case: Case) -> Measurement:
+    """Runs a case in a temporary directory; returns a failed run as a measurement with `failure`."""
     rows = case.rows
     measurement = Measurement(
         job=case.job.letter,
@@ -85,7 +85,7 @@ def measured(case: Case) -> Measurement:
         if server is not None:
             server_cpu_seconds = server.cpu_seconds()
             records = server.requests()
-            # The log of a killed job covers all runs; the counts were taken between them.
+            # The log of a killed job covers all of its runs; figures computed between the runs take precedence.
             measurement.figures = request_figures(case.job, rows, records) | measurement.figures
             measurement.figures["server_cpu_seconds"] = server_cpu_seconds
             measurement.figures["max_in_flight"] = server.max_in_flight()
@@ -95,7 +95,7 @@ def measured(case: Case) -> Measurement:
 
 
 def environment_of(added: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of a process: no secrets, and only loopback addresses."""
+    """Returns the environment variables of a process, without secrets, and restricted to loopback addresses."""
     kept = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_TOKEN"))}
     return kept | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "guard")]),
@@ -109,70 +109,68 @@ def environment_of(added: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Run:
-    """The processes of one case."""
+    """Starts, monitors and kills the processes of one case."""
 
     def __init__(
-        self, case: Case, rows: list[Row], directory: Path, server: ServerProcess | None, into: Measurement
+        self, case: Case, rows: list[Row], directory: Path, server: ServerProcess | None, measurement: Measurement
     ) -> None:
         self._case = case
         self._rows = rows
         self._directory = directory
         self._server = server
-        self._into = into
+        self._measurement = measurement
         self._start = directory / "start"
         self._tasks = [self._task(number) for number in range(case.processes)]
         self._deadline = time.monotonic() + case.job.time_limit_seconds
 
     def run(self) -> None:
-        """Runs the job, as often as needed.
+        """Runs the job, three times if it is killed, and computes the figures of its answers.
 
         Raises:
-            RunFailedError: A process failed or took too long.
+            RunFailedError: A process failed or exceeded a time limit.
         """
         if self._case.job.is_killed:
             self._run_killed()
         else:
             self._run_once()
-        job, figures = self._case.job, self._into.figures
+        job, figures = self._case.job, self._measurement.figures
         outcomes = [json.loads(Path(task.answers_path).read_text()) for task in self._tasks]
         answers = {key: text for outcome in outcomes for key, text in outcome["answers"].items()}
-        figures.update(
-            answer_figures(self._rows, answers, words_are_checked=self._case.contender.words_are_checked)
-        )
+        figures.update(answer_figures(self._rows, answers, is_text_checked=self._case.contender.is_text_checked))
         if job.padded_tokens_per_second:
             figures.update(padding_figures(job, self._rows, outcomes[0]["figures"]))
 
     def _run_once(self) -> None:
-        began, cpu_before = time.monotonic(), _children_cpu_seconds()
+        started_at, cpu_before = time.monotonic(), _children_cpu_seconds()
         processes = [self._spawn(number) for number in range(self._case.processes)]
         try:
             if len(processes) > 1:
                 self._await_ready(processes)
-                began = time.monotonic()
+                started_at = time.monotonic()
             self._start.touch()
             for process in processes:
                 self._await_end(process)
         finally:
             for process in processes:
                 _kill(process)
-        seconds = time.monotonic() - began
-        self._into.figures |= {
+        seconds = time.monotonic() - started_at
+        self._measurement.figures |= {
             "wall_seconds": seconds,
             "rows_per_second": len(self._rows) / seconds,
             "client_cpu_seconds": _children_cpu_seconds() - cpu_before,
         }
 
     def _run_killed(self) -> None:
-        server, figures = self._server, self._into.figures
+        server, figures = self._server, self._measurement.figures
         if server is None:
-            raise RuntimeError("A job that is killed needs a server that counts its answers.")
+            raise RuntimeError("A job with `is_killed` requires a server that counts its answers.")
         self._start.touch()
         process = self._spawn(0)
         while server.answered() < len(self._rows) / 2 and process.poll() is None:
             self._check_time()
             time.sleep(0.01)
         _kill(process)
-        # Requests in flight at the kill are still completed, and billed.
+        # Requests that were in flight at the kill are still completed and billed.
         if self._case.job.server is not None:
             time.sleep(2 * self._case.job.server.latency_seconds + 0.1)
         figures["answered_before_kill"] = server.answered()
@@ -180,7 +178,7 @@ class _Run:
         before = server.requests()
         figures["paid_twice"] = paid_twice(before)
         figures["paid_again_ratio"] = figures["paid_twice"] / figures["answered_before_kill"]
-        figures["paid_twice_per_in_flight"] = figures["paid_twice"] / self._case.job.told.max_in_flight
+        figures["paid_twice_per_in_flight"] = figures["paid_twice"] / self._case.job.known_limits.max_in_flight
         self._run_once()
         figures["requests_next_run"] = len(server.requests()) - len(before)
 
@@ -199,9 +197,9 @@ class _Run:
             start_path=str(self._start),
             url=url,
             openai_url=f"{url}/v1",
-            requests_per_minute=case.job.told.requests_per_minute,
-            tokens_per_minute=case.job.told.tokens_per_minute,
-            max_in_flight=case.job.told.max_in_flight,
+            requests_per_minute=case.job.known_limits.requests_per_minute,
+            tokens_per_minute=case.job.known_limits.tokens_per_minute,
+            max_in_flight=case.job.known_limits.max_in_flight,
             processes=case.processes,
             machines=case.processes if case.contender.has_machines else 1,
             padded_tokens_per_second=case.job.padded_tokens_per_second,
@@ -229,7 +227,7 @@ class _Run:
             )
 
     def _await_ready(self, processes: list[subprocess.Popen[Any]]) -> None:
-        deadline = time.monotonic() + READY_WITHIN_SECONDS
+        deadline = time.monotonic() + READY_TIMEOUT_SECONDS
         while not all(Path(task.ready_path).exists() for task in self._tasks):
             if any(process.poll() is not None for process in processes) or time.monotonic() > deadline:
                 raise RunFailedError(f"not ready: {self._quote()}")
@@ -251,19 +249,19 @@ class _Run:
         """Returns the last output lines of the first process that wrote any."""
         for task in self._tasks:
             lines = (Path(task.directory) / "output.txt").read_text(errors="replace").split("\n")
-            if said := [line.strip() for line in lines if line.strip()][-QUOTED_LINES:]:
-                return " | ".join(said)[:160]
-        return "it said nothing"
+            if quoted := [line.strip() for line in lines if line.strip()][-QUOTED_LINES:]:
+                return " | ".join(quoted)[:160]
+        return "no output"
 
 
 def _children_cpu_seconds() -> float:
-    """Returns the processor time of the ended children, without the server, which runs during the measurement."""
+    """Returns the processor time of the exited child processes; the server is not included, as it still runs."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:
-    """Kills a contender and all processes it started; it is the leader of its session."""
+    """Kills the process of a contender, which is the leader of its session, and all processes that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,4 @@
-"""The sandbox in a separate process, so that it shares no interpreter with a measured contender."""
+"""Runs the sandbox in a separate process, so that it shares no interpreter with a measured contender."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ServerProcess:
 
     Args:
         settings: Behaviour of the server.
-        directory: Directory for its log of requests.
-        environment: Environment variables of the process.
+        directory: Directory for the request log.
+        environment: Environment variables of the server's process.
     """
 
     def __init__(self, settings: ServerSettings, directory: Path, environment: dict[str, str]) -> None:
@@ -55,25 +55,25 @@ class ServerProcess:
 
     def answered(self) -> int:
         """Counts the answers computed so far."""
-        return int(self._ask("answered")["answered"])
+        return int(self._request("answered")["answered"])
 
     def max_in_flight(self) -> int:
         """Returns the maximum number of concurrent requests."""
-        return int(self._ask("max_in_flight")["max_in_flight"])
+        return int(self._request("max_in_flight")["max_in_flight"])
 
     def cpu_seconds(self) -> float:
         """Returns the processor time of the server, in seconds, start-up included."""
-        return float(self._ask("cpu_seconds")["cpu_seconds"])
+        return float(self._request("cpu_seconds")["cpu_seconds"])
 
     def requests(self) -> list[RequestRecord]:
-        """Returns the log of requests, without calls that are not metered."""
+        """Returns the request log, without calls that are not metered."""
         path = self._directory / "requests.json"
-        self._ask(f"requests {path}")
+        self._request(f"requests {path}")
         records = [RequestRecord(**fields) for fields in json.loads(path.read_text())]
         path.unlink()
         return [record for record in records if record.method not in ("gemini.countTokens", "openai.models")]
 
-    def _ask(self, command: str) -> dict[str, Any]:
+    def _request(self, command: str) -> dict[str, Any]:
         if self._process is None or self._process.stdin is None:
             raise RuntimeError("The server is not running; use it as a context manager.")
         self._process.stdin.write(f"{command}\n")
@@ -83,9 +83,9 @@ class ServerProcess:
     def _read(self) -> dict[str, Any]:
         line = self._process.stdout.readline() if self._process and self._process.stdout else ""
         if not line:
-            raise RuntimeError("The server ended unexpectedly; see its message above.")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+            raise RuntimeError("The server exited unexpectedly; see its output above.")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
 
 def ledger_of(settings: ServerSettings) -> QuotaLedger:
@@ -115,22 +115,22 @@ def sandbox_of(settings: ServerSettings) -> Sandbox:
 
 
 def serve(settings: ServerSettings) -> None:
-    """Serves requests, and replies to commands from standard input, until that ends."""
-    # A killed client leaves partly read requests; aiohttp would log each of them.
+    """Serves requests, and replies to commands from standard input, until standard input ends."""
+    # A killed client leaves incomplete requests; aiohttp would log each of them.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     with sandbox_of(settings) as sandbox:
-        _say({"url": sandbox.url})
+        _reply({"url": sandbox.url})
         for line in sys.stdin:
             command, _, path = line.strip().partition(" ")
-            _say(_obey(sandbox, command, path))
+            _reply(_execute(sandbox, command, path))
 
 
-def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(f"{json.dumps(answer)}\n")
+def _reply(reply: dict[str, Any]) -> None:
+    sys.stdout.write(f"{json.dumps(reply)}\n")
     sys.stdout.flush()
 
 
-def _obey(sandbox: Sandbox, command: str, path: str) -> dict[str, Any]:
+def _execute(sandbox: Sandbox, command: str, path: str) -> dict[str, Any]:
     if command == "answered":
         return {"answered": sum(record.is_billed for record in sandbox.requests)}
     if command == "max_in_flight":

@@ -1,4 +1,4 @@
-"""Simulates the governor with a server: an hour in seconds, without clock and network."""
+"""Simulates the governor with a server, without clock and network; an hour takes seconds."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from bench.measure import TOO_MANY_REQUESTS
 from bench.rows import make_rows
 from bench.server import ledger_of
 
-#: Time until a 429 arrives: over the internet, and from the benchmark's server.
+#: Time until a 429 arrives, in seconds: over the internet, and from the benchmark's server.
 REJECTION_SECONDS, LOCAL_REJECTION_SECONDS = 0.05, 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulated:
+class SimulationResult:
     """Result of a simulation.
 
     Attributes:
-        utilisation_ratio: Admitted requests over what the quota allows, after the warm-up.
+        utilisation_ratio: Admitted requests over the requests that the quota allows, after the warm-up.
         rejected_ratio: 429s over all requests, after the warm-up.
         jain: Jain's fairness index of the machines; 1 means equal shares.
     """
@@ -41,18 +41,18 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A row as the governor sees it."""
+    """A request for one row, with the properties that the governor uses."""
 
     input_tokens: int = 1
     output_tokens: int = 0
 
 
 class Client:
-    """A process with work and slots for requests in flight.
+    """A process that sends requests, with slots for requests in flight.
 
     Args:
-        governor: Its own governor, or one that it shares.
-        work: Requests in order, may be infinite.
+        governor: Governor of this process, or one that several processes share.
+        work: Requests in order; the iterator may be infinite.
         slots: Maximum number of requests in flight.
     """
 
@@ -66,7 +66,7 @@ class Client:
         self._waiting: deque[Request] = deque()
 
     def next_request(self) -> Request | None:
-        """Returns the next request without removing it, a rejected one first."""
+        """Returns the next request without removing it; rejected requests come first."""
         if not self._waiting and (request := next(self._work, None)):
             self._waiting.append(request)
         return self._waiting[0] if self._waiting else None
@@ -76,17 +76,17 @@ class Client:
         self._waiting.popleft()
 
     def put_back(self, request: Request) -> None:
-        """Puts a rejected request first."""
+        """Inserts a rejected request as the next one."""
         self._waiting.appendleft(request)
 
 
 class Simulation:
-    """Simulates clients that use one ledger, event by event.
+    """Discrete-event simulation of clients that use one ledger.
 
     Args:
         ledger: Ledger of the server.
         clients: Clients, which share nothing except their governors.
-        latency: Draws the time to an answer.
+        latency: Function that draws the time to an answer, in seconds.
         rejection_seconds: Time until a 429 arrives, in seconds.
         seed: Seed of all random numbers.
     """
@@ -103,11 +103,11 @@ class Simulation:
         self._ledger = ledger
         self._latency = latency
         self._rejection_seconds = rejection_seconds
-        self._chances = random.Random(seed)
+        self._rng = random.Random(seed)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._numbers = itertools.count()
+        self._sequence = itertools.count()
         for client in clients:
-            self._at(self._chances.uniform(0, 2) if len(clients) > 1 else 0.0, self._pump(client))
+            self._at(self._rng.uniform(0, 2) if len(clients) > 1 else 0.0, self._sender(client))
 
     def run(self, seconds: float) -> None:
         """Runs until there are no more events, or for `seconds`."""
@@ -116,42 +116,42 @@ class Simulation:
             action(now)
 
     def _at(self, time: float, action: Callable[[float], None]) -> None:
-        heapq.heappush(self._events, (time, next(self._numbers), action))
+        heapq.heappush(self._events, (time, next(self._sequence), action))
 
-    def _pump(self, client: Client) -> Callable[[float], None]:
-        def go(now: float) -> None:
+    def _sender(self, client: Client) -> Callable[[float], None]:
+        def send_admitted(now: float) -> None:
             while client.free and (request := client.next_request()):
                 reserved = request.input_tokens + client.buckets.expected_output_tokens(request.input_tokens)
                 if (wait := client.governor.admit(now, reserved)) > 0:
                     wakes_at = now + min(wait, Gate.LONGEST_WAIT_SECONDS)
                     if wakes_at < client.wakes_at or client.wakes_at <= now:
                         client.wakes_at = wakes_at
-                        self._at(wakes_at, go)
+                        self._at(wakes_at, send_admitted)
                     return
                 client.free -= 1
                 client.take()
                 self._send(now, client, request, reserved)
 
-        return go
+        return send_admitted
 
     def _send(self, now: float, client: Client, request: Request, reserved: float) -> None:
-        refusal = self._ledger.admit(now, request.input_tokens)
-        latency = self._rejection_seconds if refusal else self._latency(self._chances)
+        rejection = self._ledger.admit(now, request.input_tokens)
+        latency = self._rejection_seconds if rejection else self._latency(self._rng)
         client.records.append(
             RequestRecord(
                 method="gemini.generateContent",
-                http_status=TOO_MANY_REQUESTS if refusal else 200,
-                input_tokens=0 if refusal else request.input_tokens,
-                output_tokens=0 if refusal else request.output_tokens,
+                http_status=TOO_MANY_REQUESTS if rejection else 200,
+                input_tokens=0 if rejection else request.input_tokens,
+                output_tokens=0 if rejection else request.output_tokens,
                 received_at=now,
                 answered_at=now + latency,
-                is_billed=not refusal,
+                is_billed=not rejection,
             )
         )
 
-        def done(now: float) -> None:
+        def complete(now: float) -> None:
             client.free += 1
-            if refusal is None:
+            if rejection is None:
                 self._ledger.charge_output(now, request.output_tokens)
                 client.buckets.learn(request.input_tokens, request.output_tokens)
                 used = request.input_tokens + request.output_tokens
@@ -159,10 +159,10 @@ class Simulation:
             else:
                 client.put_back(request)
                 client.governor.settle(reserved, 0)
-                client.governor.rejected(now, refusal.retry_delay_seconds, self._chances.random())
-            self._pump(client)(now)
+                client.governor.rejected(now, rejection.retry_delay_seconds, self._rng.random())
+            self._sender(client)(now)
 
-        self._at(now + latency, done)
+        self._at(now + latency, complete)
 
 
 def simulate(
@@ -174,21 +174,21 @@ def simulate(
     warm_up_seconds: float = 300,
     latency_seconds: float = 2.7,
     seed: int = 0,
-) -> Simulated:
-    """Simulates machines with infinite work on one quota; they do not communicate."""
+) -> SimulationResult:
+    """Simulates machines with infinite work that share one quota and do not communicate."""
     ledger = QuotaLedger(Quota(requests_per_minute=int(requests_per_minute)))
     slots = max(2, int(3 * requests_per_minute / 60 * latency_seconds / machines))
     clients = [Client(make_governor(), itertools.repeat(Request()), slots) for _ in range(machines)]
 
-    def latency(chances: random.Random) -> float:
-        return latency_seconds * chances.lognormvariate(-0.32, 0.8)
+    def latency(rng: random.Random) -> float:
+        return latency_seconds * rng.lognormvariate(-0.32, 0.8)
 
     Simulation(ledger, clients, latency, seed=seed).run(seconds)
     counted = [[r.is_billed for r in client.records if r.received_at >= warm_up_seconds] for client in clients]
     admitted = [sum(billed) for billed in counted]
     total, requests = sum(admitted), sum(map(len, counted))
     squares = sum(count * count for count in admitted)
-    return Simulated(
+    return SimulationResult(
         utilisation_ratio=total / ((seconds - warm_up_seconds) * requests_per_minute / 60),
         rejected_ratio=(requests - total) / max(1, requests),
         jain=total * total / (machines * squares) if squares else 0.0,
@@ -206,21 +206,21 @@ def simulate_job(
     """Simulates a job of the benchmark.
 
     Args:
-        job: Job with a server.
-        processes: Number of processes per machine; they share a governor and its rows.
+        job: Job that has a server.
+        processes: Number of processes per machine, which share a governor and the rows of the machine.
         machines: Number of machines, which do not communicate.
         rejection_seconds: Time until a 429 arrives, in seconds.
         seed: Seed of all random numbers.
 
     Returns:
-        The records that the server would have logged, by arrival.
+        The records that the server would have logged, in order of arrival.
 
     Raises:
         ValueError: The job has no server.
     """
     if job.server is None:
         raise ValueError(f"Job {job.letter} has no server.")
-    server, told = job.server, job.told
+    server, limits = job.server, job.known_limits
     texts = [row["text"] for row in make_rows(job.row_kind, job.rows)]
     work = [
         Request(count_tokens(text), answer_text(text, model="gemini-2.5-flash").output_tokens) for text in texts
@@ -228,17 +228,17 @@ def simulate_job(
     clients = []
     for machine in range(machines):
         governor = Governor(
-            requests_per_minute=told.requests_per_minute,
-            tokens_per_minute=told.tokens_per_minute,
+            requests_per_minute=limits.requests_per_minute,
+            tokens_per_minute=limits.tokens_per_minute,
             expected_workers=machines,
         )
         for process in range(processes):
             part = work[machine * processes + process :: machines * processes]
-            clients.append(Client(governor, iter(part), told.max_in_flight))
+            clients.append(Client(governor, iter(part), limits.max_in_flight))
     sigma = server.latency_sigma
 
-    def latency(chances: random.Random) -> float:
-        return server.latency_seconds * chances.lognormvariate(-sigma * sigma / 2, sigma)
+    def latency(rng: random.Random) -> float:
+        return server.latency_seconds * rng.lognormvariate(-sigma * sigma / 2, sigma)
 
     simulation = Simulation(ledger_of(server), clients, latency, rejection_seconds=rejection_seconds, seed=seed)
     simulation.run(job.time_limit_seconds)

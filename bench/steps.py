@@ -12,11 +12,11 @@ class SteppedLedger(QuotaLedger):
 
     Args:
         quota: Quota whose `requests_per_minute` is 100 %.
-        shares: Consecutive shares of it; the last one remains.
+        shares: Consecutive shares of that rate; the last one stays in effect.
         step_seconds: Length of a step, in seconds.
 
     Raises:
-        ValueError: `quota` has no `requests_per_minute`, or there is no share.
+        ValueError: `quota` has no `requests_per_minute`, or `shares` is empty.
     """
 
     def __init__(self, quota: Quota, shares: Sequence[float], step_seconds: float) -> None:
@@ -28,11 +28,11 @@ class SteppedLedger(QuotaLedger):
         self._step_seconds = step_seconds
         self._bucket = self._new_bucket(0)
         self._step = 0
-        self._began_at: float | None = None
+        self._started_at: float | None = None
 
     def admit(self, now: float, tokens: int, model: str = "") -> Rejection | None:
-        """Charges one request, or returns the rejection; all models share one bucket."""
-        self._move_to(now)
+        """Charges one request, or returns its rejection; all models share one bucket."""
+        self._advance_to(now)
         wait = self._bucket.wait_seconds(now, 1)
         if wait > 0:
             return Rejection(
@@ -43,16 +43,16 @@ class SteppedLedger(QuotaLedger):
         self._bucket.take(now, 1)
         return None
 
-    def _move_to(self, now: float) -> None:
-        if self._began_at is None:
-            self._began_at = now
-        reached = min(len(self._shares) - 1, int((now - self._began_at) // self._step_seconds))
+    def _advance_to(self, now: float) -> None:
+        if self._started_at is None:
+            self._started_at = now
+        reached = min(len(self._shares) - 1, int((now - self._started_at) // self._step_seconds))
         while self._step < reached:
             self._step += 1
-            # Refilled at the old rate before the step, and at the new rate after it.
-            self._bucket.wait_seconds(self._began_at + self._step * self._step_seconds, 0)
-            follower = self._new_bucket(self._step)
-            self._bucket.per_second, self._bucket.capacity = follower.per_second, follower.capacity
+            # The bucket refills at the old rate before the step, and at the new rate after it.
+            self._bucket.wait_seconds(self._started_at + self._step * self._step_seconds, 0)
+            new_bucket = self._new_bucket(self._step)
+            self._bucket.per_second, self._bucket.capacity = new_bucket.per_second, new_bucket.capacity
 
     def _new_bucket(self, step: int) -> TokenBucket:
         per_minute = max(1, round(self._per_minute * self._shares[step]))

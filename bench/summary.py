@@ -1,4 +1,4 @@
-"""Summary of the measurements: spread over the repeats, ratios, targets."""
+"""Summarises the measurements: spread over the repeats, ratios, targets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OURS = "ours"
 
 
 def is_ours(contender: str) -> bool:
-    """Whether a name is that of our engine, in any configuration."""
+    """Returns whether a contender's name is that of our engine, in any configuration."""
     return contender.partition(",")[0] == OURS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Minimum, median and maximum of the repeats."""
+    """Minimum, median and maximum of a figure over the repeats."""
 
     low: float
     middle: float
@@ -28,11 +28,11 @@ class Spread:
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread | None:
         """Returns the spread of the values; `None` if there are none."""
-        found = sorted(values)
-        return cls(low=found[0], middle=median(found), high=found[-1]) if found else None
+        ordered = sorted(values)
+        return cls(low=ordered[0], middle=median(ordered), high=ordered[-1]) if ordered else None
 
     def worst_for(self, target: Target) -> float:
-        """Returns the repeat that is furthest from the target."""
+        """Returns the worst value of the repeats with respect to the target."""
         return self.high if target.at_most is not None else self.low
 
 
@@ -44,8 +44,8 @@ class Verdict:
         job: Letter of the job.
         contender: `ours`, or a configuration of it.
         processes: Number of worker processes.
-        target: Target of the figure.
-        spread: Spread of the figure; `None` if there is none.
+        target: Target of one figure.
+        spread: Spread of that figure; `None` if a run failed or the figure is missing.
     """
 
     job: str
@@ -56,12 +56,12 @@ class Verdict:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the worst repeat reached it."""
+        """Whether the worst repeat reached the target."""
         return self.spread is not None and self.target.is_reached(self.spread.worst_for(self.target))
 
 
 def spread_of(measurements: Iterable[Measurement], figure: str) -> Spread | None:
-    """Returns the spread of one figure, without failed runs."""
+    """Returns the spread of one figure over the runs that did not fail; `None` if there are none."""
     return Spread.of(
         measurement.figures[figure]
         for measurement in measurements
@@ -70,20 +70,21 @@ def spread_of(measurements: Iterable[Measurement], figure: str) -> Spread | None
 
 
 def is_complete(measurement: Measurement) -> bool:
-    """Whether a run ended with an answer for every row."""
+    """Returns whether a run succeeded with an answer for every row."""
     return not measurement.failure and not measurement.figures.get("lost")
 
 
 def better_by(job: Job, ours: Sequence[Measurement], others: Sequence[Measurement]) -> Spread | None:
-    """Compares the headline within each repeat: above 1, ours is better by that factor.
+    """Compares the headline figure of our engine with that of another contender, within each repeat.
 
     Returns:
-        `None` if there is nothing to divide by, or if rows were lost, as less work is not better.
+        Spread of the ratios; above 1, ours is better by that factor. `None` if there is nothing to divide by, or
+        if rows were lost, as a run that answers fewer rows is not better.
     """
-    theirs_by_repeat = {other.repeat: other for other in others if is_complete(other)}
+    others_by_repeat = {other.repeat: other for other in others if is_complete(other)}
     ratios = []
     for own in ours:
-        other = theirs_by_repeat.get(own.repeat)
+        other = others_by_repeat.get(own.repeat)
         if other is None or not is_complete(own):
             continue
         first, second = own.figures.get(job.headline), other.figures.get(job.headline)

@@ -1,4 +1,4 @@
-"""The results as text for a terminal."""
+"""Formats the results as text for the terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bench.measure import Measurement
 from bench.summary import OURS, Spread, Verdict, better_by, is_complete, is_ours, spread_of
 
 NAME_WIDTH, WIDTH, RATIO_WIDTH = 30, 24, 24
-#: Column headings; other figures have their own names as headings.
-HEADS = {
+#: Column headings by figure; other headings are the names of the figures.
+HEADINGS = {
     "requests_per_prompt": "requests/prompt",
     "requests_per_row": "requests/row",
     "paid_again_ratio": "paid again/paid",
@@ -43,16 +43,16 @@ def table(
         contenders: Contenders, including those that did not run.
         measurements: Measurements of all runs.
         verdicts: Verdicts on our engine.
-        left_out: Reasons why contenders did not run, by name.
+        left_out: Reasons why contenders did not run, by name of the contender.
     """
     lines = [
-        "median (smallest–largest) of the repeats; `ours is better by`: the first column, within a repeat",
+        "median (min–max) of the repeats; `ours is better by` compares the first column within each repeat",
         "",
     ]
     for job in jobs:
         lines += [
             f"{job.letter}  {job.title}",
-            _row("", [_head(column) for column in job.columns], "ours is better by"),
+            _row("", [_heading(column) for column in job.columns], "ours is better by"),
         ]
         lines += _rows(job, contenders, measurements, left_out)
         lines += [_verdict_line(verdict) for verdict in verdicts if verdict.job == job.letter]
@@ -68,7 +68,7 @@ def number(value: float) -> str:
 
 
 def spread_text(spread: Spread | None) -> str:
-    """Formats a spread, as one number if all repeats agree."""
+    """Formats a spread, as one number if its minimum and maximum are formatted alike."""
     if spread is None:
         return "–"
     middle, low, high = number(spread.middle), number(spread.low), number(spread.high)
@@ -84,12 +84,12 @@ def _rows(
                 yield f"  {contender.name:<{NAME_WIDTH}} not run: {reason}"
             continue
         for processes in contender.process_counts(job.processes):
-            runs = _of(measurements, contender.name, job, processes)
+            runs = _runs_of(measurements, contender.name, job, processes)
             if runs:
-                yield _measured(job, runs, _of(measurements, OURS, job, processes))
+                yield _result_row(job, runs, _runs_of(measurements, OURS, job, processes))
 
 
-def _measured(job: Job, runs: Sequence[Measurement], ours: Sequence[Measurement]) -> str:
+def _result_row(job: Job, runs: Sequence[Measurement], ours: Sequence[Measurement]) -> str:
     name = runs[0].contender
     if len(job.processes) > 1:
         name += f" ×{runs[0].processes}"
@@ -113,17 +113,17 @@ def _ratio(job: Job, runs: Sequence[Measurement], ours: Sequence[Measurement]) -
 
 
 def _verdict_line(verdict: Verdict) -> str:
-    word = "reached" if verdict.is_reached else "MISSED "
+    state = "reached" if verdict.is_reached else "MISSED "
     name = verdict.contender if verdict.contender != OURS else ""
-    return f"  {word} {f'{name} ×{verdict.processes}'.strip()}  {verdict.target}: {spread_text(verdict.spread)}"
+    return f"  {state} {f'{name} ×{verdict.processes}'.strip()}  {verdict.target}: {spread_text(verdict.spread)}"
 
 
-def _of(measurements: Sequence[Measurement], contender: str, job: Job, processes: int) -> list[Measurement]:
+def _runs_of(measurements: Sequence[Measurement], contender: str, job: Job, processes: int) -> list[Measurement]:
     return [m for m in measurements if m.contender == contender and m.case == (job.letter, processes)]
 
 
-def _head(figure: str) -> str:
-    return HEADS.get(figure, figure.replace("_", " "))
+def _heading(figure: str) -> str:
+    return HEADINGS.get(figure, figure.replace("_", " "))
 
 
 def _row(name: str, cells: Sequence[str], ratio: str) -> str:

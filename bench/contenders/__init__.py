@@ -1,1 +1,1 @@
-"""The contenders, one file each; a process imports only its own. See `bench.lineup`."""
+"""The contenders, one file each; a process imports only its own contender. See `bench.registry`."""

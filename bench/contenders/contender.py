@@ -1,4 +1,4 @@
-"""Description of a contender: its interpreter, module and jobs. Standard library only."""
+"""Description of a contender: its module, jobs and requirements. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ class Contender:
     Attributes:
         name: Name in tables and on the command line.
         module: Module that is run as `python -m MODULE TASK.json`.
-        jobs: Letters of the jobs it takes part in.
-        distribution: Distribution whose version is reported.
+        jobs: Letters of the jobs that it runs.
+        distribution: Name of the distribution whose version is reported.
         requirements: Pinned requirements; empty if it runs in the project's own environment.
         options: Options passed to the module.
         environment: Environment variables added to its process.
-        rows_at_most: Maximum number of rows per job, if it is too slow for all rows. The figures are then those
-            of fewer rows, and the table says so.
-        with_processes: Whether it can share a quota among several worker processes.
+        max_rows: Maximum number of rows by job letter, for jobs in which it is too slow for all rows. The figures
+            are then those of fewer rows, and the table says so.
+        supports_processes: Whether it can share a quota among several worker processes.
         has_machines: Whether its processes emulate separate machines, which share no temporary directory.
-        words_are_checked: Whether its answers are the server's unchanged text, which names the row.
-        not_run: Reasons for omitted jobs, by letter.
-        remarks: Description of its setup, for readers.
+        is_text_checked: Whether answers are checked to begin with the name of the row; `False` if the contender
+            does not return the unchanged text of the server.
+        not_run: Reasons for omitted jobs, by job letter.
+        remarks: Description of its setup, for readers of the results.
     """
 
     name: str
@@ -35,10 +36,10 @@ class Contender:
     requirements: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    rows_at_most: Mapping[str, int] = field(default_factory=dict)
-    with_processes: bool = False
+    max_rows: Mapping[str, int] = field(default_factory=dict)
+    supports_processes: bool = False
     has_machines: bool = False
-    words_are_checked: bool = True
+    is_text_checked: bool = True
     not_run: Mapping[str, str] = field(default_factory=dict)
     remarks: str = ""
 
@@ -48,8 +49,8 @@ class Contender:
         return bool(self.requirements)
 
     def process_counts(self, counts: tuple[int, ...]) -> tuple[int, ...]:
-        """Selects the numbers of processes with which it takes part in a job."""
-        if not self.with_processes:
+        """Selects the numbers of worker processes with which it runs a job."""
+        if not self.supports_processes:
             return (1,)
         return tuple(count for count in counts if count > 1 or not self.has_machines)
 

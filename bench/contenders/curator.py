@@ -22,22 +22,22 @@ CONTENDER = Contender(
         "CURATOR_VIEWER": "0",
         "HF_HUB_OFFLINE": "1",
     },
-    not_run={"G": "leaves batches to the server"},
-    remarks="openai backend, 10 retries, resumes from its cache; one probe request is its own",
+    not_run={"G": "leaves batching to the server"},
+    remarks="openai backend, 10 retries, resumes from its cache; sends one probe request in addition",
 )
-#: Rate that is configured if the quota is unknown.
+#: Rates per minute that are configured if the quota is unknown.
 UNKNOWN_REQUESTS, UNKNOWN_TOKENS = 1_000_000, 1_000_000_000
 
 
 def main() -> None:
-    """Requests an answer for each row; rows that failed finally are missing."""
+    """Requests an answer for each row; rows that failed after all retries have no answer."""
     task = Task.from_command_line()
     use_bundled_vocabulary()
     os.environ["CURATOR_CACHE_DIR"] = str(Path(task.directory) / "cache")
     from bespokelabs import curator
 
-    class Asker(curator.LLM):
-        """Sends the text unchanged."""
+    class RowLLM(curator.LLM):
+        """Sends the text of a row unchanged."""
 
         def prompt(self, row: dict[str, Any]) -> str:
             return str(row["text"])
@@ -45,7 +45,7 @@ def main() -> None:
         def parse(self, row: dict[str, Any], response: str) -> dict[str, Any]:
             return {**row, "answer": response}
 
-    asker = Asker(
+    llm = RowLLM(
         model_name="gpt-4o-mini",
         backend="openai",
         backend_params={
@@ -60,8 +60,8 @@ def main() -> None:
         },
     )
     task.wait_for_start()
-    found = asker(task.rows())
-    rows = getattr(found, "dataset", found)
+    result = llm(task.rows())
+    rows = getattr(result, "dataset", result)
     task.finish({row["id"]: row["answer"] for row in rows})
 
 

@@ -14,8 +14,8 @@ CONTENDER = Contender(
     distribution="data-designer",
     requirements=("data-designer==0.9.6",),
     environment={"NEMO_TELEMETRY_ENABLED": "false"},
-    not_run={"F": "knows no quota of tokens", "G": "leaves batches to the server"},
-    remarks="its own adaptive concurrency, up to the job's requests in flight; it cannot be told a quota",
+    not_run={"F": "does not support token quotas", "G": "leaves batching to the server"},
+    remarks="adaptive concurrency of its own, up to the job's requests in flight; a quota cannot be configured",
 )
 
 
@@ -40,8 +40,8 @@ def main() -> None:
     builder.with_seed_dataset(dd.DataFrameSeedSource(df=pd.DataFrame(rows)))
     builder.add_column(dd.LLMTextColumnConfig(name="answer", model_alias="model", prompt="{{ text }}"))
     task.wait_for_start()
-    found = designer.create(builder, num_records=len(rows), dataset_name="rows").load_dataset()
-    task.finish({int(row["id"]): row["answer"] for row in found.to_dict("records")})
+    dataset = designer.create(builder, num_records=len(rows), dataset_name="rows").load_dataset()
+    task.finish({int(row["id"]): row["answer"] for row in dataset.to_dict("records")})
 
 
 if __name__ == "__main__":

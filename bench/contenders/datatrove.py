@@ -1,4 +1,4 @@
-"""datatrove: `InferenceRunner` on an endpoint, with its checkpoints."""
+"""datatrove: `InferenceRunner` with an endpoint server and checkpoints."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CONTENDER = Contender(
     # Not `datatrove[inference]`, which installs 8 GB of vLLM.
     requirements=("datatrove[io]==0.10.1", "httpx==0.28.1", "aiosqlite==0.22.1", "aiofiles==25.1.0"),
     not_run={
-        "E": "knows no quota, and stops at the first 429",
-        "F": "knows no quota, and stops at the first 429",
-        "G": "leaves batches to the server",
+        "E": "does not support quotas, and stops at the first 429",
+        "F": "does not support quotas, and stops at the first 429",
+        "G": "leaves batching to the server",
         "H": "stops at the first 429",
     },
     remarks="endpoint server, chunks of 50 records, checkpoints in the job's directory",
@@ -70,8 +70,8 @@ def _answers(directory: Path) -> Iterator[tuple[int, str | None]]:
     for path in directory.glob("**/*.jsonl"):
         for line in path.read_text().splitlines():
             document = json.loads(line)
-            found = (document.get("metadata") or {}).get("rollout_results") or [None]
-            yield int(document["id"]), found[0] if isinstance(found[0], str) else None
+            results = (document.get("metadata") or {}).get("rollout_results") or [None]
+            yield int(document["id"]), results[0] if isinstance(results[0], str) else None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""DocETL: one map operation over a file, with its cache of calls."""
+"""DocETL: one map operation over a file, with its call cache."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ CONTENDER = Contender(
     requirements=("docetl==0.3.0",),
     environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
     # It reaches 37 rows/s with its default number of threads.
-    rows_at_most={"D": 600},
-    # It always requests an object of a schema, which the sandbox fills with words of the prompt.
-    words_are_checked=False,
+    max_rows={"D": 600},
+    # It always requests an object with a schema, which the sandbox fills with words of the prompt.
+    is_text_checked=False,
     not_run={
-        "F": "counts quotas of tokens with a tokenizer that it downloads",
-        "G": "leaves batches to the server",
-        "H": "slower than the smallest step",
+        "F": "counts the tokens of a token quota with a tokenizer that it downloads",
+        "G": "leaves batching to the server",
+        "H": "slower than the smallest step of the quota",
     },
-    remarks="threads as many as requests in flight; in E the quota as `rate_limits`",
+    remarks="as many threads as requests in flight; in job E the quota as `rate_limits`",
 )
 SECONDS_PER_MINUTE = 60
 
 
 def main() -> None:
-    """Runs the pipeline and reads the file it wrote."""
+    """Runs the pipeline, then reads its output file."""
     task = Task.from_command_line()
     use_bundled_vocabulary()
     import os

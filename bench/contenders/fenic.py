@@ -22,15 +22,15 @@ CONTENDER = Contender(
         "openai==2.54.0",
         "litellm==1.106.2",
     ),
-    not_run={"G": "leaves batches to the server"},
-    remarks="cache of answers off, as by default; it must be told a quota, a high one where it is unknown",
+    not_run={"G": "leaves batching to the server"},
+    remarks="answer cache off, as by default; requires a quota, a high one where it is unknown",
 )
-#: Quota if it is unknown: fenic requires one.
+#: Quota per minute that is configured if it is unknown, as fenic requires one.
 UNKNOWN_REQUESTS, UNKNOWN_TOKENS = 1_000_000, 1_000_000_000
 
 
 def main() -> None:
-    """Maps the rows; a failed row is null."""
+    """Maps the rows; the answer of a failed row is null."""
     task = Task.from_command_line()
     use_bundled_vocabulary()
     os.environ["OPENAI_BASE_URL"] = task.openai_url
@@ -49,8 +49,8 @@ def main() -> None:
     )
     task.wait_for_start()
     answer = fc.semantic.map("{{ text }}", text=fc.col("text")).alias("answer")
-    found = session.create_dataframe(task.rows()).select(fc.col("id"), answer).collect()
-    task.finish({row["id"]: row["answer"] for row in found.data.to_dicts()})
+    result = session.create_dataframe(task.rows()).select(fc.col("id"), answer).collect()
+    task.finish({row["id"]: row["answer"] for row in result.data.to_dicts()})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""LiteLLM: its `Router` behind a semaphore, in a loop like those that its users write."""
+"""LiteLLM: its `Router` with a semaphore, in a loop like those that its users write."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ CONTENDER = Contender(
     requirements=("litellm==1.106.2",),
     environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
     not_run={
-        "C": "keeps nothing between runs",
-        "F": "knows no waiting for a quota of tokens",
-        "G": "pads nothing",
+        "C": "stores nothing between runs",
+        "F": "cannot wait for a token quota",
+        "G": "does not pad prompts",
     },
-    remarks="Router, 3 retries, and in E and H the quota as `rpm`",
+    remarks="Router, 3 retries; in jobs E and H the quota as `rpm`",
 )
 
 
 def main() -> None:
-    """Requests an answer for each row; a row whose retries are used up has no answer."""
+    """Requests an answer for each row; a row that failed after all retries has no answer."""
     task = Task.from_command_line()
     from litellm import Router
 

@@ -14,21 +14,21 @@ CONTENDER = Contender(
     module="bench.contenders.ours",
     jobs="ABCDEFGH",
     distribution="airflow-provider-llmbeam",
-    with_processes=True,
-    remarks="the whole job: read files, journal, answer, write files, report",
+    supports_processes=True,
+    remarks="the whole job: reads files, keeps the journal, answers rows, writes files and the report",
 )
-MACHINE_EACH = Contender(
+SEPARATE_MACHINES = Contender(
     name="ours, a machine each",
     module="bench.contenders.ours",
     jobs="BEF",
     distribution="airflow-provider-llmbeam",
-    with_processes=True,
+    supports_processes=True,
     has_machines=True,
-    remarks="worker processes that cannot talk to each other, as on several machines",
+    remarks="worker processes that do not communicate, as on several machines",
 )
 JOB_NAME = "bench"
-#: Rows that are planned together on a static-batch server, as in the padding study.
-WHOLE_JOB = 10_000
+#: Number of rows that are planned together on a static-batch server, as in the padding study.
+MAX_BATCH_SIZE = 10_000
 
 
 def main() -> None:
@@ -37,9 +37,7 @@ def main() -> None:
     directory = Path(task.directory)
     spec_path, result_path, out = directory / "spec.json", directory / "result.json", directory / "out"
     spec_path.write_text(json.dumps(spec_of(task, out)))
-    if task.processes > 1:
-        # Importing Beam takes about 2 s: processes that share a quota start together.
-        pass
+    # Imported before the common start of all processes, as importing Beam takes about 2 s.
     from airflow_provider_llmbeam.pipeline.__main__ import main as pipeline
 
     task.wait_for_start()
@@ -56,7 +54,7 @@ def spec_of(task: Task, out: Path) -> dict[str, Any]:
     batching: dict[str, Any] = {}
     if task.padded_tokens_per_second is not None:
         model = {"type": "echo", "padded_tokens_per_second": task.padded_tokens_per_second}
-        batching = {"max_padded_tokens": task.max_padded_tokens, "max_batch_size": WHOLE_JOB}
+        batching = {"max_padded_tokens": task.max_padded_tokens, "max_batch_size": MAX_BATCH_SIZE}
     return {
         "name": JOB_NAME,
         "source": {"type": "files", "uri": task.rows_path, "key": ["id"]},

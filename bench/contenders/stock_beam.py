@@ -13,7 +13,7 @@ from typing import Any
 from bench.contenders.contender import Contender
 from bench.contenders.task import Task
 
-_SLOW = {"C": 60, "D": 60, "E": 60, "F": 60, "G": 4000, "H": 150}
+_MAX_ROWS = {"C": 60, "D": 60, "E": 60, "F": 60, "G": 4000, "H": 150}
 _MODULE = "bench.contenders.stock_beam"
 
 CONTENDER = Contender(
@@ -22,8 +22,8 @@ CONTENDER = Contender(
     jobs="ABCDEFGH",
     distribution="apache-beam",
     options={"batch_size": 1},
-    rows_at_most=_SLOW,
-    remarks="GeminiModelHandler, batch size 1: its only setting that loses no row (G: a padded handler, 32)",
+    max_rows=_MAX_ROWS,
+    remarks="GeminiModelHandler, batch size 1: the only one that loses no row (job G: a padded handler, 32)",
 )
 WITH_DEFAULTS = Contender(
     name="stock Beam, default batches",
@@ -31,9 +31,9 @@ WITH_DEFAULTS = Contender(
     jobs="AB",
     distribution="apache-beam",
     options={"batch_size": None},
-    remarks="GeminiModelHandler as it comes",
-    not_run=dict.fromkeys("CDEFH", "loses most rows, so its other figures mean nothing")
-    | {"G": "the handler of that job has no default"},
+    remarks="GeminiModelHandler with its default settings",
+    not_run=dict.fromkeys("CDEFH", "loses most rows, so its other figures are meaningless")
+    | {"G": "the handler of that job has no default batch size"},
 )
 
 
@@ -54,10 +54,10 @@ def main() -> None:
             pipeline
             | beam.Create(rows, reshuffle=False)
             | RunInference(KeyedModelHandler(handler))
-            | beam.Map(_keep, str(answers_path))
+            | beam.Map(_store, str(answers_path))
         )
-    found = [json.loads(line) for line in answers_path.read_text().splitlines()]
-    task.finish(dict(found), _padding(task))
+    answers = [json.loads(line) for line in answers_path.read_text().splitlines()]
+    task.finish(dict(answers), _padding_figures(task))
 
 
 def _gemini_handler(task: Task) -> Any:
@@ -69,7 +69,7 @@ def _gemini_handler(task: Task) -> Any:
     return GeminiModelHandler("gemini-2.5-flash", generate_from_string, api_key="bench", **sizes)
 
 
-def _keep(keyed: tuple[int, Any], path: str) -> None:
+def _store(keyed: tuple[int, Any], path: str) -> None:
     key, result = keyed
     text = result.inference if isinstance(result.inference, str) else result.inference.text
     with Path(path).open("a") as file:
@@ -80,9 +80,9 @@ def _padded_handler(task: Task) -> Any:
     from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
     class PaddedHandler(ModelHandler[str, Any, threading.Lock]):
-        """A static-batch server: a batch takes its size times its longest prompt.
+        """Emulates a static-batch server: a batch costs its size times the tokens of its longest prompt.
 
-        The bucket boundaries are Beam's defaults and have no effect in batch mode, 2.77.
+        The bucket boundaries are Beam's defaults, which have no effect in batch mode (Beam 2.77).
         """
 
         def load_model(self) -> threading.Lock:
@@ -97,15 +97,15 @@ def _padded_handler(task: Task) -> Any:
             tokens = [-(-len(text.encode()) // 4) for text in batch]
             padded = len(tokens) * max(tokens)
             with model, (Path(task.directory) / "batches.jsonl").open("a") as file:
-                began = time.time()
+                started_at = time.time()
                 time.sleep(padded / float(task.padded_tokens_per_second or 1))
-                file.write(json.dumps([sum(tokens), padded, began, time.time()]) + "\n")
+                file.write(json.dumps([sum(tokens), padded, started_at, time.time()]) + "\n")
             yield from (PredictionResult(text, text) for text in batch)
 
     return PaddedHandler()
 
 
-def _padding(task: Task) -> dict[str, float]:
+def _padding_figures(task: Task) -> dict[str, float]:
     if not task.padded_tokens_per_second:
         return {}
     batches = list(_batches(Path(task.directory) / "batches.jsonl"))

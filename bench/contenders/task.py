@@ -1,4 +1,4 @@
-"""Input and output of a contender's process. Standard library only."""
+"""Input and output of a contender's process. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any, Self
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The part of a job that one process runs. Paths are strings, as it is passed as JSON.
+    """The part of a job that one process runs. It is passed as JSON, so paths are strings.
 
     Attributes:
         directory: Working directory, kept between the runs of one case; it may contain state.
-        rows_path: Rows as JSON lines with `id` and `text`.
-        answers_path: Path that `finish` writes.
-        ready_path: Path that `wait_for_start` writes.
-        start_path: Path that exists once all processes may start.
+        rows_path: Path of the rows, as JSON lines with `id` and `text`.
+        answers_path: Path of the file that `finish` writes.
+        ready_path: Path of the file that `wait_for_start` creates.
+        start_path: Path of the file that is created when all processes may start.
         url: URL of the server's Gemini API; "" if there is no server.
         openai_url: URL of the server's OpenAI API.
-        requests_per_minute: Quota of all processes together; `None` if the client does not know it.
-        tokens_per_minute: Quota of tokens, likewise.
+        requests_per_minute: Request quota of all processes together; `None` if the client does not know it.
+        tokens_per_minute: Token quota of all processes together; `None` if the client does not know it.
         max_in_flight: Maximum number of concurrent requests per process.
         processes: Number of processes that share the job.
-        machines: Number of machines that they emulate.
+        machines: Number of machines that the processes emulate.
         padded_tokens_per_second: Throughput of a static-batch server; `None` for other jobs.
-        max_padded_tokens: Maximum number of padded tokens in one of its batches.
+        max_padded_tokens: Maximum number of padded tokens in a batch of that server; `None` for other jobs.
         options: Options of the contender.
     """
 
@@ -51,7 +51,7 @@ class Task:
 
     @classmethod
     def from_command_line(cls) -> Self:
-        """Reads the task from the file that the first argument names."""
+        """Reads the task from the file whose path is the first command line argument."""
         return cls(**json.loads(Path(sys.argv[1]).read_text()))
 
     def write(self, path: Path) -> None:
@@ -62,20 +62,20 @@ class Task:
         """Reads the rows."""
         return [json.loads(line) for line in Path(self.rows_path).read_text().splitlines()]
 
-    def wait_for_start(self, patience_seconds: float = 120) -> None:
-        """Signals that imports are done, and waits for the other processes.
+    def wait_for_start(self, timeout_seconds: float = 120) -> None:
+        """Signals that all imports are complete, and waits for the start signal.
 
         Raises:
             TimeoutError: The start signal did not arrive in time.
         """
         Path(self.ready_path).touch()
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + timeout_seconds
         while not Path(self.start_path).exists():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no start within {patience_seconds:g} s")
+                raise TimeoutError(f"no start signal within {timeout_seconds:g} s")
             time.sleep(0.005)
 
     def finish(self, answers: Mapping[int, str | None], figures: Mapping[str, float] | None = None) -> None:
-        """Writes the answer of each row, `None` or nothing for rows without one, and the contender's figures."""
+        """Writes the answers by row id, `None` or no entry for a row without one, and the contender's figures."""
         outcome = {"answers": {str(key): text for key, text in answers.items()}, "figures": dict(figures or {})}
         Path(self.answers_path).write_text(json.dumps(outcome))

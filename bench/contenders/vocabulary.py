@@ -1,4 +1,4 @@
-"""Prevents tiktoken from downloading its vocabularies: LiteLLM bundles them. Standard library only."""
+"""Prevents tiktoken from downloading vocabularies, which LiteLLM bundles. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def use_bundled_vocabulary() -> None:
-    """Points tiktoken to the files inside LiteLLM's package; does nothing if that is not installed."""
-    found = find_spec("litellm")
-    for location in (found.submodule_search_locations or []) if found else []:
+    """Sets the cache directory of tiktoken to the files in LiteLLM; does nothing if LiteLLM is not installed."""
+    spec = find_spec("litellm")
+    for location in (spec.submodule_search_locations or []) if spec else []:
         os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(location) / "litellm_core_utils" / "tokenizers")

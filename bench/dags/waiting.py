@@ -1,4 +1,4 @@
-"""A sensor that waits for free quota in the shared pool, for `bench.waiting_sensors`."""
+"""Dag of `bench.waiting_sensors`: one sensor that waits for free quota in the shared pool."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bench.jobs import JOBS, ServerSettings, Target, quick
-from bench.lineup import CONTENDERS
+from bench.registry import CONTENDERS
 from bench.rows import BYTES_PER_TOKEN, make_rows
 
 

@@ -57,8 +57,8 @@ def test_the_burst_does_not_lift_utilisation_over_one():
 
 def test_a_missing_an_empty_and_a_swapped_answer_are_lost_rows():
     answers = {"0": "row0 text [m]", "1": "row0 text [m]", "2": ""}
-    assert answer_figures(rows(4), answers, words_are_checked=True) == {"lost": 3}
-    assert answer_figures(rows(4), answers, words_are_checked=False) == {"lost": 2}
+    assert answer_figures(rows(4), answers, is_text_checked=True) == {"lost": 3}
+    assert answer_figures(rows(4), answers, is_text_checked=False) == {"lost": 2}
 
 
 def test_arrivals_are_counted_per_second():
@@ -100,11 +100,11 @@ def test_a_failed_run_reaches_no_target():
 
 
 def test_the_table_names_who_did_not_run_and_why():
-    from bench.lineup import CONTENDERS
+    from bench.registry import CONTENDERS
 
     text = table([QUOTA_JOB], CONTENDERS, [measurement(utilisation=1.0)], [], {"litellm": "not installed"})
     assert "litellm                        not run: not installed" in text
-    assert "datatrove                      not run: knows no quota" in text
+    assert "datatrove                      not run: does not support quotas" in text
 
 
 def test_a_spread_of_equal_numbers_is_one_number():

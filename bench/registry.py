@@ -1,4 +1,4 @@
-"""The contenders, in the order of the table."""
+"""Registry of the contenders, in the order of the table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bench.contenders.contender import Contender
 
 CONTENDERS: tuple[Contender, ...] = (
     ours.CONTENDER,
-    ours.MACHINE_EACH,
+    ours.SEPARATE_MACHINES,
     stock_beam.CONTENDER,
     stock_beam.WITH_DEFAULTS,
     data_designer.CONTENDER,
