@@ -63,7 +63,7 @@ def test_no_module_is_longer_than_400_lines():
 
 
 @pytest.mark.parametrize("file", PINS)
-def test_the_pins_name_every_package_that_the_tests_ask_for(file):
+def test_the_pins_include_every_package_that_the_tests_require(file):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = {
         canonicalize_name(Requirement(requirement).name)

@@ -53,12 +53,12 @@ def test_parsing_a_dag_loads_nothing_heavy():
     assert loaded_by(PARSED, HEAVY, before="airflow.sdk") == []
 
 
-def test_the_hook_of_dataflow_loads_no_client_before_it_is_asked():
+def test_importing_the_dataflow_hook_loads_no_client():
     clients = ("google.cloud.dataflow_v1beta3", "google.cloud.storage", "apache_beam")
     assert loaded_by(["airflow_provider_llmbeam.hooks.dataflow"], clients) == []
 
 
-def test_the_hooks_of_endpoints_load_no_client_before_they_are_asked():
+def test_importing_the_endpoint_hooks_loads_no_client():
     clients = ("google.cloud.aiplatform_v1", "google.cloud.run_v2")
     packages = ("hooks", "endpoints.platforms")
     names = [f"airflow_provider_llmbeam.{each}.{name}" for each in packages for name in ("vertex_ai", "cloud_run")]

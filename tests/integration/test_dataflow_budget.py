@@ -66,7 +66,7 @@ def ask(run_dag, google):
 
 
 @pytest.mark.timeout(400)
-def test_a_job_whose_workers_together_spend_too_much_is_cancelled(ask, sandbox, quick_polls):
+def test_a_job_whose_workers_together_exceed_the_budget_is_cancelled(ask, sandbox, quick_polls):
     budget_usd = 0.4 * ROWS * ROW_USD  # a worker alone has a quarter of the rows, and stays below it
     task, state, errors = ask(budget_usd, deferrable=True)
     (error,) = errors
@@ -84,7 +84,7 @@ def test_a_job_whose_workers_together_spend_too_much_is_cancelled(ask, sandbox, 
 
 
 @pytest.mark.timeout(400)
-def test_a_worker_that_spends_too_much_ends_the_job_itself(ask, sandbox, monkeypatch):
+def test_a_worker_that_exceeds_the_budget_ends_the_job(ask, sandbox, monkeypatch):
     budget_usd = 0.05 * ROWS * ROW_USD  # reached by each worker between two polls
     ended = ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
 

@@ -56,7 +56,7 @@ def test_the_same_file_gives_the_same_bytes_on_a_laptop_and_on_dataflow(google, 
     assert len(laptop) == ROWS
 
 
-def test_the_file_parses_with_nothing_set(monkeypatch, dag_bags):
+def test_the_file_parses_without_environment_variables(monkeypatch, dag_bags):
     for name in [
         name for name in os.environ if name.startswith("LLMBEAM_") and name != "LLMBEAM_TESTS_ON_LOOPBACK"
     ]:

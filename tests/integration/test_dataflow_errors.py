@@ -79,60 +79,60 @@ def refusal(run_dag, google, sandbox, bucket):
     return run
 
 
-def test_a_project_that_is_not_there(refusal):
+def test_an_unknown_project_is_refused(refusal):
     words = refusal({"project": "no-such-project"})
     assert "'no-such-project'" in words
 
 
-def test_a_bucket_of_temp_uri_that_is_not_there(refusal):
+def test_a_missing_bucket_of_temp_uri_is_refused(refusal):
     words = refusal({"temp_uri": "gs://no-such-bucket/tmp"})
     assert "no-such-bucket" in words
 
 
-def test_a_bucket_of_the_sink_that_is_not_there(refusal):
+def test_a_missing_bucket_of_the_sink_is_refused(refusal):
     words = refusal(sink={"uri": "gs://no-such-bucket/out"})
     assert "no-such-bucket" in words
 
 
-def test_a_bucket_of_the_sink_that_is_not_there_though_temp_uri_is(refusal):
+def test_a_missing_bucket_of_the_sink_is_refused_although_that_of_temp_uri_exists(refusal):
     words = refusal({"temp_uri": "gs://rows/tmp"}, sink={"uri": "gs://no-such-bucket/out"})
     assert "no-such-bucket" in words
 
 
-def test_a_bucket_of_the_source_that_is_not_there(refusal):
+def test_a_missing_bucket_of_the_source_is_refused(refusal):
     words = refusal(source={"uri": "gs://no-such-bucket/in.jsonl", "key": ["id"]})
     assert "no-such-bucket" in words
 
 
-def test_a_file_of_the_source_that_is_not_there(refusal):
+def test_a_missing_file_of_the_source_is_refused(refusal):
     words = refusal(source={"uri": "gs://rows/no-such-file.jsonl", "key": ["id"]})
     assert "no-such-file.jsonl" in words
 
 
-def test_a_bucket_of_the_sink_that_is_not_there_without_dataflow(refusal):
+def test_a_missing_bucket_of_the_sink_is_refused_without_dataflow_too(refusal):
     words = refusal(sink={"uri": "gs://no-such-bucket/out"}, runner=None)
     assert "no-such-bucket" in words
 
 
-def test_an_account_that_may_not_list_jobs(refusal, sandbox):
+def test_an_account_without_permission_to_list_jobs_is_refused(refusal, sandbox):
     sandbox.faults.every("dataflow.jobs.list", 1, FORBIDDEN)
     words = refusal()
     assert "roles/dataflow.developer" in words
 
 
-def test_an_account_that_may_not_create_jobs(refusal, sandbox):
+def test_an_account_without_permission_to_create_jobs_is_refused(refusal, sandbox):
     sandbox.faults.every("dataflow.jobs.create", 1, FORBIDDEN)
     words = refusal()
     assert "roles/dataflow.developer" in words
 
 
-def test_an_account_that_may_not_see_the_bucket(refusal, sandbox):
+def test_an_account_without_permission_to_list_the_bucket_is_refused(refusal, sandbox):
     sandbox.faults.every("storage.objects.list", 1, FORBIDDEN)
     words = refusal()
     assert "roles/storage.objectAdmin" in words
 
 
-def test_an_account_that_may_not_write_to_the_bucket(refusal, sandbox):
+def test_an_account_without_permission_to_write_to_the_bucket_is_refused(refusal, sandbox):
     sandbox.faults.every("storage.objects.insert", 1, FORBIDDEN)
     sandbox.faults.every("storage.uploads.start", 1, FORBIDDEN)
     words = refusal()
@@ -140,13 +140,13 @@ def test_an_account_that_may_not_write_to_the_bucket(refusal, sandbox):
     assert "{" not in words, "the service's words, not its JSON"
 
 
-def test_credentials_in_a_file_that_is_not_there(refusal, monkeypatch):
+def test_a_missing_credentials_file_is_refused(refusal, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
     words = refusal()
     assert "/nowhere/key.json" in words
 
 
-def test_no_credentials_at_all(refusal, monkeypatch, tmp_path):
+def test_missing_credentials_are_refused(refusal, monkeypatch, tmp_path):
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -154,45 +154,45 @@ def test_no_credentials_at_all(refusal, monkeypatch, tmp_path):
     assert "gcloud auth application-default login" in words
 
 
-def test_a_machine_type_that_is_not_there(refusal):
+def test_an_unknown_machine_type_is_refused(refusal):
     words = refusal({"machine_type": "n9-enormous-3"})
     assert "n9-enormous-3" in words
 
 
-def test_a_region_that_is_not_there(refusal):
+def test_an_unknown_region_is_refused(refusal):
     words = refusal({"location": "atlantis-north1234"})
     assert "atlantis-north1234" in words
 
 
-def test_a_template_that_is_not_there(refusal):
+def test_a_missing_template_is_refused(refusal):
     words = refusal({"flex_template": TEMPLATE_URI})
     assert TEMPLATE_URI in words
 
 
-def test_a_template_that_is_no_json(refusal, bucket):
+def test_a_template_that_is_not_json_is_refused(refusal, bucket):
     bucket.blob("template.json").upload_from_string("This is not JSON.")
     words = refusal({"flex_template": TEMPLATE_URI})
     assert TEMPLATE_URI in words
 
 
-def test_a_template_launch_that_is_forbidden(refusal, bucket, sandbox):
+def test_a_template_launch_without_permission_is_refused(refusal, bucket, sandbox):
     bucket.blob("template.json").upload_from_string('{"image": "example/llmbeam:1"}')
     sandbox.faults.every("dataflow.flexTemplates.launch", 1, FORBIDDEN)
     words = refusal({"flex_template": TEMPLATE_URI})
     assert "roles/dataflow.developer" in words
 
 
-def test_an_impersonation_chain_without_dataflow(refusal):
+def test_an_impersonation_chain_without_dataflow_is_refused(refusal):
     words = refusal(runner={"type": "direct"}, impersonation_chain="a@llmbeam-sandbox.iam.gserviceaccount.com")
     assert "`impersonation_chain`" in words
 
 
-def test_a_connection_that_is_not_there(refusal):
+def test_a_missing_connection_is_refused(refusal):
     words = refusal(gcp_conn_id="no_such_connection")
     assert "'no_such_connection'" in words
 
 
-def test_local_places_are_refused_when_the_dag_is_parsed(tmp_path):
+def test_local_paths_are_refused_when_the_dag_is_parsed(tmp_path):
     with pytest.raises(JobSpecError) as caught:
         RunInferenceOperator(
             task_id="ask",

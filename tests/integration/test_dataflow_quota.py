@@ -29,7 +29,7 @@ def sandbox():
 
 
 @pytest.mark.timeout(300)
-def test_four_machines_use_up_a_quota_without_many_429s(run_dag, google, sandbox, quick_polls):
+def test_four_machines_use_the_whole_quota_with_few_429s(run_dag, google, sandbox, quick_polls):
     from google.cloud import storage
 
     rows = [{"id": number, "text": f"row {number}"} for number in range(ROWS)]

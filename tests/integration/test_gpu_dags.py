@@ -53,7 +53,7 @@ def test_gemma_answers_every_review_and_the_bill_stops(run_dag, dag_of, sandbox,
     assert not sandbox.endpoints
 
 
-def test_a_run_that_fails_stops_the_bill_too(run_dag, dag_of, sandbox):
+def test_a_failed_run_stops_the_bill_too(run_dag, dag_of, sandbox):
     dag = dag_of("gemma_gpu_backfill")
     dag.get_task("gemma.judge").retries = 0
     dag_run, states = run_dag(dag)  # there are no reviews
@@ -63,7 +63,7 @@ def test_a_run_that_fails_stops_the_bill_too(run_dag, dag_of, sandbox):
     assert not sandbox.bill.running
 
 
-def test_the_sweeper_runs_every_hour_and_finds_nothing_to_do(run_dag, dag_of):
+def test_the_sweeper_runs_every_hour_and_finds_no_expired_resource(run_dag, dag_of):
     dag_run, states = run_dag(dag_of("sweep_endpoints"))
     assert states == {"sweep": "success"}
     manifest = dag_run.get_task_instance("sweep").xcom_pull(task_ids="sweep")

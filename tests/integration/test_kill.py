@@ -45,7 +45,7 @@ def data(shared_data, request):
     return folder
 
 
-def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(cloud, sandbox, data):
+def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_for_no_answer_twice(cloud, sandbox, data):
     seed = random.randrange(10**6)
     chances, killed = random.Random(seed), set()
     moments = {table: chances.randrange(AT_THE_START, ROWS) for table in range(TABLES)}
@@ -70,7 +70,7 @@ def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(clo
     check(sandbox, data, kills=1, what=what)
 
 
-def test_an_airflow_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(cloud, sandbox, data):
+def test_an_airflow_killed_at_any_moment_loses_no_row_and_pays_for_no_answer_twice(cloud, sandbox, data):
     seed = random.randrange(10**6)
     chances = random.Random(seed)
     run_id = cloud.airflow.trigger(DAG_ID, {"folder": data.name})

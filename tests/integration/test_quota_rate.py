@@ -78,7 +78,7 @@ def neighbour(url, project, is_over, number):
 
 
 @pytest.mark.timeout(180)
-def test_the_recommended_rate_is_hardly_ever_rejected_and_the_whole_quota_is(cloud, tmp_path):
+def test_requests_are_rarely_rejected_at_the_recommended_rate_and_often_at_the_whole_quota(cloud, tmp_path):
     sandbox, project = cloud
     known = {"requests_per_minute": QUOTA, "max_in_flight": 64}
     gate = QuotaHealthSensor(

@@ -71,14 +71,14 @@ def runs(cloud):
     return begun
 
 
-def test_a_task_runs_in_the_only_slot_while_a_sensor_waits_that_started_in_it(cloud, runs):
+def test_a_deferred_sensor_frees_the_only_worker_slot_for_another_task(cloud, runs):
     neighbour = Run(cloud, "neighbour")
     assert neighbour.end() == "success"
     assert runs["gated"].gate["state"] == "deferred"
     assert cloud.airflow.task("gated", runs["gated"].run_id, GATE)["pool"] == "one_slot"
 
 
-def test_a_sensor_that_nobody_waits_for_any_longer_ends_its_trigger(cloud, runs):
+def test_a_marked_or_cleared_sensor_ends_its_trigger(cloud, runs):
     marked, cleared = runs["patient"], runs["cleared"]
     cloud.airflow.set_task_state("patient", marked.run_id, GATE, "failed")
     cloud.airflow.clear("patient", cleared.run_id, GATE)
@@ -91,7 +91,7 @@ def test_a_sensor_that_nobody_waits_for_any_longer_ends_its_trigger(cloud, runs)
     assert marked.end() == "failed"
 
 
-def test_a_sensor_goes_on_in_another_triggerer_with_the_patience_that_is_left(cloud, runs):
+def test_a_sensor_resumes_in_another_triggerer_with_its_remaining_timeout(cloud, runs):
     survivor, deadline = runs["survivor"], runs["deadline"]
     waiting_since = time.time()
     cloud.kill("triggerer", "TriggererJob")
@@ -111,7 +111,7 @@ def test_a_sensor_goes_on_in_another_triggerer_with_the_patience_that_is_left(cl
     assert f"within {DEADLINE_SECONDS:g} s (`timeout`). {EXHAUSTED}" in deadline.log(GATE)
 
 
-def test_a_sensor_that_times_out_skips_says_what_was_missing_and_lets_its_alternative_run(runs):
+def test_a_sensor_that_times_out_skips_with_its_reason_and_its_alternative_runs(runs):
     run = runs["impatient"]
     assert run.end() == "success"
     assert run.states == {GATE: "skipped", "ask": "skipped", "instead": "success"}
@@ -121,7 +121,7 @@ def test_a_sensor_that_times_out_skips_says_what_was_missing_and_lets_its_altern
     assert told.endswith(NOTHING_LEFT)
 
 
-def test_a_job_takes_model_and_limits_of_the_sensor_that_let_it_start(cloud, runs):
+def test_a_job_uses_the_model_and_limits_returned_by_its_sensor(cloud, runs):
     run = runs["gated"]
     recover(cloud, "gemini-2.5-flash")
     assert run.end() == "success"

@@ -115,7 +115,7 @@ def submitted(cloud):
     return ids, cloud.wait(ids[0])
 
 
-def test_a_job_is_submitted_once_however_often_it_is_asked_for(cloud, submitted):
+def test_repeated_submissions_create_one_job(cloud, submitted):
     ids, job = submitted
     assert ids == [job["id"]] * 2
     assert [one["id"] for one in cloud.sandbox.dataflow.jobs if one["name"].startswith("once-")] == [job["id"]]
@@ -156,7 +156,7 @@ def test_only_a_job_for_dataflow_is_submitted(cloud):
     assert f"{refusal} Nothing was sent or billed." in done.stderr
 
 
-def test_a_failed_job_has_the_reason_and_what_is_kept(cloud):
+def test_a_failed_job_reports_the_reason(cloud):
     done = cloud.run_command(cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"}))
     assert done.returncode == 1
     assert "None of 60 rows was answered. blocked:" in done.stderr

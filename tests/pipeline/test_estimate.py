@@ -127,7 +127,7 @@ def test_rows_are_counted_by_kind(job, sandbox):
     assert not list(job.out.glob("answers*"))
 
 
-def test_another_estimate_asks_nothing_again(job, sandbox):
+def test_a_second_estimate_sends_nothing(job, sandbox):
     job.write(numbered(100))
     spec = JobSpec.parse(job.spec)
     first, second = make_estimate(spec, sample_size=20), make_estimate(spec, sample_size=20)
@@ -137,7 +137,7 @@ def test_another_estimate_asks_nothing_again(job, sandbox):
     assert len(sandbox.requests) == 20
 
 
-def test_without_asking_the_answers_may_be_as_long_as_they_are_allowed_to(job, sandbox):
+def test_without_a_sample_the_output_tokens_are_an_upper_bound(job, sandbox):
     job.write(numbered(10))
     found = make_estimate(JobSpec.parse(job.spec | {"generation": {"max_output_tokens": 100}}), sample_size=0)
     assert found.output_is_upper_bound
@@ -168,7 +168,7 @@ def test_a_large_source_is_read_in_portions(job, sandbox):
     assert part.requests >= whole.requests == 50
 
 
-def test_an_answer_stands_for_no_other_however_large_the_source(job, sandbox):
+def test_a_sampled_answer_is_counted_once_however_large_the_source(job, sandbox):
     job.write([{"id": number, "text": f"row {number} " + "word " * (number % 50)} for number in range(20_000)])
     spec = JobSpec.parse(job.spec)
     for _ in range(2):  # the second finds the answers of the first
@@ -263,7 +263,7 @@ def test_a_model_that_answers_nothing_gives_no_estimate(job, sandbox):
     ("rows", "words"),
     [([], "has no row to send"), ([{"id": 1}], r"1 of 1 rows become no prompt, e\.g\.: .*no column 'text'")],
 )
-def test_nothing_to_ask_about_is_a_mistake(job, sandbox, rows, words):
+def test_a_source_without_prompts_is_refused(job, sandbox, rows, words):
     job.write(rows)
     with pytest.raises(JobSpecError, match=words):
         make_estimate(JobSpec.parse(job.spec))

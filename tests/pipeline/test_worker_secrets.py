@@ -59,7 +59,7 @@ def methods(sandbox):
     return [one.method for one in sandbox.requests]
 
 
-def test_workers_find_their_keys_and_publish(spec, sandbox, database):
+def test_workers_load_their_keys_and_publish(spec, sandbox, database):
     run(spec)
     with psycopg.connect(database) as connection:
         (count,) = connection.execute("SELECT count(*) FROM answers").fetchone()
@@ -68,7 +68,7 @@ def test_workers_find_their_keys_and_publish(spec, sandbox, database):
     assert methods(sandbox).count("gemini.generateContent") == 5
 
 
-def test_a_sink_that_refuses_is_found_by_a_worker_before_the_model_is_asked(spec, sandbox, database):
+def test_an_incompatible_sink_is_refused_by_a_worker_before_any_request(spec, sandbox, database):
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE answers (other int)")
     with pytest.raises(Exception, match=r"table 'answers' has no column 'id'"):

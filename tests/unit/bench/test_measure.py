@@ -75,13 +75,13 @@ def test_a_stepped_quota_admits_by_its_schedule():
     assert second == pytest.approx(10 * 5, abs=2)
 
 
-def test_ours_is_better_by_the_ratio_within_each_repeat():
+def test_the_advantage_of_ours_is_the_ratio_within_each_repeat():
     ours = [measurement(utilisation=0.9), measurement(repeat=1, utilisation=1.0)]
     other = [measurement("x", utilisation=0.3), measurement("x", repeat=1, utilisation=0.5)]
     assert better_by(QUOTA_JOB, ours, other) == Spread(low=2, middle=2.5, high=3)
 
 
-def test_nobody_is_compared_with_who_lost_rows():
+def test_a_contender_that_lost_rows_is_not_compared():
     assert (
         better_by(QUOTA_JOB, [measurement(utilisation=1.0)], [measurement("x", utilisation=2.0, lost=1)]) is None
     )
@@ -99,7 +99,7 @@ def test_a_failed_run_reaches_no_target():
     assert not any(verdict.is_reached for verdict in verdicts([QUOTA_JOB], [failed]))
 
 
-def test_the_table_names_who_did_not_run_and_why():
+def test_the_table_lists_contenders_that_did_not_run_with_the_reason():
     from bench.lineup import CONTENDERS
 
     text = table([QUOTA_JOB], CONTENDERS, [measurement(utilisation=1.0)], [], {"litellm": "not installed"})

@@ -41,25 +41,25 @@ def test_a_directory_is_checked_by_listing_one_object(server, hook):
         (403, "No access.", AccessDeniedError, "`roles/storage.objectAdmin`"),
     ],
 )
-def test_a_bucket_that_is_no_good_is_said(server, hook, refusal, status, words, error, said):
+def test_an_unusable_bucket_is_an_error(server, hook, refusal, status, words, error, said):
     server.on("GET", "/storage/v1/b/rows/o", refusal(status, words))
     with pytest.raises(error, match=said):
         hook.check("gs://rows/state/")
 
 
-def test_an_object_that_is_not_there_is_said(server, hook, refusal):
+def test_a_missing_object_is_an_error(server, hook, refusal):
     server.on("GET", "/download/storage/v1/b/rows/o/out%2Freport.json", refusal(404, "No such object."))
     with pytest.raises(CloudNotFoundError, match=r"There is no object 'gs://rows/out/report.json'"):
         hook.read("gs://rows/out/report.json")
 
 
-def test_what_is_written_is_read_again(google):
+def test_a_written_object_is_read_back(google):
     hook = StorageHook(google.project)
     hook.write("gs://rows/a/spec.json", '{"ö": 1}')
     assert hook.read("gs://rows/a/spec.json") == '{"ö": 1}'
 
 
-def test_credentials_that_are_not_there_are_said():
+def test_missing_credentials_are_an_error():
     class Without(StorageHook):
         def get_credentials(self):
             raise auth.DefaultCredentialsError("Your default credentials were not found.")

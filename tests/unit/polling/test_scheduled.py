@@ -75,7 +75,7 @@ def test_a_timeout_of_zero_allows_one_poll():
     assert (result.outcome, result.message, waits) == ("timed_out", "Polled once within 0 s (`timeout`).", [])
 
 
-def test_a_poller_may_ask_for_a_longer_wait_but_not_beyond_the_timeout():
+def test_a_poller_can_request_a_longer_wait_but_not_beyond_the_timeout():
     _, waits = waited(DoorPoller(Wait(47.0), Wait(900.0)))
     assert waits == [47.0, 53.0]
 

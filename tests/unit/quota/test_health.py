@@ -86,7 +86,7 @@ def test_evidence_grows_stale():
     assert shared(traffic=traffic(age=STALE_SECONDS - 1)).verdict == "healthy"
 
 
-def test_the_words_name_the_age_and_the_sample():
+def test_the_sentence_has_the_age_and_the_sample_size():
     assert "Of 1,000 requests until 4 min ago 5.0% were rejected." in shared(traffic=traffic(rejected=50)).sentence
 
 

@@ -355,7 +355,7 @@ def test_the_verdict_and_the_sentence_follow_from_what_the_cloud_shows(situation
             assert [*found.rates.values()] == [pytest.approx(situation.rate)]
 
 
-def test_a_limit_that_is_raised_while_waiting_is_seen(clock, monkeypatch):
+def test_a_limit_that_is_raised_while_waiting_is_noticed(clock, monkeypatch):
     with (
         Sandbox(clock=clock, models=ModelSettings(quota=Quota(requests_per_minute=240))) as sandbox,
         Proxy(sandbox) as proxy,
@@ -394,7 +394,7 @@ def test_a_quota_of_accelerators_that_may_not_be_read_is_no_evidence_to_wait_for
         ("online_prediction_requests_per_day_per_base_model", None),
     ],
 )
-def test_a_quota_that_a_job_does_not_use_is_none(metric, unit):
+def test_the_metric_determines_the_unit_of_a_quota(metric, unit):
     assert unit_of(metric) == unit
 
 

@@ -160,7 +160,7 @@ def test_the_developer_api_reports_no_tokens_so_they_are_estimated(sandbox: Sand
     ids=lambda value: f"{value.kind}-{value.http_status}" if isinstance(value, Fault) else None,
 )
 @pytest.mark.parametrize(("name", "place", "method"), [WAYS[0][:3], WAYS[2][:3], WAYS[4][:3]])
-def test_each_trouble_has_its_kind_and_is_never_sent_again_here(
+def test_each_fault_has_its_kind_and_is_not_retried_by_the_backend(
     sandbox: Sandbox, name: str, place: dict[str, str], method: Method, fault: Fault, kind: str
 ) -> None:
     sandbox.faults.when(method, "unlucky", fault)

@@ -75,12 +75,12 @@ def test_a_batch_is_counted_as_its_engine_works(completion) -> None:
     assert batch.take() == Counts()
 
 
-def test_what_an_earlier_try_was_given_counts_as_it_would_have(completion) -> None:
+def test_answers_of_an_earlier_try_count_as_in_that_try(completion) -> None:
     known = [completion(attempts=2, rejections=3, input_tokens=7, output_tokens=1), completion(attempts=0)]
     assert counts_of(known) == Counts(answered=2, requests=5, rejections=3, input_tokens=17, output_tokens=4)
 
 
-def test_a_step_moves_its_counters_now_and_then_and_at_the_end(bundle: Bundle) -> None:
+def test_a_step_updates_its_counters_periodically_and_at_the_end(bundle: Bundle) -> None:
     step = CountingDoFn()
     step.start_bundle()
     for _ in range(step.UPDATE_EVERY + 1):
@@ -92,7 +92,7 @@ def test_a_step_moves_its_counters_now_and_then_and_at_the_end(bundle: Bundle) -
     assert bundle.counts() == PROGRESS.snapshot() == Counts(rows=step.UPDATE_EVERY + 1, duplicates=5)
 
 
-def test_what_a_failed_bundle_left_is_not_counted(bundle: Bundle) -> None:
+def test_the_counts_of_a_failed_bundle_are_discarded(bundle: Bundle) -> None:
     step = CountingDoFn()
     step.start_bundle()
     step.count("rows")
@@ -101,7 +101,7 @@ def test_what_a_failed_bundle_left_is_not_counted(bundle: Bundle) -> None:
     assert bundle.counts() == Counts()
 
 
-def test_counters_move_while_a_batch_runs(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_updated_while_a_batch_runs(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the bundle's thread has counted is looked at from another, as a runner does."""
     monkeypatch.setattr("airflow_provider_llmbeam.pipeline.engine_thread.SIGNAL_SECONDS", 0.02)
     handler = LLMModelHandler(EchoModel(type="echo", latency_seconds=0.05), limits=Limits(max_in_flight=4))

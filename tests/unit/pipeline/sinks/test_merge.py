@@ -52,5 +52,5 @@ def test_json_and_arrays_are_compared_as_text() -> None:
     )
 
 
-def test_a_name_cannot_leave_its_quotes() -> None:
+def test_a_name_cannot_break_out_of_its_quotes() -> None:
     assert quoted("a`b\\c") == "`a\\`b\\\\c`"

@@ -78,7 +78,7 @@ def test_a_line_that_is_not_json_fails_with_its_text(line: bytes) -> None:
 
 
 @given(st.binary(min_size=1))
-def test_no_line_whatever_stops_the_job(line: bytes) -> None:
+def test_no_line_stops_the_job(line: bytes) -> None:
     assert len(list(parse_json_line(line))) <= 1
 
 
@@ -88,7 +88,7 @@ def test_a_line_of_nothing_but_brackets_is_unreadable(line: bytes) -> None:
     assert read_line(line).failure.kind == "unreadable_row"
 
 
-def test_half_a_character_becomes_the_replacement_character() -> None:
+def test_a_lone_surrogate_becomes_the_replacement_character() -> None:
     assert read_line(rb'{"a": "cut \ud83d", "b": "\ud83d\ude00", "c": "\\ud83d"}') == {
         "a": "cut \N{REPLACEMENT CHARACTER}",
         "b": "😀",
@@ -96,7 +96,7 @@ def test_half_a_character_becomes_the_replacement_character() -> None:
     }
 
 
-def test_half_a_character_written_out_in_bytes_goes_no_further_either() -> None:
+def test_a_lone_surrogate_encoded_in_bytes_is_not_passed_on_either() -> None:
     """Python's JSON parser decodes bytes that are no UTF-8; a row of such text fits neither Beam nor a server."""
     found = read_line(b'{"a": "cut \xed\xa0\xbd"}')
     assert isinstance(found, FailedRow) or found["a"].encode()
@@ -122,12 +122,12 @@ def test_a_quoted_cell_may_hold_lines_and_commas() -> None:
     assert read_csv('id,text\n1,"one\ntwo, ""three"""\n') == [{"id": "1", "text": 'one\ntwo, "three"'}]
 
 
-def test_a_cell_may_be_longer_than_the_csv_modules_own_limit() -> None:
+def test_a_cell_can_be_longer_than_the_default_limit_of_the_csv_module() -> None:
     assert len(read_csv(f"id,text\n1,{'x' * 1_000_000}\n")[0]["text"]) == 1_000_000
 
 
 @pytest.mark.parametrize("line", ["2", "2,a,b", "2,a,"])
-def test_a_line_of_another_width_dies_alone(line: str) -> None:
+def test_a_line_with_another_number_of_cells_fails_alone(line: str) -> None:
     first, odd, last = read_csv(f"id,text\n1,a\n{line}\n3,c\n")
     assert (first, last) == ({"id": "1", "text": "a"}, {"id": "3", "text": "c"})
     assert odd.failure.kind == "unreadable_row"
@@ -141,7 +141,7 @@ def test_a_column_without_a_name_is_a_column() -> None:
 
 
 @pytest.mark.parametrize("line", ['2,"b"x', '2,"b" ,'])
-def test_a_malformed_line_does_not_take_the_rows_after_it_along(line: str) -> None:
+def test_a_malformed_line_does_not_fail_the_rows_after_it(line: str) -> None:
     found = read_csv(f"id,text\n1,a\n{line}\n3,c\n4,d\n")
     assert [row["id"] for row in found if isinstance(row, dict)] == ["1", "3", "4"]
     (odd,) = [row for row in found if isinstance(row, FailedRow)]
@@ -177,7 +177,7 @@ def check_key(*key: str, row: Any) -> Any:
     return found
 
 
-def test_a_row_with_its_key_goes_on() -> None:
+def test_a_row_with_its_key_is_passed_on() -> None:
     row = {"id": 0, "part": "", "text": None}
     assert check_key("id", "part", row=row) is row
     assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 0)
@@ -194,7 +194,7 @@ def test_a_row_without_a_key_fails_and_lists_its_columns(row: dict[str, Any]) ->
     assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
 
 
-def test_an_unreadable_line_stays_what_it_is() -> None:
+def test_an_unreadable_line_is_passed_on_unchanged() -> None:
     dead = read_line(b"{")
     assert check_key("id", row=dead).value is dead
     assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
