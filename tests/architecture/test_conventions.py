@@ -1,4 +1,4 @@
-"""What the maintainers agreed on, kept by a test."""
+"""Tests of the conventions that the maintainers agreed on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tracked_texts():
             yield name, path.read_text(errors="replace")
 
 
-#: Every operator of apache-airflow-providers-google has them, or their like.
+#: Parameters that every operator of apache-airflow-providers-google has in this or a similar form.
 OF_THE_ECOSYSTEM = {"llmbeam_conn_id", "gcp_conn_id", "impersonation_chain", "deferrable"}
 
 

@@ -1,4 +1,4 @@
-"""Who may import whom, and what a Dag file pays for our operators."""
+"""Tests of the import contracts and of the import cost of the operators in a Dag file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHOUT_AIRFLOW = [name for name in MODULES if name.split(".")[1] in ("spec", "e
 
 
 def loaded_by(modules: list[str], among: tuple[str, ...], before: str = "json") -> list[str]:
-    """Which of `among` are loaded once `modules` are, and were not once `before` was."""
+    """Returns the modules of `among` that importing `modules` loads, except those that `before` loads."""
     code = (
         "import importlib, json, sys\n"
         f"importlib.import_module({before!r})\n"

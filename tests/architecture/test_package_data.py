@@ -1,4 +1,4 @@
-"""The files beside the modules are part of the package, also where it was installed from a wheel."""
+"""Tests that data files are part of the package, also if it was installed from a wheel."""
 
 from __future__ import annotations
 

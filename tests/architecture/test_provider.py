@@ -1,4 +1,4 @@
-"""What Airflow discovers. A wrong package name would break every `airflow` command."""
+"""Tests of the metadata that Airflow discovers. A wrong package name would break every `airflow` command."""
 
 from __future__ import annotations
 

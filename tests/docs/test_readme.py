@@ -1,4 +1,4 @@
-"""What the README shows is so."""
+"""Tests that the examples and paths in the README are correct."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ MAP = README.partition("## Where things are")[2]
 
 @pytest.mark.parametrize("path", re.findall(r"^\| `([^`]+)` \|", MAP, re.MULTILINE))
 def test_every_path_of_the_map_exists(path):
-    # The package may be installed from a wheel, away from this folder.
+    # The package may be installed from a wheel, outside this folder.
     assert any((folder / path).exists() for folder in (ROOT, PACKAGE.parent))
 
 

@@ -1,4 +1,4 @@
-"""`limits.budget_usd` of a job on Dataflow: watched from outside and by each worker; what was paid for is kept."""
+"""`limits.budget_usd` of a job on Dataflow: enforced by the task and by each worker; paid answers are kept."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 WORKERS, MAX_IN_FLIGHT, LATENCY_SECONDS, ROWS = 4, 4, 2.0, 400
-#: A dollar for a token of a prompt, and nothing for an answer; a prompt of this length has three.
+#: One dollar per input token and nothing per output token; a prompt of this length has three tokens.
 PRICE = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 0}
 ROW_USD = 3.0
-#: Between two segments of a journal on an object store: answers that a killed worker has not shown yet.
+#: Interval between two segments of a journal on an object store, in seconds; a killed worker loses the last one.
 SEGMENT_SECONDS = 15.0
 
 
@@ -36,7 +36,7 @@ def sandbox():
 
 @pytest.fixture
 def ask(run_dag, google):
-    """Runs the job with a budget; returns the run, the state of the task and its error."""
+    """Returns a function that runs the job with a budget and returns task instance, state and errors."""
     from google.cloud import storage
 
     text = "".join(json.dumps({"id": number, "text": f"row {number:03}"}) + "\n" for number in range(ROWS))

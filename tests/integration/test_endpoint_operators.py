@@ -1,4 +1,4 @@
-"""Endpoints from the Dag's side, on the sandbox, in one process: what needs no scheduler."""
+"""Endpoint operators in Dags that run in this process against the sandbox, without a scheduler."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SOON = {"gone_within_seconds": 10.0}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Looks as often as a test can wait."""
+    """Shortens the delays between polls."""
     monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
     monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
 
@@ -65,12 +65,12 @@ def kind(request):
 
 @pytest.fixture
 def here(google):
-    """The kinds of endpoint, in the project of the sandbox."""
+    """The specs of all kinds of endpoint, in the project of the sandbox."""
     return {name: {**spec, "project": google.project} for name, spec in KINDS.items()}
 
 
 def block(endpoint, dag_id="gpu", *, deferrable=True, work=None, **kwargs):
-    """A Dag with one endpoint, and what it asked for in the block."""
+    """Returns a Dag with one endpoint and the given work in its block."""
     with (
         DAG(dag_id, schedule=None) as dag,
         inference_endpoint(
@@ -81,11 +81,11 @@ def block(endpoint, dag_id="gpu", *, deferrable=True, work=None, **kwargs):
             **kwargs,
         ) as made,
     ):
-        (work or asked)(made)
+        (work or use_model)(made)
     return dag
 
 
-def asked(made):
+def use_model(made):
     @task
     def work(model):
         return model
@@ -154,8 +154,8 @@ def test_a_failed_deployment_is_removed_by_the_provision_task(run_dag, sandbox, 
     dag_run, _ = run_dag(dag)
     assert dag_run.state == "failed"
     assert nothing_is_left(sandbox)
-    said = capfd.readouterr()
-    assert "The server never came up." in said.out + said.err
+    output = capfd.readouterr()
+    assert "The server never came up." in output.out + output.err
 
 
 def test_after_a_stock_out_the_second_location_is_used(run_dag, sandbox, here, kind):
@@ -260,7 +260,7 @@ def test_an_execution_timeout_while_deferred_removes_the_endpoint(run_dag, sandb
     from airflow_provider_llmbeam.airflow_compat import TaskDeferralTimeout
 
     def execute(self, context):
-        """What Airflow does once `execution_timeout` is over while the task is deferred."""
+        """Resumes the task like Airflow when `execution_timeout` passes while the task is deferred."""
         poll_until_result(self._trigger(context).make_poller(self.log))
         assert [*sandbox.endpoints, *sandbox.services]
         with pytest.raises(TaskDeferralTimeout):
@@ -342,11 +342,11 @@ def test_a_dag_can_have_consecutive_and_nested_blocks(run_dag, sandbox, here):
     with DAG("several", schedule=None) as dag:
         arguments = {"provision": QUICK, "teardown": SOON}
         with inference_endpoint(endpoint=here["cloud_run"], group_id="a", **arguments) as first:
-            asked(first)
+            use_model(first)
             with inference_endpoint(endpoint=here["garden"], group_id="b", **arguments) as inner:
-                asked(inner)
+                use_model(inner)
         with inference_endpoint(endpoint=here["cloud_run"], group_id="c", **arguments) as last:
-            asked(last)
+            use_model(last)
         first.done >> last.reserve
     _, states = run_dag(dag)
     assert set(states.values()) == {"success"}, states
@@ -390,7 +390,7 @@ def test_spec_values_are_accepted_as_endpoints():
 
 @pytest.fixture
 def strays(run_dag, sandbox, here):
-    """One endpoint of each kind that is past its expiry, one that is not, and one that is nobody's."""
+    """Creates one endpoint of each kind, without a teardown."""
     from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook
     from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 
@@ -457,7 +457,7 @@ def test_the_sweeper_runs_from_the_command_line_too(google, sandbox, strays, mon
 
 
 def later(monkeypatch):
-    """A day later."""
+    """Sets the clock of the sweeper to a day later."""
     now = time.time() + 86_400
     monkeypatch.setattr("airflow_provider_llmbeam.operators.sweep.time.time", lambda: now)
 

@@ -68,7 +68,7 @@ def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(job):
 
 @pytest.fixture
 def gate(google, monkeypatch, tmp_path):
-    """The Dag `quota_gate` as it is, over reviews of this test."""
+    """The unmodified Dag `quota_gate`, with the reviews of this test."""
     monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
     monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
     (tmp_path / "reviews").mkdir()
@@ -106,7 +106,7 @@ def test_without_headroom_at_night_the_job_runs_by_day(run_dag, gate, sandbox, t
     gate.get_task("night_gate").poke_interval = 1.0
     gate.get_task("day").target_time = "2026-01-01T00:00:00+00:00"
     rejected = Fault(kind="rate-limit")
-    sandbox.faults.when(GENERATE, "OK", rejected, 12)  # three requests, two locations, two looks
+    sandbox.faults.when(GENERATE, "OK", rejected, 12)  # three requests, two locations, two polls
     _, states = run_dag(gate)
     assert states == {
         "estimate": "success",

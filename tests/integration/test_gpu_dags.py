@@ -1,4 +1,4 @@
-"""The Dags with a GPU, run as they are against the sandbox."""
+"""The unmodified Dags with a GPU, run against the sandbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def dag_of(google, monkeypatch, tmp_path):
-    """Loads the Dag of a file, with the data of this test."""
+    """Returns a function that loads the Dag of a file, with the data of this test."""
     monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", google.project)
 

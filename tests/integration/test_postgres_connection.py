@@ -1,4 +1,4 @@
-"""A `postgres` connection of Airflow as the place for answers."""
+"""A `postgres` connection of Airflow as the destination of answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "p@ss:w/rd?#&%'ä "
 
 @pytest.fixture
 def writer(database, monkeypatch):
-    """The connection `answers_db`, of a user with an awkward password."""
+    """The connection `answers_db`, of a user whose password has special characters."""
     at = urlsplit(database)
     with psycopg.connect(database, autocommit=True) as client:
         name = sql.Identifier(f"writer of {at.path[1:]}")

@@ -20,7 +20,7 @@ def quick(monkeypatch, connection):
 
 
 def dag_of(received=None, **sensor):
-    """A model spec that another task returns, the sensor, and a task that gets what the sensor found."""
+    """Returns a Dag with a task that returns a model spec, the sensor, and a task that receives its result."""
 
     @task
     def model():

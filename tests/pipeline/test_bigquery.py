@@ -1,4 +1,4 @@
-"""Rows out of BigQuery, answers into it: real jobs, and unmodified Google clients against the sandbox."""
+"""Rows from BigQuery and answers to BigQuery: real jobs, with unmodified Google clients against the sandbox."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def served() -> Iterator[tuple[Sandbox, Proxy]]:
 
 @pytest.fixture(scope="module")
 def served_slowly() -> Iterator[tuple[Sandbox, Proxy]]:
-    """Every job of BigQuery takes half a second."""
+    """A sandbox in which every BigQuery job takes half a second."""
     yield from serve(bigquery_job_seconds=0.5)
 
 
@@ -67,7 +67,7 @@ def enter(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def sandbox(served, monkeypatch) -> Iterator[Sandbox]:
-    """A sandbox in place of Google, by the environment alone."""
+    """A sandbox that replaces Google through environment variables alone."""
     yield from enter(served, monkeypatch)
 
 
@@ -97,7 +97,7 @@ def change(client: bigquery.Client, statement: str) -> None:
 
 
 def make_answers(client: bigquery.Client, key: list[SchemaField] | None = None, **changes: Any) -> None:
-    """Makes a target with one old row."""
+    """Creates a target table with one old row."""
     key = key or [SchemaField("id", "INT64")]
     columns = [changes.get(field.name, field) for field in OUTPUT_SCHEMA]
     load(client, [OLD], ANSWERS, schema=[*key, *columns])
@@ -118,7 +118,7 @@ def spec_of(**changes: Any) -> JobSpec:
 
 
 def asking(sandbox: Sandbox, **changes: Any) -> JobSpec:
-    """A job whose requests the sandbox counts."""
+    """Returns the spec of a job whose requests go to the model of the sandbox, which counts them."""
     return spec_of(model={"type": "gemini", "base_url": sandbox.gemini_url}, **changes)
 
 
@@ -144,7 +144,7 @@ def objects() -> set[str]:
         return {blob.name for blob in made.bucket("state").list_blobs()}
 
 
-# What comes in
+# Sources
 
 
 def test_a_table_is_answered_into_files(client, sandbox):
@@ -249,7 +249,7 @@ def test_values_of_each_type_become_json_values(client):
     assert shown == expected
 
 
-# What goes out
+# Sinks
 
 
 def test_keys_of_each_type_find_their_rows(client, sandbox):
@@ -341,7 +341,7 @@ def test_answers_staged_on_this_machine_are_uploaded(client, tmp_path):
     assert len(table_of(client)) == 30
 
 
-def test_a_run_without_rows_leaves_the_table_as_it_is(client):
+def test_a_run_without_rows_leaves_the_table_unchanged(client):
     load(client, [], schema=[SchemaField("id", "INT64"), SchemaField("text", "STRING")])
     assert run(spec_of())["rows"]["read"] == 0
     assert [table.table_id for table in client.list_tables("llm")] == ["rows"]
@@ -354,10 +354,10 @@ def test_a_bundle_that_the_runner_repeats_publishes_once(client):
     assert len(jobs_of(client, "merge")) == 1
 
 
-# What goes wrong before anything is asked
+# Errors before the first request to the model
 
 GONE = f"{PROJECT}.llm.gone"
-#: Calls of one method until a job is refused; seen: at most 4.
+#: Maximum of calls per method until a job is refused; measured: at most 4.
 MOST_CALLS = 4
 REFUSED = {
     "no table": ({"source": {**FROM_TABLE, "table": GONE}}, r"`source.table` '.*gone': Not found: Table .*gone"),
@@ -392,7 +392,7 @@ REFUSED = {
 
 
 def calls_of(sandbox):
-    """How often each method was called."""
+    """Returns the number of calls of each method."""
     return Counter({name: found["calls"] for name, found in sandbox.stats()["methods"].items()})
 
 
@@ -428,7 +428,7 @@ def test_a_missing_permission_is_an_error_before_anything_is_sent(client, sandbo
     ):
         run(asking(sandbox))
     assert sandbox.stats()["billed_answers"] == 0
-    gc.collect()  # A file of google-cloud-storage that could not be closed tries again when it is collected.
+    gc.collect()  # A file of google-cloud-storage that could not be closed retries when it is garbage-collected.
 
 
 def test_duplicate_keys_end_the_job_before_anything_is_sent(client, sandbox):
@@ -484,7 +484,7 @@ def test_missing_credentials_are_one_message(client, sandbox, monkeypatch):
         run(spec_of())
 
 
-# What goes wrong half-way
+# Errors after the first request to the model
 
 
 def test_transient_errors_of_bigquery_are_retried(client, sandbox):
@@ -538,7 +538,7 @@ def test_a_job_killed_repeatedly_with_kill_9_resumes_where_it_was(slow_sandbox, 
 
 
 def kill_at(client: bigquery.Client, moment: str, spec: Path) -> None:
-    """Runs a job in a process of its own, up to when BigQuery works for it."""
+    """Runs a job in its own process and kills it while a BigQuery job of the given kind runs."""
     command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={spec}"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
         until_job(child, lambda: jobs_of(client, moment))

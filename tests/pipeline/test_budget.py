@@ -1,4 +1,4 @@
-"""A job that has spent its budget ends, keeps what it paid for, and goes on from there."""
+"""Jobs that have spent their budget: they end, keep the paid answers, and the next run resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from tests.pipeline.conftest import read_lines
 
 MAX_IN_FLIGHT = 4
-#: A dollar for a token, so that what was sent decides.
+#: One dollar per input or output token, so that the cost follows from the tokens that were sent.
 PRICE = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 1e6}
 
 

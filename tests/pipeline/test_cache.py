@@ -20,7 +20,7 @@ DAY_SECONDS = 86_400
 
 @pytest.fixture
 def days(tmp_path, sandbox, make_job):
-    """Two runs of one Dag: other names, other outputs, one state."""
+    """Two runs of one Dag: jobs with different names and outputs and a common `state_uri`."""
 
     def make(name: str) -> Any:
         (tmp_path / name).mkdir()

@@ -31,7 +31,7 @@ ROWS = 60
 
 @dataclass
 class Cloud:
-    """A sandbox with rows in its bucket, and the environment of whoever takes it for Google."""
+    """A sandbox with rows in its bucket, and the environment that leads clients to it."""
 
     sandbox: Sandbox
     proxy: Proxy
@@ -41,7 +41,7 @@ class Cloud:
         return {**os.environ, **self.proxy.environment()}
 
     def spec(self, name: str, **changes: Any) -> dict[str, Any]:
-        """A job of its own place in the bucket."""
+        """Returns the spec of a job with its own directory in the bucket."""
         return {
             "name": name,
             "source": {"uri": "gs://rows/in.jsonl", "key": ["id"]},
@@ -53,7 +53,7 @@ class Cloud:
         }
 
     def run_command(self, spec: dict[str, Any] | str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs the command line with a spec, or with the address of one."""
+        """Runs the command line with a spec, or with the URI of one."""
         address, text = (spec, None) if isinstance(spec, str) else ("/dev/stdin", json.dumps(spec))
         return subprocess.run(
             [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={address}", *arguments],

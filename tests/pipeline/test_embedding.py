@@ -1,4 +1,4 @@
-"""Rows in, vectors out: the same promises as for texts, with many rows in one request."""
+"""Embedding jobs: the same promises as for text generation, with many rows per request."""
 
 from __future__ import annotations
 
@@ -139,24 +139,24 @@ def test_one_bad_text_in_a_request_of_many_fails_alone_and_no_text_is_paid_for_t
     message = "This text is not welcome."
     sandbox.faults.when(OPENAI, "row number 77\n", Fault(kind="error", http_status=400, message=message))
     ended = embed.run([*rows(200)[:77], {"id": 77, "text": "row number 77\n"}, *rows(200)[78:]])
-    (dead,) = ended.dead
-    assert (dead["id"], dead["llmbeam_error"]["kind"]) == (77, "bad_request")
-    assert dead["llmbeam_error"]["message"] == message
+    (failed,) = ended.dead_letter
+    assert (failed["id"], failed["llmbeam_error"]["kind"]) == (77, "bad_request")
+    assert failed["llmbeam_error"]["message"] == message
     assert set(sandbox.requests.paid(OPENAI).values()) == {1}
     assert len(sandbox.requests) <= 2 * math.ceil(math.log2(200)) + 1
 
 
 def test_a_text_that_is_too_long_fails_alone(embed):
     ended = embed.run([*rows(20), {"id": 99, "text": "far too long " * 4000}])
-    assert [row["id"] for row in ended.dead] == [99]
-    assert "maximum context length" in ended.dead[0]["llmbeam_error"]["message"]
+    assert [row["id"] for row in ended.dead_letter] == [99]
+    assert "maximum context length" in ended.dead_letter[0]["llmbeam_error"]["message"]
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_empty_text_fails_without_a_request(embed, sandbox, text):
     ended = embed.run([*rows(10), {"id": 99, "text": text}])
-    assert [row["id"] for row in ended.dead] == [99]
-    assert "the text is empty" in ended.dead[0]["llmbeam_error"]["message"]
+    assert [row["id"] for row in ended.dead_letter] == [99]
+    assert "the text is empty" in ended.dead_letter[0]["llmbeam_error"]["message"]
     assert len(sandbox.requests) == 1
 
 
@@ -280,7 +280,7 @@ def test_a_collection_of_another_dimension_is_rejected_before_anything_is_sent(e
 
 
 def test_a_job_killed_while_writing_to_milvus_is_finished_by_the_next_run(embed, sandbox, milvus_sink):
-    """Milvus has no transaction: each row is as it was or as it will be, and the next try writes the rest."""
+    """Milvus has no transactions: each row is either old or new, and the next try writes the rest."""
     embed.spec |= {"sink": milvus_sink, "state_uri": f"{embed.directory}/state"}
     embed.write(rows(200))
     spec = embed.directory / "spec.json"

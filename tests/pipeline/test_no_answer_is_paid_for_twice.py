@@ -1,4 +1,4 @@
-"""A retry, a crash and a repeated run re-use what was answered."""
+"""Retries, crashes and repeated runs reuse the answers that were paid for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_second_run_sends_nothing_and_writes_the_same(job, sandbox):
 
 def test_a_second_run_sends_only_the_failed_rows(job, sandbox):
     sandbox.faults.queue(GEMINI, *[Fault(kind="error", http_status=400, message="not now")] * 5)
-    assert len(job.run(rows(40)).dead) == 5
+    assert len(job.run(rows(40)).dead_letter) == 5
     ended = job.run()
     assert len(ended.answers) == 40
     assert len(sandbox.requests) == 45
@@ -67,13 +67,13 @@ def start_command(job, tmp_path: Path) -> subprocess.Popen[bytes]:
 
 
 def content(answers: list[dict]) -> list[str]:
-    """What a run decides, without how it came about."""
+    """Returns the output rows without the values that vary between runs."""
     varying = ("origin", "attempts", "latency_seconds")
     return sorted(str({name: value for name, value in row.items() if name not in varying}) for row in answers)
 
 
 def test_a_job_killed_with_kill_9_at_any_moment_resumes_to_the_result_of_an_undisturbed_run(tmp_path, make_job):
-    """Ten moments at random: before the first request, while sending, while publishing, after the end."""
+    """Kills a job at ten random moments: before the first request, while sending or publishing, after the end."""
     count, seed = 120, random.randrange(10**6)
     chances = random.Random(seed)
     with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.05))) as sandbox:

@@ -1,4 +1,4 @@
-"""Rows in = answered + dead letter, whatever the rows and the server do. `Job.run` checks it every time."""
+"""Rows read = rows answered + dead letter, for any rows and any server. `Job.run` checks it every time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_all_but_one_row_with_the_same_key_can_go_to_the_dead_letter(job, sandbo
     for _ in range(2):
         ended = job.run([*SAME_KEY, {"id": 8, "text": "c"}])
         assert sorted(answer["id"] for answer in ended.answers) == [7, 8]
-        assert [row["text"] for row in ended.dead] == ["b", "b"]
+        assert [row["text"] for row in ended.dead_letter] == ["b", "b"]
         assert ended.kinds == {"duplicate_key": 2}
     assert len(sandbox.requests) == 2
 
@@ -75,10 +75,10 @@ def test_an_empty_file_gives_an_empty_answer_file_and_a_report(job, sink_format)
 
 def test_only_a_row_without_the_column_of_the_prompt_fails_and_names_it(job):
     ended = job.run([*rows(3), {"id": 99, "txt": "misspelt"}])
-    (dead,) = ended.dead
-    assert dead["id"] == 99
-    assert dead["llmbeam_error"]["kind"] == "template_error"
-    assert "no column 'text'; there are ['id', 'txt']" in dead["llmbeam_error"]["message"]
+    (failed,) = ended.dead_letter
+    assert failed["id"] == 99
+    assert failed["llmbeam_error"]["kind"] == "template_error"
+    assert "no column 'text'; there are ['id', 'txt']" in failed["llmbeam_error"]["message"]
 
 
 def test_a_row_without_a_key_fails_alone(job):
@@ -90,7 +90,7 @@ def test_malformed_lines_fail_alone_and_keep_their_text(job):
     broken = ['{"id": 1', "[1, 2]", "42", b"\xff\xfe\x00"]
     ended = job.run([*rows(3), *broken])
     assert ended.kinds == {"unreadable_row": 4}
-    assert {row["llmbeam_raw"] for row in ended.dead} >= {'{"id": 1', "[1, 2]", "42"}
+    assert {row["llmbeam_raw"] for row in ended.dead_letter} >= {'{"id": 1', "[1, 2]", "42"}
 
 
 def test_a_row_above_the_limit_of_the_model_fails_with_the_message_of_the_server(tmp_path, make_job):
@@ -98,10 +98,10 @@ def test_a_row_above_the_limit_of_the_model_fails_with_the_message_of_the_server
     with Sandbox(models=ModelSettings(input_token_limit=1000)) as sandbox:
         job = make_job(tmp_path, sandbox)
         ended = job.run([*rows(5), {"id": 99, "text": "x" * 8000}])
-    (dead,) = ended.dead
-    assert dead["id"] == 99
-    assert dead["llmbeam_error"]["http_status"] == 400
-    assert "exceeds the maximum number of tokens allowed" in dead["llmbeam_error"]["message"]
+    (failed,) = ended.dead_letter
+    assert failed["id"] == 99
+    assert failed["llmbeam_error"]["http_status"] == 400
+    assert "exceeds the maximum number of tokens allowed" in failed["llmbeam_error"]["message"]
 
 
 def test_a_prompt_of_one_megabyte_is_answered(job):
@@ -135,8 +135,12 @@ def test_a_garbage_reply_is_retried(job, sandbox, kind):
 def test_a_row_with_only_garbage_replies_fails_alone(job, sandbox):
     sandbox.faults.when(GEMINI, "row number 7", Fault(kind="garbage"))
     ended = job.run(rows(20), limits={"max_attempts": 2})
-    (dead,) = ended.dead
-    assert (dead["id"], dead["llmbeam_error"]["kind"], dead["llmbeam_error"]["attempts"]) == (7, "garbage", 2)
+    (failed,) = ended.dead_letter
+    assert (failed["id"], failed["llmbeam_error"]["kind"], failed["llmbeam_error"]["attempts"]) == (
+        7,
+        "garbage",
+        2,
+    )
 
 
 def test_400_for_one_row_in_a_hundred_fails_exactly_those_rows(job, sandbox):
@@ -144,8 +148,8 @@ def test_400_for_one_row_in_a_hundred_fails_exactly_those_rows(job, sandbox):
     sandbox.faults.every(GEMINI, 100, Fault(kind="error", http_status=400, message=message))
     ended = job.run(rows(300))
     assert ended.kinds == {"bad_request": 3}
-    assert {row["llmbeam_error"]["message"] for row in ended.dead} == {message}
-    assert {row["llmbeam_error"]["attempts"] for row in ended.dead} == {1}
+    assert {row["llmbeam_error"]["message"] for row in ended.dead_letter} == {message}
+    assert {row["llmbeam_error"]["attempts"] for row in ended.dead_letter} == {1}
 
 
 def test_503_for_every_third_call_costs_retries_and_no_row(job, sandbox):
@@ -165,9 +169,9 @@ def test_a_request_whose_connection_drops_during_the_reply_is_retried(job, sandb
 def test_a_request_that_is_never_answered_times_out_and_fails_only_its_row(job, sandbox):
     sandbox.faults.when(GEMINI, "row number 3", Fault(kind="hang"))
     ended = job.run(rows(10), limits={"request_timeout_seconds": 0.3, "max_attempts": 2})
-    (dead,) = ended.dead
-    assert (dead["id"], dead["llmbeam_error"]["kind"]) == (3, "timeout")
-    assert "no answer within 0.3 s" in dead["llmbeam_error"]["message"]
+    (failed,) = ended.dead_letter
+    assert (failed["id"], failed["llmbeam_error"]["kind"]) == (3, "timeout")
+    assert "no answer within 0.3 s" in failed["llmbeam_error"]["message"]
 
 
 def test_a_storm_of_429s_costs_time_and_no_row(job, sandbox):
@@ -181,7 +185,7 @@ def test_a_storm_of_429s_costs_time_and_no_row(job, sandbox):
 def test_a_blocked_prompt_fails_with_the_block_reason(job):
     ended = job.run([*rows(3), {"id": 99, "text": "[[block]]"}])
     assert ended.kinds == {"blocked": 1}
-    assert "SAFETY" in ended.dead[0]["llmbeam_error"]["message"]
+    assert "SAFETY" in ended.dead_letter[0]["llmbeam_error"]["message"]
 
 
 def test_with_a_wrong_key_every_row_fails_and_most_are_not_sent(job, sandbox, monkeypatch):
@@ -213,7 +217,7 @@ def test_a_structured_answer_arrives_as_a_value(job):
 
 
 def test_a_row_whose_answer_violates_the_schema_fails_and_is_sent_again_by_the_next_run(job, sandbox):
-    # The sandbox passes over `pattern`, as a server without guided decoding does.
+    # The sandbox ignores `pattern`, like a server without guided decoding.
     schema = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^$"}}, "required": ["n"]}
     prompt = {**job.spec["prompt"], "output_schema": schema}
     with pytest.raises(
@@ -309,13 +313,13 @@ def test_a_run_with_fewer_shards_leaves_no_file_of_the_former_one(echo_job):
 def test_the_dead_letter_can_be_read_again_as_a_source(job, sandbox):
     sandbox.faults.queue(GEMINI, *[Fault(kind="error", http_status=400, message="no")] * 4)
     first = job.run(rows(20))
-    assert len(first.dead) == 4
+    assert len(first.dead_letter) == 4
     again = job.run(
         name="again",
         source={"uri": first.manifest["dead_letter_uri"], "key": ["id"]},
         sink={"uri": str(job.directory / "again")},
     )
-    assert {row["id"] for row in again.answers} == {row["id"] for row in first.dead}
+    assert {row["id"] for row in again.answers} == {row["id"] for row in first.dead_letter}
 
 
 def test_length_buckets_are_in_the_report(echo_job):

@@ -1,4 +1,4 @@
-"""Answers into a real PostgreSQL: all of them or none, once, and whatever is in them."""
+"""Answers in a real PostgreSQL: all or none of them, each once, with any content."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def dsn(database, monkeypatch):
 
 @pytest.fixture
 def client(dsn):
-    """A connection of somebody else."""
+    """A connection of another client."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
 def start(tmp_path, dsn):
-    """Runs a job in this process; rows in must be rows answered."""
+    """Returns a function that runs a job in this process and checks that every row is answered."""
 
     def started(rows, **changes):
         spec = spec_of(tmp_path, rows, **changes)
@@ -103,7 +103,7 @@ def record(answer="a", **changes):
 
 
 def publish(directory, *records, sink=SINK, key=("id",)):
-    """Publishes hand-made records, as a job stages them."""
+    """Publishes given records, staged like those of a job."""
     path = directory / f"{uuid.uuid4().hex}.jsonl"
     lines = (json.dumps(found, ensure_ascii=False) + "\n" for found in records)
     path.write_bytes("".join(lines).encode("utf-8", "surrogatepass"))
@@ -242,7 +242,7 @@ def test_unusual_texts_pass_through_a_job_unchanged(start, client):
 
 
 def no_nul(value):
-    """What PostgreSQL can hold of a value."""
+    """Returns the value with all characters replaced that PostgreSQL cannot store."""
     if isinstance(value, str):
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -253,7 +253,7 @@ def no_nul(value):
 
 
 def alike(found, expected):
-    """Equal; PostgreSQL writes the float 5.1e16 without its exponent, which Python then reads as an integer."""
+    """Returns whether two values are equal; PostgreSQL writes the float 5.1e16 as an integer."""
     if isinstance(expected, float):
         return float(found) == expected
     if isinstance(expected, list):
@@ -301,7 +301,7 @@ def test_a_job_killed_while_publishing_keeps_the_old_rows_and_the_next_run_sends
     start(rows_of(count))
     old = table(client, "id, answer")
     model = {"type": "gemini", "base_url": sandbox.gemini_url}
-    # Rows of one text share a request: the sandbox answers one, and the table gets all.
+    # Rows with equal text share a request: the sandbox answers one, and the table gets all.
     rows = [{"id": number, "text": "new " * 1000} for number in range(count)]
     path = tmp_path / "job.json"
     path.write_text(json.dumps(spec_of(tmp_path, rows, model=model)))
@@ -311,7 +311,7 @@ def test_a_job_killed_while_publishing_keeps_the_old_rows_and_the_next_run_sends
         if statement == "COPY":
             query = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed BETWEEN 1 AND 4999"
         else:
-            # Readers pass, writers wait.
+            # This lock admits readers and blocks writers.
             holder.execute("LOCK TABLE answers IN SHARE MODE")
             query = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT%'"
         until_job(child, lambda: client.execute(query).fetchone())
@@ -354,7 +354,7 @@ def test_two_processes_that_start_together_create_one_table(tmp_path, client, ds
 
 @pytest.fixture
 def refused(tmp_path, sandbox, monkeypatch):
-    """Runs a job that cannot start: its sentence, which holds no password, and nothing sent."""
+    """Returns a function that runs a job that cannot start and returns its message, which has no password."""
 
     def sentence(dsn, error=JobSpecError, secret="s3cret!", **changes):
         if dsn is None:
@@ -431,7 +431,7 @@ def test_no_part_of_a_password_is_ever_quoted(head, tail, monkeypatch):
 
 @pytest.fixture
 def reader(client, database):
-    """The connection string of a role that owns nothing."""
+    """The connection string of a role without privileges."""
     role = f"reader_{uuid.uuid4().hex[:8]}"
     client.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 's3cret!'").format(sql.Identifier(role)))
     at = urlsplit(database)
@@ -528,8 +528,8 @@ def test_a_locked_table_does_not_prevent_the_start_of_a_job(client, dsn, caplog)
         holder.commit()
         holder.execute("LOCK TABLE answers IN ACCESS EXCLUSIVE MODE")
         postgres_sink.check(SINK, ("id",))
-    said = [message for message in caplog.messages if "answers" in message]
-    assert said == ["Table 'answers' is locked by another session, so it was not checked."] * 2
+    warnings = [message for message in caplog.messages if "answers" in message]
+    assert warnings == ["Table 'answers' is locked by another session, so it was not checked."] * 2
 
 
 def test_the_error_for_a_missing_client_names_the_extra(monkeypatch, dsn):
@@ -545,7 +545,7 @@ def test_the_error_for_a_missing_client_names_the_extra(monkeypatch, dsn):
 
 @pytest.fixture
 def late(tmp_path, dsn):
-    """What the publication says when the server refuses after the model was paid."""
+    """Returns a function that runs a publication which the server refuses, and returns the error message."""
 
     def sentence(*records):
         with pytest.raises(JobFailedError) as caught:

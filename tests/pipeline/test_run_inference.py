@@ -1,4 +1,4 @@
-"""`RunInference(LLMModelHandler(...))` in a pipeline of one's own."""
+"""`RunInference(LLMModelHandler(...))` in a custom pipeline."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_inference_args_are_rejected():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_gemini_handler_of_beam_answers_a_tenth_of_the_rows(sandbox, monkeypatch):
-    """Why there is a handler of our own. When this fails, Beam has mended it: think again.
+    """The reason for `LLMModelHandler`. If this test fails, Beam has fixed its handler: reconsider ours.
 
     Beam 2.77 puts all prompts of a batch into one message and gives one result for it.
     """

@@ -1,4 +1,4 @@
-"""Streamed answers: whole or not at all."""
+"""Streamed answers: complete or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def api(request):
 
 @pytest.fixture
 def either(api, job, openai_job):
-    """A job against either API."""
+    """A job against each of the two APIs."""
     return job if api == "gemini" else openai_job
 
 
@@ -54,8 +54,8 @@ def test_the_text_of_a_broken_stream_is_never_an_answer(either, api, sandbox, ki
 def test_a_stalled_stream_fails_after_its_idle_timeout(either, api, sandbox):
     sandbox.faults.when(STREAMS[api], "row number 3", Fault(kind="hang"))
     ended = either.run(rows(5), generation=STREAMED, limits={"max_attempts": 1, "request_timeout_seconds": 2})
-    (dead,) = ended.dead
-    assert dead["llmbeam_error"]["kind"] == "timeout"
+    (failed,) = ended.dead_letter
+    assert failed["llmbeam_error"]["kind"] == "timeout"
 
 
 def test_a_stream_counts_its_tokens(either):

@@ -1,4 +1,4 @@
-"""The wheel for the workers: what is in it, and that it runs a job where only Beam is."""
+"""The wheel for the workers: its content, and a job with it where only Beam is installed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_error_names_a_requirement_that_is_not_installed(tmp_path, monkeypat
 
 
 def closure(roots: list[str]) -> dict[str, Distribution]:
-    """The distributions that are installed with `roots`, by name."""
+    """Returns the distributions that `roots` require directly or indirectly, by name."""
     installed = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
     found: dict[str, Distribution] = {}
     seen, open_ends = set(), [Requirement(root) for root in roots]
@@ -116,7 +116,7 @@ def closure(roots: list[str]) -> dict[str, Distribution]:
         requirement = open_ends.pop()
         name, extras = canonicalize_name(requirement.name), tuple(sorted(requirement.extras))
         if (name, extras) in seen or name not in installed:
-            continue  # the second: an extra that is not installed here, which Beam does without
+            continue  # not installed: an optional requirement that Beam does not need
         seen.add((name, extras))
         found[name] = installed[name]
         for line in installed[name].requires or ():
@@ -127,7 +127,7 @@ def closure(roots: list[str]) -> dict[str, Distribution]:
 
 
 def link(chosen: dict[str, Distribution], target: Path) -> None:
-    """Links distributions into another environment; of a directory that several share, its files."""
+    """Links distributions into another environment; in a directory that several share, links its files."""
     everybody = [one for one in distributions() if one.files]
     owners = Counter(top for one in everybody for top in {file.parts[0] for file in one.files or ()})
     for one in chosen.values():
@@ -154,7 +154,7 @@ def link(chosen: dict[str, Distribution], target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory, wheel):
-    """The Python of an environment with Beam, the wheel, and what these require: as a worker has it."""
+    """The Python of an environment like that of a worker: Beam, the wheel, and their requirements."""
     home = tmp_path_factory.mktemp("worker")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     python = home / "bin" / "python"

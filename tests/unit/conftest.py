@@ -1,4 +1,4 @@
-"""A server that answers what a test told it to, for the real clients of Google."""
+"""A server with scripted replies for the real clients of Google."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def refusal_of(status, message):
 
 
 class Server(ThreadingHTTPServer):
-    """Answers each method and path with what the test put there; the last of several stays."""
+    """Answers each method and path with its scripted replies in order; the last one repeats."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -57,5 +57,5 @@ def server():
 
 @pytest.fixture(scope="session")
 def refusal():
-    """Makes a refusal in Google's words: status and message."""
+    """Returns a function that makes an error reply in the format of Google from a status and a message."""
     return refusal_of

@@ -46,7 +46,7 @@ def test_requests_rejections_and_double_payments_are_counted():
     assert figures["paid_twice"] == 1
 
 
-def test_utilisation_is_what_was_admitted_over_what_was_refilled():
+def test_utilisation_is_the_ratio_of_admitted_to_available_requests():
     records = [record(second, 200 if second % 2 == 0 else 429, str(second)) for second in range(11)]
     assert request_figures(QUOTA_JOB, rows(6), records)["utilisation"] == pytest.approx(0.6)
 
@@ -71,7 +71,7 @@ def test_a_stepped_quota_admits_by_its_schedule():
     ledger = SteppedLedger(Quota(requests_per_minute=600), shares=(1.0, 0.5), step_seconds=10)
     admitted = [number / 100 for number in range(3000) if ledger.admit(number / 100, 1) is None]
     first, second = sum(at < 10 for at in admitted), sum(at >= 20 for at in admitted)
-    assert first == pytest.approx(10 * 10 + 20, abs=2)  # a full bucket first
+    assert first == pytest.approx(10 * 10 + 20, abs=2)  # the initial content of the bucket is added
     assert second == pytest.approx(10 * 5, abs=2)
 
 

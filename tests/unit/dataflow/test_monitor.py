@@ -47,7 +47,7 @@ class ScriptedDataflow:
 
 
 class Waiting:
-    """Waits for a scripted job with a simulated clock."""
+    """Wait for a scripted job, with a simulated clock."""
 
     def __init__(self, dataflow, *, interval=30.0, budget_usd=None):
         self.now, self.waits, self.lines = 0.0, [], []

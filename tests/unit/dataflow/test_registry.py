@@ -23,10 +23,10 @@ REPORT = {"rows": {"read": 3, "answered": 2, "dead_letter": 1}, "spec": {"name":
 
 
 class Dataflow:
-    """Dataflow and Cloud Storage, as far as a task asks them; a cancelled job ends after three looks."""
+    """Fake of Dataflow and Cloud Storage for one task; a cancelled job ends after three polls."""
 
     def __init__(self):
-        self.jobs, self.cancelled, self.rows, self.looks = {}, [], 3, 0
+        self.jobs, self.cancelled, self.rows, self.polls = {}, [], 3, 0
 
     def add(self, spec, job_id, state="JOB_STATE_RUNNING"):
         self.jobs[job_id] = DataflowJob(job_id, dataflow_name(spec), state, datetime.now(UTC), labels(spec))
@@ -38,8 +38,8 @@ class Dataflow:
     def get(self, job_id):
         if job_id not in self.jobs:
             raise CloudNotFoundError(job_id)
-        self.looks += 1
-        if self.jobs[job_id].state == "JOB_STATE_CANCELLING" and self.looks >= 3:
+        self.polls += 1
+        if self.jobs[job_id].state == "JOB_STATE_CANCELLING" and self.polls >= 3:
             self.jobs[job_id] = replace(self.jobs[job_id], state="JOB_STATE_CANCELLED")
         return self.jobs[job_id]
 
@@ -66,7 +66,7 @@ class Log:
 
 
 class Store(dict):
-    """The task's state store."""
+    """Fake of the state store of a task."""
 
     def set(self, key, value):
         self[key] = value
@@ -144,7 +144,7 @@ def test_a_job_that_is_being_cancelled_is_waited_for(jobs, dataflow, spec):
 def test_a_conflicting_job_that_does_not_end_is_an_error(dataflow, store, log, spec):
     waited = []
     dataflow.add(spec, "1", "JOB_STATE_CANCELLING")
-    dataflow.looks = -(10**6)
+    dataflow.polls = -(10**6)
     with pytest.raises(JobFailedError, match=r"'1'.*did not end within 600 s.*nothing else was submitted"):
         JobRegistry(dataflow, store, log, sleep=waited.append).find(spec)
     assert sum(waited) == END_SECONDS

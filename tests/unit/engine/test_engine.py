@@ -56,7 +56,7 @@ def rejected(retry_after_seconds: float = 1.0) -> RequestError:
 
 
 class FakeBackend:
-    """Meets each prompt with the next step of its script, and answers when there is none left."""
+    """Replies to each prompt with the next step of its script, and with an answer if there is none left."""
 
     def __init__(
         self,
@@ -136,11 +136,11 @@ def prompts(*texts: str) -> list[Prompt]:
 
 
 def many(count: int) -> list[Prompt]:
-    """Of one length, so that they are sent in this order."""
+    """Returns prompts of equal length, which are sent in this order."""
     return prompts(*(f"{number:04}" for number in range(count)))
 
 
-def test_an_answer_carries_what_it_cost(run: Run) -> None:
+def test_an_answer_carries_its_cost(run: Run) -> None:
     (outcome,) = run(engine_of(FakeBackend(seconds=2.0)).answer(prompts("hello")))
     assert isinstance(outcome, Completion)
     assert (outcome.text, outcome.parsed) == ("answer to hello", None)
@@ -184,9 +184,9 @@ def test_there_is_one_outcome_per_prompt_in_order_for_any_replies(
             assert outcome.text == f"answer to {prompt.text}"
     assert backend.peak <= max_in_flight
     assert recorder.requests == len(backend.sent)
-    told = dict(recorder.outcomes)
+    observed = dict(recorder.outcomes)
     assert len(recorder.outcomes) == len(batch)
-    assert [told[prompt] for prompt in batch] == outcomes
+    assert [observed[prompt] for prompt in batch] == outcomes
 
 
 def test_a_bad_row_does_not_fail_its_neighbours(run: Run) -> None:
@@ -390,7 +390,7 @@ def test_a_row_that_waits_for_admission_is_not_sent_after_sending_has_stopped(ru
 
 
 def test_a_row_sent_before_sending_stopped_keeps_its_attempts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random, "random", lambda: 0.5)  # it still waits for its next try when the end comes
+    monkeypatch.setattr(random, "random", lambda: 0.5)  # it still waits for its next attempt when sending stops
     backend = FakeBackend({"0000": [error("server_error")], "0001": [error("quota_exhausted")]})
     recorder = Recorder()
     outcomes = run(engine_of(backend, observers=[recorder]).answer(many(2)))
@@ -399,7 +399,7 @@ def test_a_row_sent_before_sending_stopped_keeps_its_attempts(run: Run, monkeypa
 
 
 def test_the_first_reason_to_stop_is_reported(run: Run) -> None:
-    """A row that was under way at the end may fail for a reason of its own."""
+    """A request in flight when sending stops may fail for another reason."""
     *first, last = many(MAX_PERMANENT_FAILURES + 1)
     script = {prompt.text: [error("unauthorized")] for prompt in first}
     backend = FakeBackend({**script, last.text: [HANG]})
@@ -480,7 +480,7 @@ def test_closing_the_engine_closes_the_backend(run: Run) -> None:
 
 
 def test_an_absurdly_nested_answer_fails_only_its_row(run: Run, tmp_path: Path) -> None:
-    """It is JSON and fits the schema, but `dataclasses.asdict` in the journal gives up on it."""
+    """The answer is JSON and matches the schema, but `dataclasses.asdict` in the journal fails on it."""
     journals = Journal(f"{tmp_path}/", files=LocalFiles())
     batch = prompts("deep", "flat")
     journal = journals.batch(batch, ["deep", "flat"])
@@ -495,7 +495,7 @@ def test_an_absurdly_nested_answer_fails_only_its_row(run: Run, tmp_path: Path) 
 
 
 class StaticFakeBackend(FakeBackend):
-    """Answers whole requests, and none that holds a bad prompt."""
+    """Answers whole requests, and refuses those that contain a bad prompt."""
 
     def __init__(self, bad: set[str], **changes: Any) -> None:
         super().__init__(**changes)
@@ -535,13 +535,13 @@ def test_a_concurrency_limit_lowers_the_requests_in_flight(run: Run) -> None:
 
 
 def budget_of(requests: float) -> Budget:
-    """Of so many requests, which have 7 input and 9 output tokens each."""
+    """Returns a budget for a number of requests, which have 7 input and 9 output tokens each."""
     price = Price(input_usd_per_million_tokens=1e6, output_usd_per_million_tokens=1e6)
     return Budget(16.0 * requests, price)
 
 
 class Batch:
-    """One batch that met the end of a budget."""
+    """One batch that exceeded a budget."""
 
     def __init__(self, run: Run, backend: FakeBackend, batch: list[Prompt], **changes: Any) -> None:
         self.recorder = Recorder()

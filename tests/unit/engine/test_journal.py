@@ -61,11 +61,11 @@ class LocalFiles:
 
 
 def batch_of(directory: Path, *texts: str, **changes: Any) -> BatchJournal:
-    """A text is its own fingerprint."""
+    """Returns a batch of prompts, each of which is its own fingerprint."""
     return Journal(f"{directory}/", files=LocalFiles(), **changes).batch([Prompt(text) for text in texts], texts)
 
 
-#: Of the batch that `journal` records.
+#: Fingerprints of the batch that `journal` records.
 TEXTS = (
     "a",
     "b",
@@ -96,7 +96,7 @@ def journal(tmp_path: Path, clock: Clock):
 
 
 def read(directory: Path) -> dict[str, str]:
-    """What another process sees now."""
+    """Returns the entries that another process can read now."""
     found: dict[str, str] = {}
     for segment in directory.glob("*.jsonl"):
         with segment.open("rb") as lines:
@@ -105,7 +105,7 @@ def read(directory: Path) -> dict[str, str]:
 
 
 @given(any_text, completions)
-def test_an_answer_is_read_as_it_was_written(fingerprint: str, written: Completion) -> None:
+def test_an_answer_round_trips_through_the_journal(fingerprint: str, written: Completion) -> None:
     line = encode_entry(fingerprint, "nightly", written)
     assert line.count(b"\n") == 1
     assert list(read_entries(iter([line]))) == [Entry(fingerprint, "nightly", written)]

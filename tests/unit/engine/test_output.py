@@ -45,7 +45,7 @@ def test_an_answer_that_is_not_json_is_refused_and_quoted(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e400", "-1e400", '{"score": 1, "ratio": NaN}'])
 def test_a_number_that_json_cannot_represent_is_not_json(text: str) -> None:
-    """Python's own parser takes it, and the answer file would not be JSON."""
+    """The parser of Python accepts such numbers, and the answer file would not be JSON."""
     assert refusal({}, text).message.startswith("the answer is not JSON (")
 
 
@@ -73,7 +73,7 @@ def test_a_refused_answer_is_billed(text: str) -> None:
 
 
 def test_an_answer_that_never_ends_its_brackets_is_not_json() -> None:
-    """A model in a loop; the parser gives up by `RecursionError`, not `ValueError`."""
+    """A model in a loop can produce it; the parser fails with `RecursionError`, not `ValueError`."""
     error = refusal({}, "[" * 100_000, "max_tokens")
     assert error.kind == "invalid_output"
 

@@ -70,7 +70,7 @@ def test_a_request_error_truncates_the_message_of_the_server() -> None:
     assert len(RequestError("server_error", "x" * 10_000).message) == 2000
 
 
-def test_a_request_error_carries_what_was_billed() -> None:
+def test_a_request_error_has_the_billed_tokens() -> None:
     error = RequestError(
         "blocked", "no", http_status=200, retry_after_seconds=1.5, input_tokens=3, output_tokens=4
     )

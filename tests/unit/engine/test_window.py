@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.window import sliding_window
 
 
 class Line:
-    """Takes as long for each item as the item says."""
+    """Fake sender of items, which are pairs of an index and a duration in seconds."""
 
     def __init__(self) -> None:
         self.started: list[tuple[float, int]] = []

@@ -1,4 +1,4 @@
-"""The real clients of Google against a server of this test."""
+"""The real clients of Google against a server with scripted replies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusal(status, message, reason=None):
 
 @pytest.fixture
 def hook(server, monkeypatch):
-    """A hook for the server of this test, that is not patient."""
+    """A hook for the server of this test, with short retry timeouts."""
     monkeypatch.setattr(google, "RETRY_SECONDS", 0.5)
     monkeypatch.setattr(module, "CANCEL_SECONDS", 0.5)
 

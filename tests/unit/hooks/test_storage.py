@@ -1,4 +1,4 @@
-"""The real client of Cloud Storage against a server of this test."""
+"""The real client of Cloud Storage against a server with scripted replies."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def hook(server, monkeypatch):
 def test_a_directory_is_checked_by_listing_one_object(server, hook):
     server.on("GET", "/storage/v1/b/rows/o", {"items": []})
     hook.check("gs://rows/state/")
-    # The client itself asks for the bucket, in a thread, to name it in traces.
+    # The client requests the bucket in another thread, to name it in traces.
     (query,) = [asked[2] for asked in server.asked if asked[1].endswith("/o")]
     assert (query["prefix"], query["maxResults"]) == (["state/"], ["1"])
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "error", "said"),
+    ("status", "words", "error", "message"),
     [
         (404, "The specified bucket does not exist.", CloudNotFoundError, "There is no bucket 'gs://rows'"),
         (403, "No access.", AccessDeniedError, "`roles/storage.objectAdmin`"),
     ],
 )
-def test_an_unusable_bucket_is_an_error(server, hook, refusal, status, words, error, said):
+def test_an_unusable_bucket_is_an_error(server, hook, refusal, status, words, error, message):
     server.on("GET", "/storage/v1/b/rows/o", refusal(status, words))
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         hook.check("gs://rows/state/")
 
 

@@ -28,7 +28,7 @@ def _log_levels() -> Iterator[None]:
 
 
 def raised(error: BaseException, *, during: BaseException | None = None, cause: BaseException | None = None):
-    """`error` as it looks once it was raised while another one was handled."""
+    """Returns `error` after it was raised while another error was handled."""
     error.__context__ = during
     if cause is not None:
         error.__cause__ = cause
@@ -59,7 +59,7 @@ def raise_from_none() -> None:
 
 
 def test_an_error_raised_from_none_is_the_root_and_not_the_error_it_replaced() -> None:
-    """`raise … from None` says: what came before is of no use to the reader."""
+    """`raise … from None` marks the previous error as irrelevant to the reader."""
     with pytest.raises(JobSpecError) as caught:
         raise_from_none()
     assert _root(caught.value) is caught.value

@@ -129,14 +129,14 @@ def test_a_key_column_has_the_type_of_its_values_else_text(
 
 @pytest.mark.parametrize("keys", [[2**63], [-(2**63) - 1], [2**64, "a"], [2**53 + 1, 0.5]])
 def test_a_number_too_large_for_its_column_is_written_as_text(keys: list[Any]) -> None:
-    """All is paid for by then, and every retry would fail here again."""
+    """All answers are paid for at this point, and every retry would fail in the same way."""
     table = parquet(*(record(id=key) for key in keys))
     assert table["id"].to_pylist() == [str(key) for key in keys]
 
 
 @pytest.mark.parametrize("answer", ["cut \ud83d", {"a": "cut \ud83d"}])
 def test_a_lone_surrogate_in_an_answer_does_not_fail_the_job(answer: Any) -> None:
-    """A model that is cut at `max_output_tokens` may end so; all is paid for by then."""
+    """An answer truncated at `max_output_tokens` can end so; all answers are paid for at this point."""
     assert "cut " in parquet(record(answer=answer, id=1))["answer"].to_pylist()[0]
 
 
@@ -165,6 +165,6 @@ def test_more_rows_than_a_row_group_are_all_written() -> None:
 
 @given(st.lists(st.tuples(st.text(max_size=10), st.text(max_size=10)), max_size=5))
 @settings(deadline=None, max_examples=30)
-def test_any_text_is_written_as_it_is(rows: list[tuple[str, str]]) -> None:
+def test_any_text_is_written_unchanged(rows: list[tuple[str, str]]) -> None:
     table = parquet(*(record(id=key, answer=answer) for key, answer in rows))
     assert list(zip(table["id"].to_pylist(), table["answer"].to_pylist(), strict=True)) == rows

@@ -130,7 +130,7 @@ def test_a_bundle_that_is_retried_in_the_same_process_has_no_new_budget() -> Non
         with pytest.raises(BudgetExceededError, match=r"has spent \$2 on 2 input"):
             answers(handler, batch)
     assert answers(LLMModelHandler(ECHO, limits=limits), ["a"]), "another run has one of its own"
-    gc.collect()  # the errors hold their engines
+    gc.collect()  # the errors hold references to their engines
 
 
 ENDPOINT = VertexEndpointModel(

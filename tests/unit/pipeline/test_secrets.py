@@ -1,4 +1,4 @@
-"""Keys of the workers, from the emulated Secret Manager through the real client."""
+"""Keys of the workers, read from the emulated Secret Manager with the real client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _no_variable() -> Iterator[None]:
 
 @pytest.fixture
 def put(google):
-    """Puts a secret `key` into Secret Manager."""
+    """Returns a function that creates the secret `key` in Secret Manager."""
 
     def put_secret(data):
         with secretmanager.SecretManagerServiceClient(transport="rest") as client:

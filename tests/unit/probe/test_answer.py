@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.spec.model import parse_model
 
 
 def asked(port):
-    """Sends the request to a server on this machine that needs no credentials."""
+    """Sends the request to a local server that needs no credentials."""
     return ask(parse_model({"type": "openai", "name": "m", "base_url": f"http://127.0.0.1:{port}/v1"}), None)
 
 

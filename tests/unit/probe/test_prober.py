@@ -34,7 +34,7 @@ GENERATE = "gemini.generateContent"
 
 @pytest.fixture
 def probed(sandbox):
-    """Asks the sandbox, with the connection that a task has; no pauses."""
+    """Returns a function that probes the sandbox with the connection of a task, without pauses."""
 
     def ask(model, requests=3, max_usd=math.inf, **settings):
         return prober(sandbox, model, **settings).probe(requests, max_usd)
@@ -101,8 +101,8 @@ def test_an_endpoint_is_probed_in_the_format_of_its_model_spec(sandbox, google, 
     model = brought_up(google.project, fields)
     formats = ("chat", "instances", "raw") if kind == "vertex" else (None,)
     for request_format in formats:
-        told = {} if request_format is None else {"request_format": request_format}
-        parsed, access = open_model({**model, **told})
+        extra = {} if request_format is None else {"request_format": request_format}
+        parsed, access = open_model({**model, **extra})
         probe = Prober(parsed, authenticate=access, pause_seconds=0).probe(2, max_usd=0.0)
         assert outcomes(probe) == ["answered"] * 2, (request_format, probe.refusal)
         assert probe.cost_usd is None, "it costs by the hour"
@@ -208,7 +208,7 @@ def test_a_request_to_a_server_that_hangs_times_out_and_three_timeouts_end_the_p
 
 @pytest.fixture
 def sending():
-    """Asks a server that sends what the test says, in the pieces that it says, for a reply."""
+    """Returns a function that probes a server which sends given headers and pieces of a body."""
 
     def ask(headers, pieces, pause_seconds=0.0):
         class Handler(BaseHTTPRequestHandler):

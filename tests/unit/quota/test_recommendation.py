@@ -78,7 +78,7 @@ def test_a_job_without_rows_may_start_in_any_case(verdict):
     assert may_start(question(demand=DEMAND | {"rows": 0}), health(verdict, requests=0.0))
 
 
-def test_the_best_location_is_where_it_may_start_then_the_healthiest_the_fastest_the_first():
+def test_locations_are_ranked_by_permission_to_start_health_speed_and_order():
     slow, quick = health(requests=150, location="a"), health(requests=600, location="b")
     bad, unknown = health("degraded", requests=6000, location="c"), health("unknown", location="d")
     assert best(question(), [unknown, bad, slow, quick]) is quick

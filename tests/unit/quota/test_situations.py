@@ -1,4 +1,4 @@
-"""What a sensor is told in each situation: the real hook, and the sandbox's own Monitoring, quotas and models."""
+"""Verdicts in each situation, with the real hook and the Monitoring, quotas and models of the sandbox."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DENIED = Fault(kind="error", http_status=403)
 
 @dataclass(frozen=True)
 class Situation:
-    """What the cloud shows, and what follows.
+    """The state of the cloud and the expected verdict.
 
     `before` and `arrange` get the sandbox, two hours before and now; `words` are in the sentence; `rate` is
     recommended, of requests or tokens per minute.

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def made(tmp_path, capsys):
-    """What it makes in a folder of its own, and what it prints."""
+    """Returns a function that runs the script in a temporary folder and returns the folder and the output."""
     folder = tmp_path / "a template"
 
     def make(*arguments):

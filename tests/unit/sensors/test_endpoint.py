@@ -33,7 +33,7 @@ from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigge
 
 GENERATE = "gemini.generateContent"
 BUSY = Fault(kind="error", http_status=503)
-#: Times of the result are rounded to a millisecond.
+#: Rounding of the times in the result, in seconds.
 ROUNDING_SECONDS = 0.001
 MODES = {
     "deferrable": {},
@@ -43,7 +43,7 @@ MODES = {
 
 
 class Task:
-    """A try of a task, as far as a sensor looks at it."""
+    """Fake of a task instance with the methods that a sensor uses."""
 
     def __init__(self, first=None):
         self.first, self.pushed = first, {}
@@ -57,7 +57,7 @@ class Task:
 
 @pytest.fixture
 def sensor(sandbox):
-    """Makes a sensor on the sandbox."""
+    """Returns a function that makes a sensor for the model of the sandbox."""
 
     def make(**given):
         model = {"type": "gemini", "base_url": sandbox.gemini_url, **given.pop("model", {})}

@@ -37,7 +37,7 @@ MODES = {
 
 
 class Task:
-    """A try of a task, as far as a sensor looks at it."""
+    """Fake of a task instance with the methods that a sensor uses."""
 
     def __init__(self):
         self.pushed = {}
@@ -175,7 +175,7 @@ def test_a_refusal_that_waiting_will_not_resolve_fails_at_once(sandbox, monkeypa
 
 
 def test_probing_costs_at_most_max_probe_usd(google, sandbox, monkeypatch):
-    # 10 tokens in and 1 out at 0.30 and 2.50 dollars a million: 0.0000055 each.
+    # 10 input tokens and 1 output token at 0.30 and 2.50 dollars per million: 0.0000055 dollars per request.
     found = executed(sensor(max_probe_usd=0.000018))
     assert sandbox.stats()["methods"][GENERATE]["calls"] == 3
     assert found["probe_usd"] <= 0.000018

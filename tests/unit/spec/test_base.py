@@ -82,5 +82,5 @@ def test_a_long_value_is_shown_in_part() -> None:
 @pytest.mark.parametrize("field", ["requests_per_minute", "request_timeout_seconds", "max_throttled_seconds"])
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_number_that_json_cannot_represent_is_refused(field: str, value: float) -> None:
-    """It would be `null` on the other side: refused there, or of another meaning."""
+    """It would be serialised as `null`, which is refused or has another meaning."""
     assert [problem.field for problem in Limits.problems({field: value})] == [field]

@@ -15,7 +15,7 @@ def test_an_invalid_template_is_refused_with_its_line(field: str, text: str) -> 
 
 
 def test_a_filter_that_does_not_exist_is_refused() -> None:
-    """Else it shows on the workers, where each try of the job fails alike."""
+    """Otherwise the error appears on the workers, where each try of the job fails."""
     (problem,) = PromptTemplate.problems({"template": "{{ row.text | sumarise }}"})
     assert problem.field == "template"
     assert "sumarise" in problem.want
@@ -58,7 +58,7 @@ def test_an_invalid_json_schema_is_refused_with_its_path(schema: dict[str, objec
 
 
 @pytest.mark.parametrize("schema", [None, {}, {"type": "object", "required": ["a"]}])
-def test_a_json_schema_is_kept_as_it_is(schema: dict[str, object] | None) -> None:
+def test_a_json_schema_is_kept_unchanged(schema: dict[str, object] | None) -> None:
     assert PromptTemplate(template="x", output_schema=schema).output_schema == schema
 
 

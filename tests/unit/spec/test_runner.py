@@ -95,7 +95,7 @@ def test_a_path_that_workers_cannot_reach_is_refused(job, changes, field):
         JobSpecError, match=rf"whose workers cannot read files of this machine, and {field} is one: .*gs://"
     ):
         JobSpec.parse(job(**ON_STORAGE | changes, runner=DATAFLOW))
-    JobSpec.parse(job(**ON_STORAGE | changes))  # where it is no fault
+    JobSpec.parse(job(**ON_STORAGE | changes))  # valid without a runner on Dataflow
 
 
 def test_all_paths_that_workers_cannot_reach_are_named_at_once(job):

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.tasks.literal import is_pending, literal_problems,
 
 
 class Reference:
-    """As an `XComArg`: it is known only at run time."""
+    """Stands for an `XComArg`, whose value is known only at run time."""
 
     def __repr__(self):
         return "Reference"

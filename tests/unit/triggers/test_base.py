@@ -101,7 +101,7 @@ def test_a_poll_reads_connections_in_the_event_loop_of_the_triggerer():
     loops = []
 
     async def read():
-        """As Airflow 3.1 sends a request to the supervisor, through streams that belong to one event loop."""
+        """Reads like Airflow 3.1, which sends requests to the supervisor through streams of one event loop."""
         loops.append(asyncio.get_running_loop())
 
     class Reading:
@@ -132,7 +132,7 @@ class KilledTrigger(CountdownTrigger):
 
 
 def kills_when_cancelled(monkeypatch, *, calls_on_kill, states):
-    """How often a trigger calls its own `on_kill` when the triggerer cancels it."""
+    """Returns how often a trigger calls its own `on_kill` when the triggerer cancels it."""
     asked = []
 
     def get_task_states(**which):

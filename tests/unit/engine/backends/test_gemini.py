@@ -64,7 +64,7 @@ def ask(
 
 
 def credentials(path: Path, **changes: Any) -> str:
-    """Google credentials as `gcloud auth application-default login` leaves them, with a token that still holds."""
+    """Google credentials as `gcloud auth application-default login` writes them, with a valid token."""
     path.write_text(
         json.dumps(
             {
@@ -86,7 +86,7 @@ def credentials(path: Path, **changes: Any) -> str:
 def model(
     request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> GeminiModel:
-    """The same model behind both of its doors."""
+    """The same model through the Gemini Developer API and through Vertex AI."""
     if request.param == "developer":
         monkeypatch.setenv("GOOGLE_API_KEY", "k")
         return GeminiModel(base_url=sandbox.gemini_url)
@@ -100,7 +100,7 @@ def developer(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> GeminiModel:
     return GeminiModel(base_url=sandbox.gemini_url)
 
 
-# What a body means
+# Replies
 
 
 def response(**body: Any) -> types.GenerateContentResponse:
@@ -168,7 +168,7 @@ def test_a_reply_without_an_answer_and_a_reason_is_garbage(body: dict[str, Any])
     assert (error.kind, error.http_status) == ("garbage", 200)
 
 
-# What an error means
+# Errors
 
 
 class Headers:
@@ -258,7 +258,7 @@ def test_any_other_400_is_a_bad_request() -> None:
     assert _from_api_error(api_error(400, {"reason": "INVALID_ARGUMENT"})).kind == "bad_request"
 
 
-# What is sent
+# Requests
 
 
 def test_only_parameters_that_are_set_are_sent() -> None:
@@ -330,7 +330,7 @@ def test_the_project_and_location_determine_the_address(given: dict[str, Any], a
 def test_the_address_is_the_one_that_google_genai_uses(
     project: str | None, location: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a change there is noticed here."""
+    """Detects a change of the address in google-genai."""
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -491,7 +491,7 @@ def test_the_alternative_variable_of_the_key_is_read_too(
 
 
 def test_vertex_without_credentials_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As the class promises; else every row meets it, one by one, as a defect of ours."""
+    """Without this check every row would fail one by one with an internal error."""
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
 
     async def main() -> None:
@@ -519,7 +519,7 @@ def service_account(path: Path, token_uri: str) -> str:
 def test_revoked_credentials_are_unauthorized(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The token service says no: every further row would meet the same."""
+    """The token service refuses, as it would for every further row."""
     key = service_account(tmp_path / "key.json", f"{sandbox.url}/no-such-service")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
     (error,) = ask(GeminiModel(project="p", base_url=sandbox.gemini_url), Prompt("a"))
@@ -530,7 +530,7 @@ def test_revoked_credentials_are_unauthorized(
 def test_an_unreachable_token_service_is_a_connection_error(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It passes: the row is tried again, and the job is not given up as hopeless."""
+    """The error is transient: the row is retried, and sending does not stop."""
     key = service_account(tmp_path / "key.json", "http://127.0.0.1:9/token")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
     (error,) = ask(GeminiModel(project="p", base_url=sandbox.gemini_url), Prompt("a"))

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.spec import Embedding, GeminiModel
 
 EMBEDDING = Embedding(dimensions=5, task_type="RETRIEVAL_DOCUMENT")
 VERTEX = {"project": "p", "location": "us-central1"}
-#: Model, its place, the method that embeds it, and how many texts that takes at once.
+#: Model, its location, its method of the sandbox, and the maximum of texts per request.
 WAYS: list[tuple[str, dict[str, str], Method, int]] = [
     ("gemini-embedding-001", {}, "gemini.batchEmbedContents", 100),
     ("gemini-embedding-2", {}, "gemini.batchEmbedContents", 100),
@@ -107,7 +107,7 @@ def test_google_genai_sends_the_same(name: str, place: dict[str, str], method: M
 
 
 def _plain(value: Any) -> Any:
-    """Without roles, which google-genai does not need either, and with protobuf's JSON names."""
+    """Returns the body without roles, which google-genai does not need, and with the JSON names of protobuf."""
     if isinstance(value, dict):
         return {
             name.replace("task_type", "taskType"): _plain(inner) for name, inner in value.items() if name != "role"

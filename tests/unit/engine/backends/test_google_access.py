@@ -37,7 +37,7 @@ def jwt(**claims: Any) -> str:
 
 
 class CloudRun:
-    """A token service and a service behind it that takes each token so often."""
+    """A token service and a service that accepts each token a limited number of times."""
 
     def __init__(self, token_seconds: float = 3600, uses: int = 1_000_000) -> None:
         self.token_seconds = token_seconds
@@ -102,7 +102,7 @@ def service_account(path: Path, token_uri: str) -> str:
     return str(path)
 
 
-def test_one_id_token_serves_all_requests_and_no_key_goes_to_the_service(
+def test_one_id_token_serves_all_requests_and_no_api_key_is_sent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "not-for-them")
@@ -131,7 +131,7 @@ def test_embedding_requests_carry_an_id_token_too(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_token_is_renewed_before_it_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Within the last minutes of its hour: a request must not meet the end on its way."""
+    """A token must not expire during a request, so it is renewed minutes before its end."""
     service = CloudRun(token_seconds=200)
 
     async def body(asked: OpenAIModel) -> None:
@@ -216,7 +216,7 @@ def test_an_impersonated_account_has_id_tokens_of_its_own() -> None:
 
 @pytest.fixture
 def metadata_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What every machine of Google Cloud can ask about its own account."""
+    """A metadata server, which tells a Google Cloud machine about its service account."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

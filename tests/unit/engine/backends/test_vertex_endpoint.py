@@ -133,7 +133,7 @@ def test_a_chat_is_sent_below_the_endpoints_name_without_a_model() -> None:
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
 
 
-@pytest.mark.parametrize("end", ["data: [DONE]\n\n", ""], ids=["told", "not told"])
+@pytest.mark.parametrize("end", ["data: [DONE]\n\n", ""], ids=["done line", "no done line"])
 def test_a_streamed_chat_needs_no_done_line(end: str) -> None:
     pieces = [
         {"choices": [{"delta": {"content": "Hi"}}]},
@@ -233,7 +233,7 @@ def test_a_prompt_larger_than_the_endpoint_takes_is_refused_before_it_is_sent() 
         Prompt("é" * 1_500_000),
         request_format="raw",
     )
-    assert getattr(reply, "text", reply) == "fits"  # an address of its own takes 10 MB
+    assert getattr(reply, "text", reply) == "fits"  # a dedicated address takes 10 MB
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 
 
 def serve(limit: ConcurrencyLimit, capacity: int, answers: int, seed: int = 0) -> None:
-    """A server that works on `capacity` requests at once and queues the rest, as vLLM does."""
+    """Simulates a server that processes `capacity` requests at once and queues the rest, like vLLM."""
     chances = random.Random(seed)
     for _ in range(answers):
         tokens = max(1, round(chances.expovariate(1 / 200)))

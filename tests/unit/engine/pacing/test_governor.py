@@ -19,7 +19,7 @@ gaps = st.lists(st.floats(0, 3), min_size=1, max_size=120)
 
 
 def send_all(governor: Governor, arrivals: list[float], tokens: list[float]) -> list[float]:
-    """Requests come one after the other and wait for their turn; returns when each left."""
+    """Returns the times at which requests are sent that arrive one after the other and wait for admission."""
     left, now = [], 0.0
     for gap, cost in zip(arrivals, tokens, strict=True):
         now += gap
@@ -167,7 +167,7 @@ def test_overloads_that_follow_each_other_closely_cut_deeper():
 
 
 def let_through(governor, start, *, sends, tokens=1.0, gap=0.0):
-    """The server takes so many requests from `start` on, one per gap at most, then rejects one."""
+    """Simulates a server that admits `sends` requests from `start` on, at most one per gap, then rejects one."""
     now = start
     for _ in range(sends + 1):
         now += gap
@@ -297,7 +297,7 @@ def test_a_state_fits_a_record_of_doubles():
 
 @pytest.mark.parametrize(
     ("machines", "expected_workers", "most_rejected"),
-    # Measured: 0, 0.45 and 0.73 % with the right guess, 0.13 % four times too large, 2.25 % four times too small.
+    # Measured: 0, 0.45 and 0.73 % with the right number, 0.13 % four times too large, 2.25 % four times too small.
     [(1, 1, 0.002), (4, 4, 0.01), (16, 16, 0.01), (4, 16, 0.005), (16, 4, 0.03)],
 )
 def test_machines_without_shared_state_use_the_quota_of_an_hour_with_few_429s(
@@ -334,7 +334,7 @@ def stepped(shares, step_seconds, seed):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_quota_that_steps_down_and_up_is_used_with_few_429s(seed):
-    # Steps a little shorter or longer: where in its swing a step meets the share is luck.
+    # Steps a little shorter or longer, because the state of the share at a step is a coincidence.
     _, figures = stepped(STEPPED.server.step_shares, 18.5 + 3 * seed / 8, seed)
     assert figures["utilisation"] >= 0.94
     assert figures["rejected_ratio"] <= 0.008

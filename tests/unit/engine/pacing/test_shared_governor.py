@@ -68,7 +68,7 @@ def test_a_process_killed_while_it_holds_the_lock_leaves_it_free(path):
     holder.wait()
     holder.stdout.close()
     file = os.open(path, os.O_RDWR)
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where somebody holds it
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if another process holds it
     os.close(file)
     assert governor.admit(100.0, 1) == 0
     governor.close()

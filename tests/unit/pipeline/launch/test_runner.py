@@ -49,7 +49,7 @@ def on_dataflow(**runner: Any) -> JobSpec:
     ids=str,
 )
 def test_a_local_job_never_downloads_a_runner(options: list[str]) -> None:
-    """Beam takes each of these names for its own default, which may be a binary from the network."""
+    """Beam replaces each of these names with a default, which may be a binary from the network."""
     runner, _ = runner_of(JOB, options)
     assert isinstance(runner, FnApiRunner)
 

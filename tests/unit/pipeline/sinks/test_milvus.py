@@ -123,13 +123,13 @@ def test_several_key_columns_identify_a_row_together(sink: MilvusSink, tmp_path:
 
 
 def test_the_id_of_a_row_never_changes_between_versions_and_is_that_of_its_values() -> None:
-    """Another value here would write every row a second time."""
+    """A different value would write every row a second time."""
     assert entity_id({"id": 7, "text": "x"}, KEY) == entity_id({"id": 7}, KEY)
     assert entity_id({"id": 7}, KEY) == "066221bae6a7c071d0540676fafd57559f0217b8a68bdfa619fe178df6b2ea5d"
     assert len({entity_id({"id": value}, KEY) for value in (7, 7.0, "7", True, [7])}) == 5
 
 
-def test_a_run_without_rows_leaves_the_collection_as_it_is(sink: MilvusSink, tmp_path: Path) -> None:
+def test_a_run_without_rows_leaves_the_collection_unchanged(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path))
     assert not Path(sink.uri).exists()
     publish(sink, KEY, stage(tmp_path, {"id": 1}))

@@ -63,7 +63,7 @@ def merged(*tallies: Tally) -> Tally:
 
 
 def sums(tally: Tally) -> tuple[Any, ...]:
-    """All but the words: any failure's own will do."""
+    """Returns all values but the messages, which may be those of any failure."""
     return (
         tally.answered,
         tally.failed,
@@ -94,8 +94,8 @@ def test_the_tally_is_independent_of_where_and_in_which_order_rows_are_counted(
 def test_each_kind_of_failure_has_its_own_message(a: list[Any], b: list[Any]) -> None:
     tally = merged(tally_of(a), tally_of(b))
     assert tally.messages.keys() == tally.failed.keys()
-    said = {(row.failure.kind, row.failure.message) for row in [*a, *b] if isinstance(row, FailedRow)}
-    assert tally.messages.items() <= said
+    all_messages = {(row.failure.kind, row.failure.message) for row in [*a, *b] if isinstance(row, FailedRow)}
+    assert tally.messages.items() <= all_messages
 
 
 @given(elements)

@@ -24,7 +24,7 @@ values = st.integers() | st.text(max_size=5) | st.booleans()
 
 
 def packed(rows: list[dict[str, Any]]) -> dict[int, list[bytes]]:
-    """Blocks by part, as a bundle makes them."""
+    """Returns the blocks of a bundle by partition."""
     step = _PackKeys(("id",))
     step.start_bundle()
     parts: dict[int, list[bytes]] = {}

@@ -41,7 +41,7 @@ def test_a_blank_line_is_no_row(line: bytes) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=9)))
-def test_a_row_is_read_as_it_was_written(row: dict[str, Any]) -> None:
+def test_a_row_round_trips_through_a_json_line(row: dict[str, Any]) -> None:
     assert read_line(json.dumps(row).encode()) == row
     assert read_line(json.dumps(row, ensure_ascii=False).encode()) == row
 
@@ -84,7 +84,7 @@ def test_no_line_stops_the_job(line: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b"[" * 100_000, b'{"a":' * 100_000])
 def test_a_line_of_nothing_but_brackets_is_unreadable(line: bytes) -> None:
-    """The parser gives up by `RecursionError`, not `ValueError`; one such line would end the job."""
+    """The parser fails with `RecursionError`, not `ValueError`; one such line would end the job."""
     assert read_line(line).failure.kind == "unreadable_row"
 
 
@@ -97,7 +97,7 @@ def test_a_lone_surrogate_becomes_the_replacement_character() -> None:
 
 
 def test_a_lone_surrogate_encoded_in_bytes_is_not_passed_on_either() -> None:
-    """Python's JSON parser decodes bytes that are no UTF-8; a row of such text fits neither Beam nor a server."""
+    """Python's JSON parser accepts bytes that are not UTF-8; neither Beam nor a server can encode the result."""
     found = read_line(b'{"a": "cut \xed\xa0\xbd"}')
     assert isinstance(found, FailedRow) or found["a"].encode()
 
@@ -111,7 +111,7 @@ def test_a_csv_without_rows_has_none() -> None:
 
 
 @given(st.lists(st.tuples(cells, cells), max_size=6))
-def test_a_csv_is_read_as_it_was_written(rows: list[tuple[str, str]]) -> None:
+def test_a_table_round_trips_through_csv(rows: list[tuple[str, str]]) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerows([("first", "second"), *rows])
@@ -136,7 +136,7 @@ def test_a_line_with_another_number_of_cells_fails_alone(line: str) -> None:
 
 
 def test_a_column_without_a_name_is_a_column() -> None:
-    """As pandas writes its index by default."""
+    """Pandas writes its index without a column name by default."""
     assert [row.get("text") for row in read_csv(",text\n0,a\n1,b\n") if isinstance(row, dict)] == ["a", "b"]
 
 
@@ -195,8 +195,8 @@ def test_a_row_without_a_key_fails_and_lists_its_columns(row: dict[str, Any]) ->
 
 
 def test_an_unreadable_line_is_passed_on_unchanged() -> None:
-    dead = read_line(b"{")
-    assert check_key("id", row=dead).value is dead
+    failed = read_line(b"{")
+    assert check_key("id", row=failed).value is failed
     assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
 
 

@@ -37,7 +37,7 @@ def test_system_and_media_are_templates_too() -> None:
 
 
 @given(st.text(max_size=30))
-def test_what_a_row_holds_is_never_a_template_and_never_escaped(text: str) -> None:
+def test_the_values_of_a_row_are_never_templates_and_never_escaped(text: str) -> None:
     assert render("{{ row.text }}", {"text": text}) == text
 
 
@@ -79,7 +79,7 @@ def test_a_column_may_be_called_like_a_method(column: str) -> None:
 
 @pytest.mark.parametrize("column", ["items", "keys", "values", "get", "copy", "pop", "update"])
 def test_a_missing_column_called_like_a_method_is_an_error(column: str) -> None:
-    """Else the prompt would say `<built-in method …>`, another one each time."""
+    """Otherwise the prompt would contain `<built-in method …>`, which differs in each process."""
     with pytest.raises(jinja2.TemplateError):
         render(f"{{{{ row.{column} }}}}", {"id": 1})
 
@@ -143,11 +143,11 @@ def test_a_row_that_cannot_be_rendered_becomes_a_failed_row(job) -> None:
     step = Render(job(prompt={"template": "{{ 1 / row.count }}"}))
     step.setup()
     step.start_bundle()
-    (died,) = step.process({"count": 0})
+    (output,) = step.process({"count": 0})
     step.finish_bundle()
-    assert isinstance(died, beam.pvalue.TaggedOutput)
-    assert died.tag == FAILED
-    assert died.value.row == {"count": 0}
-    assert died.value.failure.kind == "template_error"
-    assert died.value.failure.message == "ZeroDivisionError: division by zero"
+    assert isinstance(output, beam.pvalue.TaggedOutput)
+    assert output.tag == FAILED
+    assert output.value.row == {"count": 0}
+    assert output.value.failure.kind == "template_error"
+    assert output.value.failure.message == "ZeroDivisionError: division by zero"
     assert PROGRESS.snapshot().died == 1

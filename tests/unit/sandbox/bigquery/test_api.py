@@ -428,7 +428,7 @@ def test_a_job_takes_its_time_and_can_be_cancelled() -> None:
 
 
 @pytest.mark.parametrize("form", ["NEWLINE_DELIMITED_JSON", "PARQUET", "AVRO"])
-def test_what_was_extracted_is_loaded_again(client: bigquery.Client, bucket: storage.Bucket, form: str) -> None:
+def test_an_extracted_table_is_loaded_again(client: bigquery.Client, bucket: storage.Bucket, form: str) -> None:
     load(client, ANSWERS, [WIDE_ROW, {}], schema=WIDE).result()
     config = ExtractJobConfig(destination_format=form, use_avro_logical_types=True)
     extract = client.extract_table(ANSWERS, "gs://rows/out/part-*", job_config=config)
@@ -442,7 +442,7 @@ def test_what_was_extracted_is_loaded_again(client: bigquery.Client, bucket: sto
     assert [dict(row) for row in client.list_rows(STAGED)] == [dict(row) for row in client.list_rows(ANSWERS)]
 
 
-def test_a_file_is_loaded_with_the_schema_it_brings(client: bigquery.Client) -> None:
+def test_a_file_is_loaded_with_its_own_or_the_given_schema(client: bigquery.Client) -> None:
     file = io.BytesIO()
     pq.write_table(pa.table({"id": [1, 2], "tags": [["a"], []]}), file)
     file.seek(0)

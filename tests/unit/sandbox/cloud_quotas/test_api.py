@@ -19,7 +19,7 @@ def infos(http, path, **query):
 
 
 def limit_in(info, location, **names):
-    """Reads a limit as the API's reference says: the first, most specific entry that takes these dimensions."""
+    """Reads a limit as the API reference defines it: the first entry that matches these dimensions."""
     names["region"] = location
     for one in info["dimensionsInfos"]:
         is_meant = all(names.get(name) == value for name, value in one.get("dimensions", {}).items())

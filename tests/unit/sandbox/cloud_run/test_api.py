@@ -121,8 +121,8 @@ def test_the_openai_client_talks_to_a_service_with_an_identity_token(client, san
         answer = chat.chat.completions.create(model="google/gemma-3-4b-it", messages=messages)
         assert "hello" in answer.choices[0].message.content
         stream = chat.chat.completions.create(model="google/gemma-3-4b-it", messages=messages, stream=True)
-        told = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-        assert told == answer.choices[0].message.content
+        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert streamed == answer.choices[0].message.content
         plain = chat.completions.create(model="google/gemma-3-4b-it", prompt=["one", "two words"], max_tokens=5)
         assert [choice.text for choice in plain.choices] == [choice.text for choice in plain.choices]
         assert len(plain.choices) == 2

@@ -41,7 +41,7 @@ class Review(pydantic.BaseModel):
 
 
 def once(url: str) -> types.HttpOptions:
-    """Options for a client that never retries by itself."""
+    """Options for a client that never retries."""
     return types.HttpOptions(base_url=url, timeout=60_000, retry_options=types.HttpRetryOptions(attempts=1))
 
 
@@ -211,7 +211,7 @@ def test_a_body_of_32_megabytes_is_read() -> None:
         assert response.json()["usageMetadata"]["promptTokenCount"] == 8_000_000
 
 
-# What the service refuses
+# Refusals
 
 
 def test_an_unregistered_caller_is_refused(sandbox: Sandbox) -> None:
@@ -440,7 +440,7 @@ def test_output_tokens_use_the_quota_up(clock: ManualClock) -> None:
             ask(client)
         client.close()
     seconds = float(caught.value.details["error"]["details"][1]["retryDelay"].removesuffix("s"))
-    # Capacity 6 tokens, 3 per second: all that was used has to be paid back.
+    # Capacity 6 tokens, 3 per second: the whole usage must be refilled.
     assert seconds == pytest.approx((usage.total_token_count or 0) / 3)
 
 

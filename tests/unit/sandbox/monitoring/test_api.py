@@ -45,7 +45,7 @@ def cloud(clock):
 
 
 class Metrics:
-    """Asks Cloud Monitoring with Google's own client; the last half hour if nothing else is said."""
+    """Queries Cloud Monitoring with Google's own client; by default, the last half hour."""
 
     def __init__(self, sandbox, clock):
         self._clock = clock
@@ -76,7 +76,7 @@ class Metrics:
         return [series for reply in replies for series in reply.time_series]
 
     def counts(self, metric, **options):
-        """The sum of each series, by the values of its labels that are not empty."""
+        """Returns the sum of each series, by the non-empty values of its labels."""
         return {
             tuple(value for _, value in sorted(one.metric.labels.items()) if value): sum(values(one))
             for one in self.list(metric, **options)
@@ -116,7 +116,7 @@ def ask(sandbox, model=FLASH, location="us-central1", text="hello", project="p")
 
 
 def deploy(sandbox, location="us-central1"):
-    """Brings a model onto the endpoint "7"."""
+    """Deploys a model to the endpoint "7"."""
     parent = f"{sandbox.url}/v1/projects/p/locations/{location}"
     with httpx.Client(headers={"Authorization": "Bearer t"}, timeout=60) as http:
         container = {"imageUri": "vllm", "args": ["--model=Qwen/Qwen3-4B"]}
@@ -136,7 +136,7 @@ def predict(sandbox):
     ).status_code
 
 
-# What is counted
+# Counts
 
 
 def test_requests_to_the_sandbox_are_counted_per_minute(cloud, metrics, clock) -> None:
@@ -493,7 +493,7 @@ def test_the_quota_of_accelerators_is_sampled_every_six_hours(clock, metrics_of)
         }
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(

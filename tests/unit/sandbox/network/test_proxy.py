@@ -45,7 +45,7 @@ def served() -> Iterator[tuple[Sandbox, Proxy]]:
 
 @pytest.fixture
 def sandbox(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    """A sandbox in place of Google, by the environment alone."""
+    """A sandbox that replaces Google through environment variables alone."""
     yield from for_one_test(served, monkeypatch)
 
 
@@ -117,7 +117,7 @@ def test_httpx_trusts_the_proxy_through_the_environment() -> None:
 
 @pytest.mark.usefixtures("sandbox")
 def test_aiohttp_trusts_the_proxy_in_a_process_started_with_the_environment() -> None:
-    # Not in this one: aiohttp reads the certificates when it is imported.
+    # In another process, because aiohttp reads the certificates when it is imported.
     code = """
 import aiohttp, asyncio, sys
 async def get():
@@ -153,7 +153,7 @@ def test_a_job_uses_buckets_and_gemini_through_the_environment(sandbox: Sandbox,
 @NEEDS_PYSOCKS
 @pytest.mark.usefixtures("sandbox")
 def test_httplib2_trusts_the_proxy_through_the_environment() -> None:
-    # Named here because httplib2 reads the variable when it is imported.
+    # Passed explicitly, because httplib2 reads the variable when it is imported.
     http = httplib2.Http(ca_certs=os.environ["HTTPLIB2_CA_CERTS"])
     response, _ = http.request("https://www.googleapis.com/storage/v1/b/rows")
     http.close()
@@ -193,7 +193,7 @@ def test_the_certificates_pass_the_strict_check_of_newer_pythons(proxy: Proxy) -
 
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # the client leaves it to be collected
+)  # the client leaves it to the garbage collector
 def test_a_lost_connection_is_lost_through_the_proxy_too(sandbox: Sandbox) -> None:
     sandbox.faults.queue("storage.objects.get", Fault(kind="drop"))
     with storage.Client() as client:

@@ -311,7 +311,7 @@ def test_beam_reads_writes_matches_renames_and_deletes(bucket: storage.Bucket) -
 
 
 @pytest.mark.usefixtures("beam_filesystem")
-def test_a_beam_pipeline_reads_and_writes_it(bucket: storage.Bucket) -> None:
+def test_a_beam_pipeline_reads_and_writes_objects(bucket: storage.Bucket) -> None:
     bucket.blob("in/a.jsonl").upload_from_string("".join(json.dumps({"id": n}) + "\n" for n in range(50)))
     with beam.Pipeline(options=PipelineOptions()) as pipeline:
         _ = (

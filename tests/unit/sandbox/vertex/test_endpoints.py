@@ -48,7 +48,7 @@ def resources(machine="g2-standard-12", kind="NVIDIA_L4", count=1, replicas=1):
 
 
 class Cloud:
-    """The clients, and what a test does with them again and again."""
+    """The clients and the calls that several tests need."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -257,8 +257,8 @@ def test_a_model_garden_deployment_creates_its_endpoint(cloud, sandbox) -> None:
 
 
 def test_model_garden_lists_the_deployment_options_of_a_model(cloud) -> None:
-    told = cloud.garden.get_publisher_model(name=GEMMA)
-    [option] = told.supported_actions.multi_deploy_vertex.multi_deploy_vertex
+    publisher_model = cloud.garden.get_publisher_model(name=GEMMA)
+    [option] = publisher_model.supported_actions.multi_deploy_vertex.multi_deploy_vertex
     assert option.dedicated_resources.machine_spec.machine_type == "g2-standard-12"
 
 

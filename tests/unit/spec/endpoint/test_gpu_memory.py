@@ -32,7 +32,7 @@ NAMED = {machine.machine_type: machine for machine in (*MACHINES.values(), *CLOU
 
 
 def table(title: str) -> list[list[str]]:
-    """The rows of a table of the page."""
+    """Returns the rows of a table of the docs page."""
     found = re.search(rf"## {title}\n.*?\n\n(\|.*?)\n\n", PAGE, re.DOTALL)
     assert found, title
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()[2:]]

@@ -1,4 +1,4 @@
-"""What an embedding job may ask for."""
+"""Validation of embedding jobs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_everything_that_affects_a_vector_changes_its_fingerprint() -> None:
 
 
 def test_the_fingerprint_of_a_vector_never_changes_between_versions() -> None:
-    """Another value here would ask, and pay, for every vector again."""
+    """A different value would request, and pay for, every vector again."""
     name = Fingerprinter(EchoModel(type="echo"), Generation(), None, Embedding())("Hello", None)
     assert name == Fingerprinter(EchoModel(type="echo"), Generation(seed=1), {}, Embedding())("Hello", None)
     assert name == "1bb00aefbc210375c297ca23cf75abc3535912ec7ad93d24889a8bc8bdad3224"

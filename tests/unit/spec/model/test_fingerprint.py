@@ -26,7 +26,7 @@ def fingerprint(
 
 
 def test_a_fingerprint_never_changes_between_versions() -> None:
-    """Another value here would ask, and pay, for every answer again. It needs a new number inside."""
+    """A different value would request, and pay for, every answer again. It needs a new version number inside."""
     assert fingerprint() == "3f76e58b6621832340dd1690881e129f571239f70ad4de38b93d0f38ffea3d8d"
 
 

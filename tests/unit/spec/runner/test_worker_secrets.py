@@ -15,7 +15,7 @@ SECRET = "projects/p/secrets/s/versions/latest"
 
 @pytest.fixture
 def spec(job):
-    """Makes a job on Dataflow."""
+    """Returns a function that makes a Dataflow job."""
 
     def make(runner=(), **parts):
         own = {"type": "dataflow", "location": "europe-west1", **dict(runner)}

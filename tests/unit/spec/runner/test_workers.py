@@ -31,7 +31,7 @@ def workers(requests_per_minute, seconds, **limits):
 
 
 def table_of(max_in_flight):
-    """The table of the page: (requests per minute, seconds, workers)."""
+    """Returns the table of the docs page: (requests per minute, seconds, workers)."""
     text = re.search(rf"With `max_in_flight` = {max_in_flight}\b.*?\n\n(.*?)\n\n", PAGE, re.DOTALL)[1]
     head, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
     seconds = [float(cell.removesuffix(" s")) for cell in head[1:]]
@@ -76,7 +76,7 @@ def test_the_quota_of_a_worker_is_that_of_the_docs(job):
     )
     assert limits_of_a_worker(spec.runner, spec.limits).expected_workers == count
     assert rate / count == part
-    # The page's example of an idle CPU: that part, at 0.3 ms a request.
+    # The docs page's example of an idle CPU, at 0.3 ms per request.
     assert f"{part / 60:g} requests per second at 0.3 ms" in " ".join(PAGE.split())
     assert f"are {part / 60 * 0.3 / 1000:.1%}".replace("%", " %") in " ".join(PAGE.split())
 
