@@ -19,7 +19,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.replies, self.asked = {}, []
+        self.replies, self.received = {}, []
 
     def on(self, method, path, *replies):
         self.replies[method, path] = [reply if isinstance(reply, tuple) else (200, reply) for reply in replies]
@@ -29,7 +29,9 @@ class Handler(BaseHTTPRequestHandler):
     def do(self):
         address = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.asked.append((self.command, address.path, parse_qs(address.query), json.loads(body or "{}")))
+        self.server.received.append(
+            (self.command, address.path, parse_qs(address.query), json.loads(body or "{}"))
+        )
         replies = self.server.replies.get((self.command, address.path), [refusal_of(404, "Not here.")])
         status, reply = replies[0] if len(replies) == 1 else replies.pop(0)
         text = reply.encode() if isinstance(reply, str) else json.dumps(reply).encode()

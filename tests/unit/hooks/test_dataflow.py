@@ -55,7 +55,7 @@ def test_a_job_is_requested_with_its_labels(server, hook):
     server.on("GET", f"{JOBS}/j", {"id": "j", "currentState": "JOB_STATE_RUNNING", "labels": {"a": "b"}})
     job = hook.get("j")
     assert (job.job_id, job.state, job.labels) == ("j", "JOB_STATE_RUNNING", {"a": "b"})
-    assert server.asked[0][2]["view"] == ["3"]
+    assert server.received[0][2]["view"] == ["3"]
 
 
 def test_the_jobs_of_an_identity_are_found_newest_first_over_all_pages(server, hook):
@@ -78,14 +78,14 @@ def test_the_jobs_of_an_identity_are_found_newest_first_over_all_pages(server, h
         },
     )
     assert [job.job_id for job in hook.find(mine)] == ["new", "middle", "old"]
-    assert [asked[2].get("pageToken") for asked in server.asked] == [None, ["more"]]
-    assert server.asked[0][2]["filter"] == ["1"]
+    assert [request[2].get("pageToken") for request in server.received] == [None, ["more"]]
+    assert server.received[0][2]["filter"] == ["1"]
 
 
 def test_active_only_requests_only_active_jobs(server, hook):
     server.on("GET", JOBS, {})
     assert hook.find("nightly-0123456789ab", active_only=True) == []
-    assert server.asked[0][2]["filter"] == ["3"]
+    assert server.received[0][2]["filter"] == ["3"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_job_is_identified_by_its_label_or_its_name(name, labels, belongs):
 def test_a_job_is_cancelled(server, hook):
     server.on("PUT", f"{JOBS}/j", {"id": "j"})
     hook.cancel("j")
-    assert server.asked[0][3]["requestedState"] in (5, "JOB_STATE_CANCELLED")
+    assert server.received[0][3]["requestedState"] in (5, "JOB_STATE_CANCELLED")
 
 
 def test_a_job_that_is_over_needs_no_cancellation(server, hook):
@@ -127,7 +127,7 @@ def test_the_errors_of_a_job_are_read(server, hook):
     texts = [{"messageText": text} for text in ("a", "a", "b")]
     server.on("GET", f"{JOBS}/j/messages", {"jobMessages": texts})
     assert hook.error_messages("j") == ["a", "b"]
-    assert server.asked[0][2]["minimumImportance"] == ["4"]
+    assert server.received[0][2]["minimumImportance"] == ["4"]
 
 
 def test_the_counters_of_a_job_are_read(server, hook):
@@ -149,11 +149,11 @@ def launch(hook):
 def test_a_template_is_launched(server, hook):
     server.on("POST", LAUNCH, {"job": {"id": "j", "currentState": "JOB_STATE_QUEUED"}})
     assert launch(hook).job_id == "j"
-    asked = server.asked[0][3]["launchParameter"]
-    assert asked["containerSpecGcsPath"] == "gs://rows/template.json"
-    assert asked["parameters"] == {"spec": "{}"}
-    assert asked["environment"]["maxWorkers"] == 3
-    assert asked["environment"]["additionalUserLabels"] == {"llmbeam-job": "nightly"}
+    parameter = server.received[0][3]["launchParameter"]
+    assert parameter["containerSpecGcsPath"] == "gs://rows/template.json"
+    assert parameter["parameters"] == {"spec": "{}"}
+    assert parameter["environment"]["maxWorkers"] == 3
+    assert parameter["environment"]["additionalUserLabels"] == {"llmbeam-job": "nightly"}
 
 
 def test_a_launch_that_conflicts_returns_the_running_job(server, hook):
@@ -178,14 +178,14 @@ def test_a_launch_without_a_reply_is_not_retried(server, hook):
     server.on("POST", LAUNCH, refusal(503, "Come back later."))
     with pytest.raises(CloudUnavailableError):
         launch(hook)
-    assert len(server.asked) == 1
+    assert len(server.received) == 1
 
 
 def test_a_poll_is_retried_while_the_service_is_down(server, hook, monkeypatch):
     monkeypatch.setattr(google, "RETRY_SECONDS", 20.0)
     server.on("GET", f"{JOBS}/j", refusal(503, "Down."), {"id": "j", "currentState": "JOB_STATE_RUNNING"})
     assert hook.get("j").state == "JOB_STATE_RUNNING"
-    assert len(server.asked) == 2
+    assert len(server.received) == 2
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_a_directory_is_checked_by_listing_one_object(server, hook):
     server.on("GET", "/storage/v1/b/rows/o", {"items": []})
     hook.check("gs://rows/state/")
     # The client requests the bucket in another thread, to name it in traces.
-    (query,) = [asked[2] for asked in server.asked if asked[1].endswith("/o")]
+    (query,) = [request[2] for request in server.received if request[1].endswith("/o")]
     assert (query["prefix"], query["maxResults"]) == (["state/"], ["1"])
 
 

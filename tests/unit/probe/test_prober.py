@@ -53,7 +53,7 @@ def outcomes(probe):
     return [reply.outcome for reply in probe.replies]
 
 
-def asked(sandbox):
+def methods_sent(sandbox):
     return [record.method for record in sandbox.requests]
 
 
@@ -69,7 +69,7 @@ def asked(sandbox):
 def test_a_model_with_a_key_is_probed_with_the_method_of_a_job(sandbox, probed, model, embeds, method):
     probe = probed(model, embeds=embeds)
     assert (probe.sent, probe.answered, probe.rejected, probe.failed) == (3, 3, 0, 0), probe.refusal
-    assert asked(sandbox) == [method] * 3
+    assert methods_sent(sandbox) == [method] * 3
     assert probe.rejected_ratio == 0.0
     assert probe.median_seconds == statistics.median(reply.seconds for reply in probe.replies) > 0
     assert all(reply.message == "" and reply.http_status == 200 for reply in probe.replies)
@@ -89,7 +89,7 @@ def test_a_model_with_a_key_is_probed_with_the_method_of_a_job(sandbox, probed, 
 def test_gemini_on_vertex_ai_is_probed_at_its_own_hosts_with_a_token(sandbox, google, probed, fields, method):
     probe = probed({**VERTEX, "base_url": None, **fields}, requests=1)
     assert outcomes(probe) == ["answered"], probe.refusal
-    assert asked(sandbox) == [method]
+    assert methods_sent(sandbox) == [method]
 
 
 @pytest.mark.parametrize("kind", ["vertex", "cloud_run"])
@@ -126,7 +126,7 @@ def brought_up(project, fields):
 def test_an_echo_model_answers_without_a_request(sandbox, probed):
     probe = probed({"type": "echo"})
     assert (probe.answered, probe.cost_usd) == (3, 0.0)
-    assert asked(sandbox) == []
+    assert methods_sent(sandbox) == []
 
 
 def test_a_rejection_has_the_advised_wait():
@@ -202,7 +202,7 @@ def test_a_request_to_a_server_that_hangs_times_out_and_three_timeouts_end_the_p
     probe = probed(GEMINI, 20, reply_seconds=0.2)
     assert outcomes(probe) == ["failed"] * MAX_UNANSWERED
     assert "ReadTimeout" in probe.refusal.message
-    assert asked(sandbox) == [GENERATE] * MAX_UNANSWERED
+    assert methods_sent(sandbox) == [GENERATE] * MAX_UNANSWERED
     assert (probe.rejected_ratio, probe.median_seconds) == (None, None)
 
 
