@@ -1,4 +1,4 @@
-"""The tests' own guard."""
+"""Tests of the guard that restricts all tests to loopback addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the maintainers agreed on, kept by a test."""
+"""Tests of the conventions that the maintainers agreed on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tracked_texts():
             yield name, path.read_text(errors="replace")
 
 
-#: Every operator of apache-airflow-providers-google has them, or their like.
+#: Parameters that every operator of apache-airflow-providers-google has in this or a similar form.
 OF_THE_ECOSYSTEM = {"llmbeam_conn_id", "gcp_conn_id", "impersonation_chain", "deferrable"}
 
 
@@ -63,7 +63,7 @@ def test_no_module_is_longer_than_400_lines():
 
 
 @pytest.mark.parametrize("file", PINS)
-def test_the_pins_name_every_package_that_the_tests_ask_for(file):
+def test_the_pins_include_every_package_that_the_tests_require(file):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = {
         canonicalize_name(Requirement(requirement).name)

@@ -1,4 +1,4 @@
-"""Who may import whom, and what a Dag file pays for our operators."""
+"""Tests of the import contracts and of the import cost of the operators in a Dag file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHOUT_AIRFLOW = [name for name in MODULES if name.split(".")[1] in ("spec", "e
 
 
 def loaded_by(modules: list[str], among: tuple[str, ...], before: str = "json") -> list[str]:
-    """Which of `among` are loaded once `modules` are, and were not once `before` was."""
+    """Returns the modules of `among` that importing `modules` loads, except those that `before` loads."""
     code = (
         "import importlib, json, sys\n"
         f"importlib.import_module({before!r})\n"
@@ -53,12 +53,12 @@ def test_parsing_a_dag_loads_nothing_heavy():
     assert loaded_by(PARSED, HEAVY, before="airflow.sdk") == []
 
 
-def test_the_hook_of_dataflow_loads_no_client_before_it_is_asked():
+def test_importing_the_dataflow_hook_loads_no_client():
     clients = ("google.cloud.dataflow_v1beta3", "google.cloud.storage", "apache_beam")
     assert loaded_by(["airflow_provider_llmbeam.hooks.dataflow"], clients) == []
 
 
-def test_the_hooks_of_endpoints_load_no_client_before_they_are_asked():
+def test_importing_the_endpoint_hooks_loads_no_client():
     clients = ("google.cloud.aiplatform_v1", "google.cloud.run_v2")
     packages = ("hooks", "endpoints.platforms")
     names = [f"airflow_provider_llmbeam.{each}.{name}" for each in packages for name in ("vertex_ai", "cloud_run")]

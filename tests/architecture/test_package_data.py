@@ -1,4 +1,4 @@
-"""The files beside the modules are part of the package, also where it was installed from a wheel."""
+"""Tests that data files are part of the package, also if it was installed from a wheel."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from importlib.resources import files
 PACKAGE = files("airflow_provider_llmbeam")
 
 
-def test_the_package_says_that_it_is_typed():
+def test_the_package_ships_its_py_typed_marker():
     assert (PACKAGE / "py.typed").is_file()
 
 
-def test_the_sandbox_ships_the_page_of_what_it_does_not_emulate():
+def test_the_sandbox_ships_its_fidelity_page():
     assert (PACKAGE / "sandbox" / "FIDELITY.md").read_text().startswith("#")

@@ -1,4 +1,4 @@
-"""What Airflow discovers. A wrong package name would break every `airflow` command."""
+"""Tests of the metadata that Airflow discovers. A wrong package name would break every `airflow` command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_package_name_is_the_normalised_name_of_the_distribution():
     assert INFO["package-name"] == normalised
 
 
-def test_the_entry_point_finds_the_info():
+def test_the_entry_point_returns_the_provider_info():
     (found,) = [
         point
         for point in entry_points(group="apache_airflow_provider")
@@ -40,12 +40,12 @@ def test_the_entry_point_finds_the_info():
     assert found.load()() == INFO
 
 
-def test_airflows_own_schema_accepts_the_info():
+def test_the_provider_info_matches_the_schema_of_airflow():
     schema = json.loads((files("airflow") / "provider_info.schema.json").read_text())
     jsonschema.validate(INFO | {"versions": [airflow_provider_llmbeam.__version__]}, schema)
 
 
-def test_every_class_that_the_info_names_exists():
+def test_every_class_in_the_provider_info_exists():
     named = re.findall(r"airflow_provider_llmbeam[\w.]+", json.dumps(INFO))
     for dotted in named:
         module, _, attribute = dotted.rpartition(".")
@@ -60,7 +60,7 @@ def test_airflow_lists_the_provider_and_its_connection_type():
     assert "llmbeam" in airflow("providers", "hooks")
 
 
-def test_the_hook_and_the_form_agree():
+def test_the_hook_matches_the_connection_type_of_the_provider_info():
     from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 
     (connection,) = INFO["connection-types"]

@@ -1,4 +1,4 @@
-"""The requirements of the workers' wheel are those of the code in it."""
+"""Tests that the wheel of the workers requires exactly what the code in it needs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from airflow_provider_llmbeam.pipeline.launch.worker_package import REQUIREMENTS
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(airflow_provider_llmbeam.__file__).parent
 BEAM = "apache-beam"
-#: `pymilvus` brings it where a local file is the server, which no worker can open.
+#: `pymilvus` requires it for a server that is a local file, which no worker can open.
 LOCAL_ONLY = {"milvus-lite"}
 
 
 def imports():
-    """The names that each import statement may load: of `from a import b`, both `a` and `a.b`."""
+    """Returns the names that each import statement may load: both `a` and `a.b` for `from a import b`."""
     for ring in ("spec", "engine", "pipeline"):
         for path in (PACKAGE / ring).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -35,13 +35,13 @@ def imports():
 
 
 def recorded(distribution):
-    """The paths of its files; `Distribution.files` looks for each of them on the disk, and there are 60,000."""
+    """Returns the paths of its files; `Distribution.files` would check all 60,000 of them on the disk."""
     return [row[0] for row in csv.reader((distribution.read_text("RECORD") or "").splitlines())]
 
 
 @pytest.fixture(scope="module")
 def imported():
-    """The distributions that the three packages import."""
+    """Returns the distributions that the three packages import."""
     owners = {file: canonicalize_name(one.metadata["Name"]) for one in distributions() for file in recorded(one)}
     found = set()
     for modules in imports():
@@ -68,7 +68,7 @@ def test_the_wheel_requires_what_its_code_imports_and_beam_does_not_bring(import
     of_sinks = names(line for lines in SINK_REQUIREMENTS.values() for line in lines)
     assert of_sinks <= imported
     own = names(REQUIREMENTS)
-    # What the code pickles or hands to Arrow has one version on both sides, whoever brings it.
+    # Packages whose objects are pickled or passed to Arrow need one version on both sides, even those of Beam.
     assert imported - brought - of_sinks - LOCAL_ONLY - {BEAM} <= own <= imported
     assert "google-cloud-secret-manager" in brought, "else the workers could not read a secret"
 

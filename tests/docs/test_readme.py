@@ -1,4 +1,4 @@
-"""What the README shows is so."""
+"""Tests that the examples and paths in the README are correct."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def code(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_dag_is_the_file_it_says_it_is():
+def test_the_dag_example_equals_its_file():
     assert code("python")[0] == (ROOT / "dags" / "summarise_table.py").read_text()
     assert len(code("python")[0].splitlines()) <= 24
 
 
-def test_the_task_on_dataflow_is_one():
+def test_the_dataflow_example_parses():
     from airflow.sdk import DAG
 
     from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
@@ -36,7 +36,7 @@ def test_the_task_on_dataflow_is_one():
     assert dag.get_task("judge").runner["type"] == "dataflow"
 
 
-def test_the_task_on_a_gpu_is_one():
+def test_the_gpu_example_parses():
     from airflow.sdk import DAG
 
     from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
@@ -49,7 +49,7 @@ def test_the_task_on_a_gpu_is_one():
     assert dag.get_task("endpoint.judge").upstream_task_ids == {"endpoint.provision"}
 
 
-def test_the_gate_is_one():
+def test_the_quota_gate_example_parses():
     from datetime import timedelta
 
     from airflow.sdk import DAG
@@ -67,7 +67,7 @@ def test_the_gate_is_one():
     assert dag.get_task("judge").upstream_task_ids == {"gate"}
 
 
-def test_the_pipeline_of_ones_own_runs():
+def test_the_custom_pipeline_example_runs():
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.testing.util import assert_that, equal_to
@@ -85,12 +85,12 @@ MAP = README.partition("## Where things are")[2]
 
 @pytest.mark.parametrize("path", re.findall(r"^\| `([^`]+)` \|", MAP, re.MULTILINE))
 def test_every_path_of_the_map_exists(path):
-    # The package may be installed from a wheel, away from this folder.
+    # The package may be installed from a wheel, outside this folder.
     assert any((folder / path).exists() for folder in (ROOT, PACKAGE.parent))
 
 
 @pytest.mark.parametrize("text", re.findall(r"^\| `(\{[^`]+\})`", README, re.MULTILINE))
-def test_every_source_and_sink_shown_is_one(text):
+def test_every_source_and_sink_example_is_valid(text):
     part = json.loads(text.replace("{…}", '{"id": 1}'))
     other = {"source": {"uri": "a.csv", "key": ["id"]}, "sink": {"uri": "out"}}
     spec = {
@@ -110,7 +110,7 @@ def test_every_directory_of_the_package_is_in_the_map():
     assert {ring for ring in rings if f"airflow_provider_llmbeam/{ring}/`" not in README} == set()
 
 
-def test_the_commands_exist_and_explain_themselves():
+def test_the_demo_command_exists_and_has_a_help_page():
     ended = subprocess.run([ROOT / "scripts" / "demo", "--help"], capture_output=True, text=True, check=True)
     assert "--keep" in ended.stdout
     assert "--model-url" in ended.stdout

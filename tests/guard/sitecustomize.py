@@ -1,4 +1,4 @@
-"""Keeps this process, and every Python process it starts, on loopback."""
+"""Restricts this process, and every Python process it starts, to loopback addresses."""
 
 import ipaddress
 import os

@@ -1,4 +1,4 @@
-"""`limits.budget_usd` of a job on Dataflow: watched from outside and by each worker; what was paid for is kept."""
+"""`limits.budget_usd` of a job on Dataflow: enforced by the task and by each worker; paid answers are kept."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSet
 pytestmark = pytest.mark.slow
 
 WORKERS, MAX_IN_FLIGHT, LATENCY_SECONDS, ROWS = 4, 4, 2.0, 400
-#: A dollar for a token of a prompt, and nothing for an answer; a prompt of this length has three.
+#: One dollar per input token and nothing per output token; a prompt of this length has three tokens.
 PRICE = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 0}
 ROW_USD = 3.0
-#: Between two segments of a journal on an object store: answers that a killed worker has not shown yet.
+#: Interval between two segments of a journal on an object store, in seconds; a killed worker loses the last one.
 SEGMENT_SECONDS = 15.0
 
 
@@ -36,7 +36,7 @@ def sandbox():
 
 @pytest.fixture
 def ask(run_dag, google):
-    """Runs the job with a budget; returns the run, the state of the task and its error."""
+    """Returns a function that runs the job with a budget and returns task instance, state and errors."""
     from google.cloud import storage
 
     text = "".join(json.dumps({"id": number, "text": f"row {number:03}"}) + "\n" for number in range(ROWS))
@@ -66,7 +66,7 @@ def ask(run_dag, google):
 
 
 @pytest.mark.timeout(400)
-def test_a_job_whose_workers_together_spend_too_much_is_cancelled(ask, sandbox, quick_polls):
+def test_a_job_whose_workers_together_exceed_the_budget_is_cancelled(ask, sandbox, quick_polls):
     budget_usd = 0.4 * ROWS * ROW_USD  # a worker alone has a quarter of the rows, and stays below it
     task, state, errors = ask(budget_usd, deferrable=True)
     (error,) = errors
@@ -84,7 +84,7 @@ def test_a_job_whose_workers_together_spend_too_much_is_cancelled(ask, sandbox, 
 
 
 @pytest.mark.timeout(400)
-def test_a_worker_that_spends_too_much_ends_the_job_itself(ask, sandbox, monkeypatch):
+def test_a_worker_that_exceeds_the_budget_ends_the_job(ask, sandbox, monkeypatch):
     budget_usd = 0.05 * ROWS * ROW_USD  # reached by each worker between two polls
     ended = ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
 

@@ -1,4 +1,4 @@
-"""`dags/reviews_on_dataflow.py`, one file on a real Airflow: on the worker, and on the sandbox's Dataflow."""
+"""`dags/reviews_on_dataflow.py` on a real Airflow: on the worker, and on the Dataflow of the sandbox."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 DAG_ID = "reviews_on_dataflow"
 ROWS = 60
-#: Of a row: how it came about, and not what it says.
+#: Columns that vary between runs without a change of the answer.
 VARYING = ("latency_seconds",)
-#: Bucket, and id of the Dag that `dags/reviews_in_three_ways.py` makes of the file for it.
+#: Id of the Dag that `dags/reviews_in_three_ways.py` creates for each bucket.
 DAG_IDS = {bucket: f"reviews_{bucket}" for bucket in ("laptop", "deferred", "waiting")}
 
 
@@ -56,7 +56,7 @@ def test_the_same_file_gives_the_same_bytes_on_a_laptop_and_on_dataflow(google, 
     assert len(laptop) == ROWS
 
 
-def test_the_file_parses_with_nothing_set(monkeypatch, dag_bags):
+def test_the_file_parses_without_environment_variables(monkeypatch, dag_bags):
     for name in [
         name for name in os.environ if name.startswith("LLMBEAM_") and name != "LLMBEAM_TESTS_ON_LOOPBACK"
     ]:
@@ -71,6 +71,6 @@ def sorted_by_key(answers: bytes) -> list[bytes]:
 
 
 def content(line: bytes) -> bytes:
-    """The bytes of a row, without what varies."""
+    """Returns a row as bytes, without the columns that vary."""
     row = {name: value for name, value in json.loads(line).items() if name not in VARYING}
     return json.dumps(row, ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""What is wrong before a job is on Dataflow: one sentence after few calls, no job, no bill, no retry."""
+"""Errors before a job is on Dataflow: one message after few calls, no job, no cost, no retry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.sandbox import DataflowSettings, Fault, Sandbox
 
 pytestmark = pytest.mark.slow
 
-#: Most refused calls of one method until the task fails. A request that is retried until its timeout (60 s) is
+#: Maximum of refused calls per method until the task fails. A request that is retried until its timeout (60 s) is
 #: sent some fifteen times.
 MOST_REFUSED_CALLS = 10
 FORBIDDEN = Fault(kind="error", http_status=403)
@@ -40,7 +40,7 @@ def bucket(google):
 
 @pytest.fixture
 def refusal(run_dag, google, sandbox, bucket):
-    """Runs a task that must be refused; returns the words of the error."""
+    """Returns a function that runs a task that must be refused and returns the error message."""
 
     def run(more=None, **changes) -> str:
         errors = []
@@ -71,128 +71,128 @@ def refusal(run_dag, google, sandbox, bucket):
         assert sandbox.dataflow.jobs == []
         assert sandbox.stats()["billed_answers"] == 0
         assert not sandbox.refused_hosts
-        words = str(error)
-        assert words.count("Nothing was sent or billed.") == 1
-        assert "\n" not in words
-        return words
+        message = str(error)
+        assert message.count("Nothing was sent or billed.") == 1
+        assert "\n" not in message
+        return message
 
     return run
 
 
-def test_a_project_that_is_not_there(refusal):
-    words = refusal({"project": "no-such-project"})
-    assert "'no-such-project'" in words
+def test_an_unknown_project_is_refused(refusal):
+    message = refusal({"project": "no-such-project"})
+    assert "'no-such-project'" in message
 
 
-def test_a_bucket_of_temp_uri_that_is_not_there(refusal):
-    words = refusal({"temp_uri": "gs://no-such-bucket/tmp"})
-    assert "no-such-bucket" in words
+def test_a_missing_bucket_of_temp_uri_is_refused(refusal):
+    message = refusal({"temp_uri": "gs://no-such-bucket/tmp"})
+    assert "no-such-bucket" in message
 
 
-def test_a_bucket_of_the_sink_that_is_not_there(refusal):
-    words = refusal(sink={"uri": "gs://no-such-bucket/out"})
-    assert "no-such-bucket" in words
+def test_a_missing_bucket_of_the_sink_is_refused(refusal):
+    message = refusal(sink={"uri": "gs://no-such-bucket/out"})
+    assert "no-such-bucket" in message
 
 
-def test_a_bucket_of_the_sink_that_is_not_there_though_temp_uri_is(refusal):
-    words = refusal({"temp_uri": "gs://rows/tmp"}, sink={"uri": "gs://no-such-bucket/out"})
-    assert "no-such-bucket" in words
+def test_a_missing_bucket_of_the_sink_is_refused_although_that_of_temp_uri_exists(refusal):
+    message = refusal({"temp_uri": "gs://rows/tmp"}, sink={"uri": "gs://no-such-bucket/out"})
+    assert "no-such-bucket" in message
 
 
-def test_a_bucket_of_the_source_that_is_not_there(refusal):
-    words = refusal(source={"uri": "gs://no-such-bucket/in.jsonl", "key": ["id"]})
-    assert "no-such-bucket" in words
+def test_a_missing_bucket_of_the_source_is_refused(refusal):
+    message = refusal(source={"uri": "gs://no-such-bucket/in.jsonl", "key": ["id"]})
+    assert "no-such-bucket" in message
 
 
-def test_a_file_of_the_source_that_is_not_there(refusal):
-    words = refusal(source={"uri": "gs://rows/no-such-file.jsonl", "key": ["id"]})
-    assert "no-such-file.jsonl" in words
+def test_a_missing_file_of_the_source_is_refused(refusal):
+    message = refusal(source={"uri": "gs://rows/no-such-file.jsonl", "key": ["id"]})
+    assert "no-such-file.jsonl" in message
 
 
-def test_a_bucket_of_the_sink_that_is_not_there_without_dataflow(refusal):
-    words = refusal(sink={"uri": "gs://no-such-bucket/out"}, runner=None)
-    assert "no-such-bucket" in words
+def test_a_missing_bucket_of_the_sink_is_refused_without_dataflow_too(refusal):
+    message = refusal(sink={"uri": "gs://no-such-bucket/out"}, runner=None)
+    assert "no-such-bucket" in message
 
 
-def test_an_account_that_may_not_list_jobs(refusal, sandbox):
+def test_an_account_without_permission_to_list_jobs_is_refused(refusal, sandbox):
     sandbox.faults.every("dataflow.jobs.list", 1, FORBIDDEN)
-    words = refusal()
-    assert "roles/dataflow.developer" in words
+    message = refusal()
+    assert "roles/dataflow.developer" in message
 
 
-def test_an_account_that_may_not_create_jobs(refusal, sandbox):
+def test_an_account_without_permission_to_create_jobs_is_refused(refusal, sandbox):
     sandbox.faults.every("dataflow.jobs.create", 1, FORBIDDEN)
-    words = refusal()
-    assert "roles/dataflow.developer" in words
+    message = refusal()
+    assert "roles/dataflow.developer" in message
 
 
-def test_an_account_that_may_not_see_the_bucket(refusal, sandbox):
+def test_an_account_without_permission_to_list_the_bucket_is_refused(refusal, sandbox):
     sandbox.faults.every("storage.objects.list", 1, FORBIDDEN)
-    words = refusal()
-    assert "roles/storage.objectAdmin" in words
+    message = refusal()
+    assert "roles/storage.objectAdmin" in message
 
 
-def test_an_account_that_may_not_write_to_the_bucket(refusal, sandbox):
+def test_an_account_without_permission_to_write_to_the_bucket_is_refused(refusal, sandbox):
     sandbox.faults.every("storage.objects.insert", 1, FORBIDDEN)
     sandbox.faults.every("storage.uploads.start", 1, FORBIDDEN)
-    words = refusal()
-    assert "gs://rows" in words
-    assert "{" not in words, "the service's words, not its JSON"
+    message = refusal()
+    assert "gs://rows" in message
+    assert "{" not in message, "the message of the service, not its JSON"
 
 
-def test_credentials_in_a_file_that_is_not_there(refusal, monkeypatch):
+def test_a_missing_credentials_file_is_refused(refusal, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
-    words = refusal()
-    assert "/nowhere/key.json" in words
+    message = refusal()
+    assert "/nowhere/key.json" in message
 
 
-def test_no_credentials_at_all(refusal, monkeypatch, tmp_path):
+def test_missing_credentials_are_refused(refusal, monkeypatch, tmp_path):
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    words = refusal()
-    assert "gcloud auth application-default login" in words
+    message = refusal()
+    assert "gcloud auth application-default login" in message
 
 
-def test_a_machine_type_that_is_not_there(refusal):
-    words = refusal({"machine_type": "n9-enormous-3"})
-    assert "n9-enormous-3" in words
+def test_an_unknown_machine_type_is_refused(refusal):
+    message = refusal({"machine_type": "n9-enormous-3"})
+    assert "n9-enormous-3" in message
 
 
-def test_a_region_that_is_not_there(refusal):
-    words = refusal({"location": "atlantis-north1234"})
-    assert "atlantis-north1234" in words
+def test_an_unknown_region_is_refused(refusal):
+    message = refusal({"location": "atlantis-north1234"})
+    assert "atlantis-north1234" in message
 
 
-def test_a_template_that_is_not_there(refusal):
-    words = refusal({"flex_template": TEMPLATE_URI})
-    assert TEMPLATE_URI in words
+def test_a_missing_template_is_refused(refusal):
+    message = refusal({"flex_template": TEMPLATE_URI})
+    assert TEMPLATE_URI in message
 
 
-def test_a_template_that_is_no_json(refusal, bucket):
+def test_a_template_that_is_not_json_is_refused(refusal, bucket):
     bucket.blob("template.json").upload_from_string("This is not JSON.")
-    words = refusal({"flex_template": TEMPLATE_URI})
-    assert TEMPLATE_URI in words
+    message = refusal({"flex_template": TEMPLATE_URI})
+    assert TEMPLATE_URI in message
 
 
-def test_a_template_launch_that_is_forbidden(refusal, bucket, sandbox):
+def test_a_template_launch_without_permission_is_refused(refusal, bucket, sandbox):
     bucket.blob("template.json").upload_from_string('{"image": "example/llmbeam:1"}')
     sandbox.faults.every("dataflow.flexTemplates.launch", 1, FORBIDDEN)
-    words = refusal({"flex_template": TEMPLATE_URI})
-    assert "roles/dataflow.developer" in words
+    message = refusal({"flex_template": TEMPLATE_URI})
+    assert "roles/dataflow.developer" in message
 
 
-def test_an_impersonation_chain_without_dataflow(refusal):
-    words = refusal(runner={"type": "direct"}, impersonation_chain="a@llmbeam-sandbox.iam.gserviceaccount.com")
-    assert "`impersonation_chain`" in words
+def test_an_impersonation_chain_without_dataflow_is_refused(refusal):
+    message = refusal(runner={"type": "direct"}, impersonation_chain="a@llmbeam-sandbox.iam.gserviceaccount.com")
+    assert "`impersonation_chain`" in message
 
 
-def test_a_connection_that_is_not_there(refusal):
-    words = refusal(gcp_conn_id="no_such_connection")
-    assert "'no_such_connection'" in words
+def test_a_missing_connection_is_refused(refusal):
+    message = refusal(gcp_conn_id="no_such_connection")
+    assert "'no_such_connection'" in message
 
 
-def test_local_places_are_refused_when_the_dag_is_parsed(tmp_path):
+def test_local_paths_are_refused_when_the_dag_is_parsed(tmp_path):
     with pytest.raises(JobSpecError) as caught:
         RunInferenceOperator(
             task_id="ask",
@@ -202,7 +202,7 @@ def test_local_places_are_refused_when_the_dag_is_parsed(tmp_path):
             sink={"uri": str(tmp_path / "out")},
             runner=DATAFLOW,
         )
-    words = str(caught.value)
-    assert "`source.uri`" in words
-    assert "`sink.uri`" in words
-    assert "gs://" in words
+    message = str(caught.value)
+    assert "`source.uri`" in message
+    assert "`sink.uri`" in message
+    assert "gs://" in message

@@ -1,4 +1,4 @@
-"""Machines that share a quota and cannot talk to each other, each a harness of one job on Dataflow."""
+"""Machines that share a quota without shared state: the harnesses of one job on Dataflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSet
 
 pytestmark = pytest.mark.slow
 
-# Seen: 100 % of the quota, 0.8 % 429s. The bounds leave room for a machine that does much else.
+# Measured: 100 % of the quota, 0.8 % 429s. The bounds allow for a machine under load.
 WORKERS, REQUESTS_PER_MINUTE, ROWS = 4, 600, 900
 
 
@@ -29,7 +29,7 @@ def sandbox():
 
 
 @pytest.mark.timeout(300)
-def test_four_machines_use_up_a_quota_without_many_429s(run_dag, google, sandbox, quick_polls):
+def test_four_machines_use_the_whole_quota_with_few_429s(run_dag, google, sandbox, quick_polls):
     from google.cloud import storage
 
     rows = [{"id": number, "text": f"row {number}"} for number in range(ROWS)]
@@ -58,5 +58,5 @@ def test_four_machines_use_up_a_quota_without_many_429s(run_dag, google, sandbox
 
 
 def used(moments: list[float]) -> float:
-    """As in `bench.measure`: what the bucket holds at first is nobody's merit."""
+    """Returns the used ratio of the quota, without the initial content of the bucket, as in `bench.measure`."""
     return min(1.0, len(moments) / ((moments[-1] - moments[0]) * REQUESTS_PER_MINUTE / 60))

@@ -1,4 +1,4 @@
-"""The demo is the product's face."""
+"""Test of `scripts/demo`."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_the_demo_answers_every_installed_readme_and_leaves_nothing_running(tmp_
 
     packages = {found.metadata["Name"] for found in distributions()}
     rows = re.search(r"Rows +(\d+) = (\d+) answered \+ (\d+) in the dead letter", printed)
-    read, answered, dead = map(int, rows.groups())
-    assert (read, answered + dead) == (len(packages), read)
+    read, answered, failed = map(int, rows.groups())
+    assert (read, answered + failed) == (len(packages), read)
     assert int(re.search(r"= (\d+)% of the quota", printed)[1]) > 80
     (answers,) = home.rglob("answers-*.jsonl")
     structured = [json.loads(line) for line in answers.read_text().split("\n") if line]

@@ -1,4 +1,4 @@
-"""Endpoints from the Dag's side, on the sandbox, in one process: what needs no scheduler."""
+"""Endpoint operators in Dags that run in this process against the sandbox, without a scheduler."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SOON = {"gone_within_seconds": 10.0}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Looks as often as a test can wait."""
+    """Shortens the delays between polls."""
     monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
     monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
 
@@ -65,12 +65,12 @@ def kind(request):
 
 @pytest.fixture
 def here(google):
-    """The kinds of endpoint, in the project of the sandbox."""
+    """The specs of all kinds of endpoint, in the project of the sandbox."""
     return {name: {**spec, "project": google.project} for name, spec in KINDS.items()}
 
 
 def block(endpoint, dag_id="gpu", *, deferrable=True, work=None, **kwargs):
-    """A Dag with one endpoint, and what it asked for in the block."""
+    """Returns a Dag with one endpoint and the given work in its block."""
     with (
         DAG(dag_id, schedule=None) as dag,
         inference_endpoint(
@@ -81,11 +81,11 @@ def block(endpoint, dag_id="gpu", *, deferrable=True, work=None, **kwargs):
             **kwargs,
         ) as made,
     ):
-        (work or asked)(made)
+        (work or use_model)(made)
     return dag
 
 
-def asked(made):
+def use_model(made):
     @task
     def work(model):
         return model
@@ -106,7 +106,7 @@ def nothing_is_left(sandbox):
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_an_endpoint_answers_for_its_block_and_is_gone_after_it(run_dag, sandbox, here, kind, deferrable):
+def test_an_endpoint_serves_its_block_and_is_deleted_after_it(run_dag, sandbox, here, kind, deferrable):
     dag_run, states = run_dag(block(here[kind], deferrable=deferrable))
     assert set(states.values()) == {"success"}
     model = dag_run.get_task_instance("endpoint.work").xcom_pull(task_ids="endpoint.work")
@@ -137,7 +137,7 @@ def test_rows_are_answered_by_the_endpoint_of_the_block(run_dag, sandbox, here, 
     assert nothing_is_left(sandbox)
 
 
-def test_work_that_fails_fails_the_run_and_leaves_nothing(run_dag, sandbox, here, kind):
+def test_failed_work_fails_the_run_and_leaves_no_resource(run_dag, sandbox, here, kind):
     dag_run, states = run_dag(block(here[kind], work=failing))
     assert states["endpoint.work"] == "failed"
     assert states["endpoint.teardown"] == "success"
@@ -145,7 +145,7 @@ def test_work_that_fails_fails_the_run_and_leaves_nothing(run_dag, sandbox, here
     assert nothing_is_left(sandbox)
 
 
-def test_a_deployment_that_fails_is_removed_by_the_task_itself(run_dag, sandbox, here, kind, capfd):
+def test_a_failed_deployment_is_removed_by_the_provision_task(run_dag, sandbox, here, kind, capfd):
     sandbox.faults.queue(
         DEPLOY[kind], Fault(kind="operation-error", http_status=500, message="The server never came up.")
     )
@@ -154,11 +154,11 @@ def test_a_deployment_that_fails_is_removed_by_the_task_itself(run_dag, sandbox,
     dag_run, _ = run_dag(dag)
     assert dag_run.state == "failed"
     assert nothing_is_left(sandbox)
-    said = capfd.readouterr()
-    assert "The server never came up." in said.out + said.err
+    output = capfd.readouterr()
+    assert "The server never came up." in output.out + output.err
 
 
-def test_a_stock_out_goes_on_in_the_second_location(run_dag, sandbox, here, kind):
+def test_after_a_stock_out_the_second_location_is_used(run_dag, sandbox, here, kind):
     sandbox.faults.queue(DEPLOY[kind], Fault(kind="stock-out"))
     dag_run, states = run_dag(block(here[kind]))
     assert set(states.values()) == {"success"}
@@ -167,7 +167,9 @@ def test_a_stock_out_goes_on_in_the_second_location(run_dag, sandbox, here, kind
     assert nothing_is_left(sandbox)
 
 
-def test_a_quota_that_is_used_up_everywhere_is_said_of_every_location(run_dag, sandbox, here, kind, capfd):
+def test_if_the_gpu_quota_is_exhausted_everywhere_the_error_lists_every_location(
+    run_dag, sandbox, here, kind, capfd
+):
     for _ in LOCATIONS:
         sandbox.faults.queue(DEPLOY[kind], Fault(kind="quota"))
     dag_run, states = run_dag(block(here[kind]))
@@ -180,7 +182,7 @@ def test_a_quota_that_is_used_up_everywhere_is_said_of_every_location(run_dag, s
     assert "europe-west4 (the GPU quota of the project)" in out
 
 
-def test_a_region_without_the_gpu_is_passed_over(run_dag, sandbox, here, kind):
+def test_a_region_without_the_gpu_is_skipped(run_dag, sandbox, here, kind):
     where = {**here[kind], "locations": ("southamerica-east1", "us-central1")}
     dag_run, states = run_dag(block(where))
     assert set(states.values()) == {"success"}
@@ -188,7 +190,7 @@ def test_a_region_without_the_gpu_is_passed_over(run_dag, sandbox, here, kind):
     assert ti.xcom_pull(task_ids="endpoint.provision", key="location") == "us-central1"
 
 
-def test_a_model_that_is_not_in_model_garden_is_said_before_anything_is_made(run_dag, sandbox, here, capfd):
+def test_an_unknown_model_garden_model_is_an_error_before_anything_is_created(run_dag, sandbox, here, capfd):
     wrong = {**here["garden"], "model": "google/gemma3@gemma-3-5b-it"}
     _, states = run_dag(block(wrong))
     assert states["endpoint.provision"] == "failed"
@@ -198,7 +200,7 @@ def test_a_model_that_is_not_in_model_garden_is_said_before_anything_is_made(run
     assert "Nothing was started or billed." in out
 
 
-def test_a_token_that_is_missing_is_said_before_anything_is_made(run_dag, sandbox, here, capfd):
+def test_a_missing_hugging_face_token_is_an_error_before_anything_is_created(run_dag, sandbox, here, capfd):
     gated = {
         **here["container"],
         "model": "google/gemma-3-4b-it",
@@ -228,14 +230,14 @@ def test_two_tries_end_with_one_endpoint(run_dag, sandbox, here, kind):
     assert nothing_is_left(sandbox)
 
 
-def test_a_teardown_that_is_refused_twice_succeeds_all_the_same(run_dag, sandbox, here):
+def test_a_teardown_succeeds_after_two_refused_requests(run_dag, sandbox, here):
     sandbox.faults.queue("vertex.endpoints.undeployModel", *[Fault(kind="error", http_status=409)] * 2)
     _, states = run_dag(block(here["garden"]))
     assert states["endpoint.teardown"] == "success"
     assert nothing_is_left(sandbox)
 
 
-def test_a_teardown_that_fails_says_what_bills_and_what_removes_it(run_dag, sandbox, here, capfd):
+def test_a_failed_teardown_reports_what_is_billing_and_the_command_that_removes_it(run_dag, sandbox, here, capfd):
     sandbox.faults.queue("vertex.endpoints.undeployModel", *[Fault(kind="error", http_status=400)] * 20)
     dag_run, states = run_dag(block(here["garden"], teardown={"gone_within_seconds": 0.0}))
     assert states["endpoint.teardown"] == "failed"
@@ -246,19 +248,19 @@ def test_a_teardown_that_fails_says_what_bills_and_what_removes_it(run_dag, sand
     sandbox.faults.clear()
 
 
-def test_a_teardown_of_nothing_does_nothing(run_dag, sandbox, here, kind):
+def test_a_teardown_without_resources_succeeds(run_dag, sandbox, here, kind):
     with DAG("nothing", schedule=None) as dag:
         TeardownEndpointOperator(task_id="down", endpoint=here[kind], name="never-made", **SOON)
     assert run_dag(dag)[0].state == "success"
 
 
-def test_a_wait_that_ended_without_an_answer_removes_the_endpoint(run_dag, sandbox, here, kind, monkeypatch):
+def test_an_execution_timeout_while_deferred_removes_the_endpoint(run_dag, sandbox, here, kind, monkeypatch):
     from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 
     from airflow_provider_llmbeam.airflow_compat import TaskDeferralTimeout
 
     def execute(self, context):
-        """What Airflow does once `execution_timeout` is over while the task is deferred."""
+        """Resumes the task like Airflow when `execution_timeout` passes while the task is deferred."""
         poll_until_result(self._trigger(context).make_poller(self.log))
         assert [*sandbox.endpoints, *sandbox.services]
         with pytest.raises(TaskDeferralTimeout):
@@ -271,7 +273,7 @@ def test_a_wait_that_ended_without_an_answer_removes_the_endpoint(run_dag, sandb
     assert nothing_is_left(sandbox)
 
 
-def test_a_job_that_asks_an_endpoint_is_cancelled_with_it(run_dag, sandbox, here, monkeypatch):
+def test_a_job_that_uses_an_endpoint_is_cancelled_at_its_teardown(run_dag, sandbox, here, monkeypatch):
     from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
     from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id
@@ -297,7 +299,7 @@ def edges(dag, task_id):
     return sorted(dag.get_task(task_id).downstream_task_ids)
 
 
-def test_the_block_wires_what_airflow_needs(here):
+def test_the_block_has_the_edges_and_flags_that_airflow_needs(here):
     def work(made):
         first, last = EmptyOperator(task_id="first"), EmptyOperator(task_id="last")
         first >> last
@@ -336,15 +338,15 @@ def test_mapped_tasks_and_groups_are_in_the_block(run_dag, sandbox, here):
     assert nothing_is_left(sandbox)
 
 
-def test_a_dag_has_several_blocks_one_after_the_other_and_one_in_another(run_dag, sandbox, here):
+def test_a_dag_can_have_consecutive_and_nested_blocks(run_dag, sandbox, here):
     with DAG("several", schedule=None) as dag:
         arguments = {"provision": QUICK, "teardown": SOON}
         with inference_endpoint(endpoint=here["cloud_run"], group_id="a", **arguments) as first:
-            asked(first)
+            use_model(first)
             with inference_endpoint(endpoint=here["garden"], group_id="b", **arguments) as inner:
-                asked(inner)
+                use_model(inner)
         with inference_endpoint(endpoint=here["cloud_run"], group_id="c", **arguments) as last:
-            asked(last)
+            use_model(last)
         first.done >> last.reserve
     _, states = run_dag(dag)
     assert set(states.values()) == {"success"}, states
@@ -352,7 +354,7 @@ def test_a_dag_has_several_blocks_one_after_the_other_and_one_in_another(run_dag
     assert len({line.name for line in sandbox.bill.lines}) == 3
 
 
-def test_a_run_timeout_is_refused_with_what_to_use_instead(here):
+def test_dagrun_timeout_is_refused_with_an_alternative(here):
     with (
         pytest.raises(JobSpecError, match="DeadlineAlert"),
         DAG("timeout", schedule=None, dagrun_timeout=timedelta(hours=1)),
@@ -371,12 +373,12 @@ def test_a_block_without_work_is_refused(here):
 
 
 @pytest.mark.parametrize("what", [{"type": "vertex"}, {"type": "gpu"}, {}, 7, {**GARDEN, "accept_eula": False}])
-def test_an_endpoint_that_is_wrong_is_refused_while_the_dag_is_parsed(what):
+def test_an_invalid_endpoint_is_refused_when_the_dag_is_parsed(what):
     with pytest.raises(JobSpecError), DAG("wrong", schedule=None):
         ProvisionEndpointOperator(task_id="p", endpoint=what, name="n")
 
 
-def test_values_of_the_spec_are_taken_as_they_are():
+def test_spec_values_are_accepted_as_endpoints():
     with DAG("values", schedule=None):
         ReserveEndpointOperator(task_id="r")
         ProvisionEndpointOperator(task_id="p", endpoint=VertexEndpoint(**GARDEN), name="n")
@@ -388,7 +390,7 @@ def test_values_of_the_spec_are_taken_as_they_are():
 
 @pytest.fixture
 def strays(run_dag, sandbox, here):
-    """One endpoint of each kind that is past its expiry, one that is not, and one that is nobody's."""
+    """Creates one endpoint of each kind, without a teardown."""
     from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook
     from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 
@@ -405,7 +407,7 @@ def sweeping(project, **kwargs):
     return dag
 
 
-def test_the_sweeper_leaves_alone_what_is_not_due_or_not_ours(run_dag, google, sandbox, strays):
+def test_the_sweeper_keeps_unexpired_and_foreign_resources(run_dag, google, sandbox, strays):
     foreign(google, sandbox)
     before = len(sandbox.endpoints) + len(sandbox.services) + len(sandbox.models)
     dag_run, _ = run_dag(sweeping(google.project))
@@ -415,7 +417,7 @@ def test_the_sweeper_leaves_alone_what_is_not_due_or_not_ours(run_dag, google, s
     assert len(sandbox.endpoints) + len(sandbox.services) + len(sandbox.models) == before
 
 
-def test_a_dry_run_lists_and_touches_nothing(run_dag, google, sandbox, strays, monkeypatch):
+def test_a_dry_run_lists_expired_resources_and_deletes_nothing(run_dag, google, sandbox, strays, monkeypatch):
     later(monkeypatch)
     dag_run, _ = run_dag(sweeping(google.project, dry_run=True))
     manifest = dag_run.get_task_instance("sweep").xcom_pull(task_ids="sweep")
@@ -424,9 +426,7 @@ def test_a_dry_run_lists_and_touches_nothing(run_dag, google, sandbox, strays, m
     assert (len(sandbox.endpoints), len(sandbox.services), len(sandbox.models)) == (2, 1, 2)
 
 
-def test_what_is_past_its_expiry_is_swept_and_what_is_foreign_is_not(
-    run_dag, google, sandbox, strays, monkeypatch
-):
+def test_expired_resources_are_deleted_and_foreign_ones_kept(run_dag, google, sandbox, strays, monkeypatch):
     foreign(google, sandbox)
     later(monkeypatch)
     dag_run, _ = run_dag(sweeping(google.project))
@@ -447,7 +447,7 @@ def test_one_failure_does_not_stop_the_sweeper(run_dag, google, sandbox, strays,
     sandbox.faults.clear()
 
 
-def test_the_sweeper_is_a_command_too(google, sandbox, strays, monkeypatch, capsys):
+def test_the_sweeper_runs_from_the_command_line_too(google, sandbox, strays, monkeypatch, capsys):
     later(monkeypatch)
     arguments = ["--project", google.project, "--location", "us-central1"]
     assert main([*arguments, "--dry-run"]) == 0
@@ -457,7 +457,7 @@ def test_the_sweeper_is_a_command_too(google, sandbox, strays, monkeypatch, caps
 
 
 def later(monkeypatch):
-    """A day later."""
+    """Sets the clock of the sweeper to a day later."""
     now = time.time() + 86_400
     monkeypatch.setattr("airflow_provider_llmbeam.operators.sweep.time.time", lambda: now)
 

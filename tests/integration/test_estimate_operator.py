@@ -33,7 +33,7 @@ def job(tmp_path):
     }
 
 
-def test_the_job_keeps_the_answers_of_its_estimate_and_says_how_good_it_was(run_dag, connection, sandbox, job):
+def test_the_job_reuses_the_answers_of_its_estimate_and_reports_its_accuracy(run_dag, connection, sandbox, job):
     with DAG("estimated", schedule=None) as dag:
         estimate = EstimateInferenceOperator(task_id="estimate", job_task_id="judge", sample_size=20, **job)
         estimate >> RunInferenceOperator(task_id="judge", **job)
@@ -49,7 +49,7 @@ def test_the_job_keeps_the_answers_of_its_estimate_and_says_how_good_it_was(run_
     assert set(sandbox.requests.paid().values()) == {1}
 
 
-def test_nothing_to_read_fails_without_a_retry(run_dag, connection, sandbox, job):
+def test_a_source_without_files_fails_without_a_retry(run_dag, connection, sandbox, job):
     with DAG("empty", schedule=None) as dag:
         job["source"]["uri"] = "/no/*.jsonl"
         EstimateInferenceOperator(task_id="estimate", retries=3, **job)
@@ -59,7 +59,7 @@ def test_nothing_to_read_fails_without_a_retry(run_dag, connection, sandbox, job
     assert len(sandbox.requests) == 0
 
 
-def test_what_is_wrong_and_literal_is_refused_when_the_dag_is_parsed(job):
+def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(job):
     with pytest.raises(JobSpecError, match=r"`sample_size` must be 0 or more; got -1"):
         EstimateInferenceOperator(task_id="estimate", sample_size=-1, **job)
     with pytest.raises(JobSpecError, match=r"Task 'estimate': `source\.key`"):
@@ -68,7 +68,7 @@ def test_what_is_wrong_and_literal_is_refused_when_the_dag_is_parsed(job):
 
 @pytest.fixture
 def gate(google, monkeypatch, tmp_path):
-    """The Dag `quota_gate` as it is, over reviews of this test."""
+    """The unmodified Dag `quota_gate`, with the reviews of this test."""
     monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
     monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
     (tmp_path / "reviews").mkdir()
@@ -80,7 +80,7 @@ def gate(google, monkeypatch, tmp_path):
     return module.dag
 
 
-def test_a_night_with_room_runs_at_the_rate_that_is_free(run_dag, gate, sandbox, tmp_path):
+def test_with_headroom_at_night_the_job_runs_at_the_recommended_rate(run_dag, gate, sandbox, tmp_path):
     for location in ("global", "us-central1"):
         used = 240 if location == "global" else 60
         sandbox.monitoring.add_traffic("gemini-2.5-flash", location=location, minutes=30, requests_per_minute=used)
@@ -101,12 +101,12 @@ def test_a_night_with_room_runs_at_the_rate_that_is_free(run_dag, gate, sandbox,
     )
 
 
-def test_a_night_without_room_waits_for_the_day(run_dag, gate, sandbox, tmp_path):
+def test_without_headroom_at_night_the_job_runs_by_day(run_dag, gate, sandbox, tmp_path):
     gate.get_task("night_gate").timeout = 1.0
     gate.get_task("night_gate").poke_interval = 1.0
     gate.get_task("day").target_time = "2026-01-01T00:00:00+00:00"
     rejected = Fault(kind="rate-limit")
-    sandbox.faults.when(GENERATE, "OK", rejected, 12)  # three requests, two locations, two looks
+    sandbox.faults.when(GENERATE, "OK", rejected, 12)  # three requests, two locations, two polls
     _, states = run_dag(gate)
     assert states == {
         "estimate": "success",

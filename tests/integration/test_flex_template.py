@@ -61,7 +61,7 @@ def ask(run_dag, project, *, runner=None, **changes):
 
 
 @pytest.mark.timeout(200)
-def test_a_template_of_ours_launches_one_job_that_a_later_try_attaches_to(run_dag, google, sandbox, bucket):
+def test_a_flex_template_launches_one_job_that_a_later_try_attaches_to(run_dag, google, sandbox, bucket):
     left_running = {"cancel_on_kill": False}
     timeout = {"deferrable": False, "execution_timeout": timedelta(seconds=scaled(8))}
     model = sandbox.faults.hold("gemini.generateContent")
@@ -84,7 +84,7 @@ def test_a_template_of_ours_launches_one_job_that_a_later_try_attaches_to(run_da
 
 
 @pytest.mark.timeout(100)
-def test_a_launcher_that_finds_no_source_says_so_in_the_task(run_dag, google, sandbox, bucket):
+def test_the_task_reports_a_missing_source_that_the_launcher_found(run_dag, google, sandbox, bucket):
     source = {"uri": "gs://rows/in*.csv", "key": ["id"]}
     task, (error,) = ask(run_dag, google.project, source=source, retries=2)
     assert task.state == "failed"

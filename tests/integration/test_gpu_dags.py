@@ -1,4 +1,4 @@
-"""The Dags with a GPU, run as they are against the sandbox."""
+"""The unmodified Dags with a GPU, run against the sandbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def dag_of(google, monkeypatch, tmp_path):
-    """Loads the Dag of a file, with the data of this test."""
+    """Returns a function that loads the Dag of a file, with the data of this test."""
     monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", google.project)
 
@@ -53,7 +53,7 @@ def test_gemma_answers_every_review_and_the_bill_stops(run_dag, dag_of, sandbox,
     assert not sandbox.endpoints
 
 
-def test_a_run_that_fails_stops_the_bill_too(run_dag, dag_of, sandbox):
+def test_a_failed_run_stops_the_bill_too(run_dag, dag_of, sandbox):
     dag = dag_of("gemma_gpu_backfill")
     dag.get_task("gemma.judge").retries = 0
     dag_run, states = run_dag(dag)  # there are no reviews
@@ -63,7 +63,7 @@ def test_a_run_that_fails_stops_the_bill_too(run_dag, dag_of, sandbox):
     assert not sandbox.bill.running
 
 
-def test_the_sweeper_runs_every_hour_and_finds_nothing_to_do(run_dag, dag_of):
+def test_the_sweeper_runs_every_hour_and_finds_no_expired_resource(run_dag, dag_of):
     dag_run, states = run_dag(dag_of("sweep_endpoints"))
     assert states == {"sweep": "success"}
     manifest = dag_run.get_task_instance("sweep").xcom_pull(task_ids="sweep")

@@ -1,6 +1,6 @@
-"""kill -9 of workers and of the whole Airflow, at moments at random: as if nothing had happened.
+"""Kill -9 of workers and of the whole Airflow at random moments: the results equal those of an undisturbed run.
 
-`LLMBEAM_KILLS` says how often Airflow is killed.
+`LLMBEAM_KILLS` sets how often Airflow is killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GEMINI = "gemini.generateContent"
 DAG_ID = "six_tables"
 TABLES, ROWS, MAX_IN_FLIGHT = 6, 40, 8
 VARYING = ("origin", "attempts", "latency_seconds")
-#: A worker that is killed before its job asks for anything.
+#: Moment of a worker that is killed before the first request of its job.
 AT_THE_START = -1
 
 
@@ -36,7 +36,7 @@ def sandbox(cloud, model_connection):
 
 @pytest.fixture
 def data(shared_data, request):
-    """The folder of one test, with the same tables each time."""
+    """The folder of one test, with the same tables in every test."""
     folder = shared_data / request.node.name
     (folder / "in").mkdir(parents=True)
     for table in range(TABLES):
@@ -45,7 +45,7 @@ def data(shared_data, request):
     return folder
 
 
-def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(cloud, sandbox, data):
+def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_for_no_answer_twice(cloud, sandbox, data):
     seed = random.randrange(10**6)
     chances, killed = random.Random(seed), set()
     moments = {table: chances.randrange(AT_THE_START, ROWS) for table in range(TABLES)}
@@ -70,7 +70,7 @@ def test_a_worker_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(clo
     check(sandbox, data, kills=1, what=what)
 
 
-def test_an_airflow_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(cloud, sandbox, data):
+def test_an_airflow_killed_at_any_moment_loses_no_row_and_pays_for_no_answer_twice(cloud, sandbox, data):
     seed = random.randrange(10**6)
     chances = random.Random(seed)
     run_id = cloud.airflow.trigger(DAG_ID, {"folder": data.name})
@@ -89,7 +89,7 @@ def test_an_airflow_killed_at_any_moment_loses_no_row_and_pays_no_answer_twice(c
 
 
 def check(sandbox, data, *, kills: int, what: str) -> None:
-    """Compares what the tables became with an undisturbed run of each."""
+    """Compares the answers of all tables with those of an undisturbed run."""
     paid = sandbox.requests.paid(GEMINI)
     assert len(paid) == TABLES * ROWS, what
     assert paid.total() - TABLES * ROWS <= kills * TABLES * MAX_IN_FLIGHT, what
@@ -106,14 +106,14 @@ def check(sandbox, data, *, kills: int, what: str) -> None:
 
 
 def content(directory: Path) -> list[str]:
-    """What a run decides, without how it came about."""
+    """Returns the rows of the answer file without the columns that vary between runs, sorted."""
     (answers,) = directory.glob("answers-*")
     rows = [json.loads(line) for line in answers.read_text().splitlines()]
     return sorted(str({name: value for name, value in row.items() if name not in VARYING}) for row in rows)
 
 
 def jobs(airflow) -> list[tuple[psutil.Process, int]]:
-    """The job processes of this Airflow, and which table each reads."""
+    """Returns the job processes of this Airflow and the number of the table that each reads."""
     found = []
     for process in airflow.component("scheduler").children(recursive=True):
         try:
@@ -121,5 +121,5 @@ def jobs(airflow) -> list[tuple[psutil.Process, int]]:
             uri = json.loads(Path(spec).read_text())["source"]["uri"]
             found.append((process, int(Path(uri).stem)))
         except (psutil.NoSuchProcess, OSError, ValueError):
-            continue  # another process, or just over
+            continue  # not a job process, or one that has just ended
     return found

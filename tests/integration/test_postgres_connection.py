@@ -1,4 +1,4 @@
-"""A `postgres` connection of Airflow as the place for answers."""
+"""A `postgres` connection of Airflow as the destination of answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "p@ss:w/rd?#&%'ä "
 
 @pytest.fixture
 def writer(database, monkeypatch):
-    """The connection `answers_db`, of a user with an awkward password."""
+    """The connection `answers_db`, of a user whose password has special characters."""
     at = urlsplit(database)
     with psycopg.connect(database, autocommit=True) as client:
         name = sql.Identifier(f"writer of {at.path[1:]}")
@@ -56,7 +56,7 @@ def operator(directory, **changes):
     return RunInferenceOperator(**(arguments | changes))
 
 
-def test_answers_go_where_the_connection_leads_and_its_password_nowhere(
+def test_answers_reach_the_database_of_the_connection_and_its_password_is_not_exposed(
     run_dag, connection, writer, tmp_path, monkeypatch, capfd
 ):
     commands = []
@@ -92,7 +92,7 @@ def test_answers_go_where_the_connection_leads_and_its_password_nowhere(
         ({"conn_type": "postgres", "host": "127.0.0.1", "extra": {"sslmode": "x"}}, 'invalid sslmode value: "x"'),
     ],
 )
-def test_a_connection_that_leads_nowhere_fails_once_with_a_sentence_and_nothing_sent(
+def test_an_unusable_connection_fails_without_a_retry_before_anything_is_sent(
     run_dag, connection, sandbox, tmp_path, monkeypatch, capfd, value, sentence
 ):
     if value is not None:
@@ -116,7 +116,7 @@ def test_a_connection_that_leads_nowhere_fails_once_with_a_sentence_and_nothing_
         {"extra": {"service": "x", "options": "-c search_path=a,b", "redshift": False}},
     ],
 )
-def test_the_connection_string_says_what_the_connection_says(monkeypatch, value):
+def test_the_connection_string_has_every_field_of_the_connection(monkeypatch, value):
     monkeypatch.setenv("AIRFLOW_CONN_ANSWERS_DB", json.dumps({"conn_type": "postgres", **value}))
     sink = PostgresSink(type="postgres", table="t", conn_id="answers_db", dsn_env="OTHER")
     (dsn,) = sink_environment(sink).values()
@@ -130,6 +130,6 @@ def test_the_connection_string_says_what_the_connection_says(monkeypatch, value)
     }
 
 
-def test_a_sink_that_names_no_connection_leaves_the_environment_as_it_is():
+def test_a_sink_without_a_connection_leaves_the_environment_unchanged():
     assert sink_environment(PostgresSink(type="postgres", table="t")) == {}
     assert sink_environment(FilesSink(uri="out")) == {}

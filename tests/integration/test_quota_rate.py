@@ -1,4 +1,4 @@
-"""A job beside a neighbour: at the rate that the sensor recommends, and at the quota itself."""
+"""A job that shares its quota with other traffic: at the recommended rate and at the whole quota."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Task:
 
 @pytest.fixture
 def cloud(monkeypatch):
-    """A quota of which a neighbour takes two fifths: for the last ten minutes, and as long as the test goes on."""
+    """A sandbox with a quota of which other traffic uses two fifths, before and during the test."""
     latency = Latency(mean_seconds=0.2)
     with (
         Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=QUOTA), latency=latency)) as sandbox,
@@ -65,7 +65,7 @@ def cloud(monkeypatch):
 
 
 def neighbour(url, project, is_over, number):
-    """One of eight that ask at a steady pace together."""
+    """One of eight threads that together send requests at a steady rate."""
     path = f"/v1/projects/{project}/locations/global/publishers/google/models/{MODEL}:generateContent"
     gap = 8 * 60 / NEIGHBOURS
     due = time.monotonic() + number * gap / 8
@@ -78,7 +78,7 @@ def neighbour(url, project, is_over, number):
 
 
 @pytest.mark.timeout(180)
-def test_the_recommended_rate_is_hardly_ever_rejected_and_the_whole_quota_is(cloud, tmp_path):
+def test_requests_are_rarely_rejected_at_the_recommended_rate_and_often_at_the_whole_quota(cloud, tmp_path):
     sandbox, project = cloud
     known = {"requests_per_minute": QUOTA, "max_in_flight": 64}
     gate = QuotaHealthSensor(

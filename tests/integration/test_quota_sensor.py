@@ -1,4 +1,4 @@
-"""Sensors that wait for room on a real Airflow: without a worker slot, through the end of a triggerer, to the job.
+"""Sensors that wait for headroom on a real Airflow: without a worker slot, across triggerers, up to their job.
 
 All runs share one Airflow and one sandbox, and begin together.
 """
@@ -34,24 +34,24 @@ class Run(cases.Run):
     def states(self) -> dict[str, str]:
         return {name: task["state"] for name, task in self.tasks_fields().items()}
 
-    def looks(self, try_number: int | None = 1) -> int:
+    def polls(self, try_number: int | None = 1) -> int:
         return self.log(GATE, try_number).count("is exhausted")
 
-    def until_waiting(self, looks: int = 2) -> None:
-        """Until it is deferred, and the trigger has looked; the task itself has looked before it deferred."""
-        self.until(lambda: self.gate["state"] == "deferred" and self.looks() >= looks, "the trigger looks")
+    def until_waiting(self, polls: int = 2) -> None:
+        """Waits until the task is deferred and there were `polls` polls, the first of them by the task itself."""
+        self.until(lambda: self.gate["state"] == "deferred" and self.polls() >= polls, "the trigger polls")
 
     def end(self) -> str:
         return self.cloud.airflow.wait(self.dag_id, self.run_id, STEP_SECONDS)
 
 
 def recover(cloud: Cloud, model: str) -> None:
-    """Of all that was asked lately 5% are rejected, where it was 90%."""
+    """Adds accepted traffic, which lowers the rejected ratio of recent requests from 90 % to 5 %."""
     cloud.sandbox.monitoring.add_traffic(model, minutes=30, requests_per_minute=1710)
 
 
 def triggers(cloud: Cloud) -> int:
-    """How many there are that nobody is waiting for."""
+    """Returns the number of triggers without a task instance that waits for them."""
     unused = "SELECT count(*) FROM trigger WHERE id NOT IN (SELECT trigger_id FROM task_instance"
     ((found,),) = cloud.execute(f"{unused} WHERE trigger_id IS NOT NULL)")
     return found
@@ -59,7 +59,7 @@ def triggers(cloud: Cloud) -> int:
 
 @pytest.fixture(scope="module")
 def runs(cloud):
-    """One run of each, which all wait."""
+    """One run of each Dag, all of which wait."""
     for name in ("flash", "pro", "flash-lite"):
         traffic = {"requests_per_minute": 10, "rejected_per_minute": 90}
         cloud.sandbox.monitoring.add_traffic(f"gemini-2.5-{name}", minutes=30, **traffic)
@@ -71,33 +71,33 @@ def runs(cloud):
     return begun
 
 
-def test_a_task_runs_in_the_only_slot_while_a_sensor_waits_that_started_in_it(cloud, runs):
+def test_a_deferred_sensor_frees_the_only_worker_slot_for_another_task(cloud, runs):
     neighbour = Run(cloud, "neighbour")
     assert neighbour.end() == "success"
     assert runs["gated"].gate["state"] == "deferred"
     assert cloud.airflow.task("gated", runs["gated"].run_id, GATE)["pool"] == "one_slot"
 
 
-def test_a_sensor_that_nobody_waits_for_any_longer_ends_its_trigger(cloud, runs):
+def test_a_marked_or_cleared_sensor_ends_its_trigger(cloud, runs):
     marked, cleared = runs["patient"], runs["cleared"]
     cloud.airflow.set_task_state("patient", marked.run_id, GATE, "failed")
     cloud.airflow.clear("patient", cleared.run_id, GATE)
-    cleared.until(lambda: cleared.gate["try_number"] == 2 and cleared.looks(2) >= 2, "the second try waits")
+    cleared.until(lambda: cleared.gate["try_number"] == 2 and cleared.polls(2) >= 2, "the second try waits")
     assert cleared.gate["state"] == "deferred"
     marked.until(lambda: triggers(cloud) == 0, "no trigger is left over")
-    looks = marked.looks(), cleared.looks(1)
+    polls = marked.polls(), cleared.polls(1)
     time.sleep(6)  # three times `poke_interval`
-    assert (marked.looks(), cleared.looks(1)) == looks
+    assert (marked.polls(), cleared.polls(1)) == polls
     assert marked.end() == "failed"
 
 
-def test_a_sensor_goes_on_in_another_triggerer_with_the_patience_that_is_left(cloud, runs):
+def test_a_sensor_resumes_in_another_triggerer_with_its_remaining_timeout(cloud, runs):
     survivor, deadline = runs["survivor"], runs["deadline"]
     waiting_since = time.time()
     cloud.kill("triggerer", "TriggererJob")
-    seen = survivor.looks()
+    before = survivor.polls()
     cloud.airflow.start("triggerer")
-    survivor.until(lambda: survivor.looks() > seen, "the other triggerer looks")
+    survivor.until(lambda: survivor.polls() > before, "the other triggerer polls")
     taken_over = time.time()
     recovered = time.time()
     recover(cloud, "gemini-2.5-flash-lite")
@@ -111,17 +111,17 @@ def test_a_sensor_goes_on_in_another_triggerer_with_the_patience_that_is_left(cl
     assert f"within {DEADLINE_SECONDS:g} s (`timeout`). {EXHAUSTED}" in deadline.log(GATE)
 
 
-def test_a_sensor_that_times_out_skips_says_what_was_missing_and_lets_its_alternative_run(runs):
+def test_a_sensor_that_times_out_skips_with_its_reason_and_its_alternative_runs(runs):
     run = runs["impatient"]
     assert run.end() == "success"
     assert run.states == {GATE: "skipped", "ask": "skipped", "instead": "success"}
-    (told,) = (line for line in run.log(GATE).splitlines() if "Skipped because `soft_fail=True`" in line)
-    assert "within 8 s (`timeout`)" in told
-    assert EXHAUSTED in told
-    assert told.endswith(NOTHING_LEFT)
+    (skip_line,) = (line for line in run.log(GATE).splitlines() if "Skipped because `soft_fail=True`" in line)
+    assert "within 8 s (`timeout`)" in skip_line
+    assert EXHAUSTED in skip_line
+    assert skip_line.endswith(NOTHING_LEFT)
 
 
-def test_a_job_takes_model_and_limits_of_the_sensor_that_let_it_start(cloud, runs):
+def test_a_job_uses_the_model_and_limits_returned_by_its_sensor(cloud, runs):
     run = runs["gated"]
     recover(cloud, "gemini-2.5-flash")
     assert run.end() == "success"

@@ -20,7 +20,7 @@ def quick(monkeypatch, connection):
 
 
 def dag_of(received=None, **sensor):
-    """A model spec that another task returns, the sensor, and a task that gets what the sensor found."""
+    """Returns a Dag with a task that returns a model spec, the sensor, and a task that receives its result."""
 
     @task
     def model():
@@ -51,16 +51,14 @@ def test_a_task_waits_in_the_triggerer_until_the_model_answers(sandbox, run_dag)
 
 
 @pytest.mark.parametrize(("soft_fail", "state"), [(False, "failed"), (True, "skipped")])
-def test_a_model_that_does_not_answer_in_time_fails_or_skips_and_is_not_tried_again(
-    sandbox, run_dag, soft_fail, state
-):
+def test_a_timeout_fails_or_skips_the_task_without_a_retry(sandbox, run_dag, soft_fail, state):
     sandbox.faults.queue(GENERATE, *[BUSY] * 3)
     _, states = run_dag(dag_of(soft_fail=soft_fail, **LATE))
     assert states["ready"] == state
     assert len(sandbox.requests) == 3, "at once, after 1 s, and when the time was over"
 
 
-def test_a_refusal_while_deferred_fails_at_once_whatever_soft_fail_says(sandbox, run_dag):
+def test_a_refusal_while_deferred_fails_at_once_regardless_of_soft_fail(sandbox, run_dag):
     sandbox.faults.queue(GENERATE, BUSY, Fault(kind="error", http_status=403, message="Not yours."))
     _, states = run_dag(dag_of(timeout=60, soft_fail=True, retries=3))
     assert states["ready"] == "failed"
@@ -68,13 +66,13 @@ def test_a_refusal_while_deferred_fails_at_once_whatever_soft_fail_says(sandbox,
 
 
 @pytest.mark.parametrize("soft_fail", [False, True])
-def test_a_worker_waits_itself_where_it_is_told_to(sandbox, run_dag, soft_fail):
+def test_a_sensor_that_is_not_deferrable_waits_on_the_worker(sandbox, run_dag, soft_fail):
     sandbox.faults.queue(GENERATE, BUSY)
     _, states = run_dag(dag_of(deferrable=False, soft_fail=soft_fail))
     assert states["ready"] == "success"
 
 
-def test_a_task_is_put_back_where_it_is_told_to(sandbox, run_dag):
+def test_in_reschedule_mode_the_task_is_rescheduled(sandbox, run_dag):
     sandbox.faults.queue(GENERATE, BUSY)
     _, states = run_dag(dag_of(deferrable=False, mode="reschedule", poke_interval=1))
     assert states["ready"] == "success"

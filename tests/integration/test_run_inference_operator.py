@@ -49,7 +49,7 @@ def test_a_manual_run_without_a_logical_date_answers_the_rows(run_dag, connectio
     assert len(json.dumps(manifest)) < 2000, "an XCom is a manifest"
 
 
-def test_templates_are_rendered_once_per_run_but_never_the_prompt(run_dag, connection, table):
+def test_templated_fields_are_rendered_once_per_run_and_the_prompt_never(run_dag, connection, table):
     with DAG("templates", schedule=None, params={"name": "gemini-2.5-pro", "out": "rendered"}) as dag:
         operator(
             table,
@@ -85,7 +85,7 @@ def test_a_model_from_xcom_is_used_and_sets_the_dependency(run_dag, connection, 
     assert report["model"] == "gemini:gemini-2.0-flash"
 
 
-def test_spec_values_do_as_well_as_dicts(run_dag, connection, table):
+def test_spec_values_are_accepted_like_dicts(run_dag, connection, table):
     with DAG("values", schedule=None) as dag:
         operator(
             table,
@@ -125,7 +125,7 @@ def test_the_key_of_the_connection_reaches_the_server_and_no_spec(run_dag, monke
         ({"job_name": "no spaces, please"}, "`name`"),
     ],
 )
-def test_what_is_wrong_and_literal_fails_when_the_dag_is_parsed(table, changes, sentence):
+def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(table, changes, sentence):
     with pytest.raises(JobSpecError) as caught:
         operator(table, **changes)
     assert str(caught.value).startswith("Task 'answer': ")
@@ -141,7 +141,7 @@ def test_what_is_wrong_and_literal_fails_when_the_dag_is_parsed(table, changes, 
         ({"llmbeam_conn_id": "no_such_connection"}, "no_such_connection"),
     ],
 )
-def test_what_is_wrong_once_rendered_fails_before_anything_is_sent(
+def test_values_that_are_invalid_once_rendered_fail_before_anything_is_sent(
     run_dag, connection, table, sandbox, caplog, changes, sentence
 ):
     with DAG("wrong", schedule=None) as dag:
@@ -152,7 +152,7 @@ def test_what_is_wrong_once_rendered_fails_before_anything_is_sent(
     assert len(sandbox.requests) == 0
 
 
-def test_the_same_connection_type_leads_to_an_openai_compatible_server(run_dag, monkeypatch, table, sandbox):
+def test_the_same_connection_type_works_for_an_openai_compatible_server(run_dag, monkeypatch, table, sandbox):
     value = {"conn_type": "llmbeam", "host": sandbox.openai_url, "password": "k"}
     monkeypatch.setenv("AIRFLOW_CONN_LOCAL", json.dumps(value))
     with DAG("openai", schedule=None) as dag:
@@ -196,7 +196,9 @@ def test_an_execution_timeout_ends_the_job_with_the_task(run_dag, table):
 
 
 @pytest.mark.parametrize("nothing", [None, "gemini-2.5-flash"])
-def test_a_model_from_xcom_that_is_no_model_fails_with_one_sentence(run_dag, connection, table, sandbox, nothing):
+def test_an_invalid_model_from_xcom_fails_without_a_retry_before_anything_is_sent(
+    run_dag, connection, table, sandbox, nothing
+):
     with DAG("no_model", schedule=None) as dag:
 
         @task
@@ -210,7 +212,7 @@ def test_a_model_from_xcom_that_is_no_model_fails_with_one_sentence(run_dag, con
     assert len(sandbox.requests) == 0
 
 
-def test_a_cleared_run_pays_nothing_again(run_dag, connection, table, sandbox):
+def test_a_second_run_of_the_same_job_sends_nothing(run_dag, connection, table, sandbox):
     with DAG("cleared", schedule=None) as dag:
         operator(table, job_name="same-job")
     run_dag(dag)

@@ -15,11 +15,11 @@ from airflow_provider_llmbeam.spec import JobSpec
 
 @dataclass
 class Ended:
-    """What a job left behind."""
+    """The output files of a job that has ended."""
 
     manifest: dict[str, Any]
     answers: list[dict[str, Any]]
-    dead: list[dict[str, Any]]
+    dead_letter: list[dict[str, Any]]
     report: dict[str, Any]
 
     @property
@@ -28,11 +28,11 @@ class Ended:
 
     @property
     def kinds(self) -> Counter[str]:
-        return Counter(row["llmbeam_error"]["kind"] for row in self.dead)
+        return Counter(row["llmbeam_error"]["kind"] for row in self.dead_letter)
 
 
 class Job:
-    """A job over rows in a directory of its own; every run checks that no row is lost."""
+    """A job in its own directory; every run checks that no row is lost."""
 
     def __init__(self, directory: Path, model: dict[str, Any]) -> None:
         self.directory = directory
@@ -64,11 +64,11 @@ class Job:
         counts = manifest["rows"]
         assert counts["read"] == counts["answered"] + counts["dead_letter"]
         assert counts["answered"] == len(ended.answers)
-        assert counts["dead_letter"] == len(ended.dead)
+        assert counts["dead_letter"] == len(ended.dead_letter)
         if rows is not None:
             assert counts["read"] == len(rows)
             before = Counter(row["id"] for row in rows if isinstance(row, dict) and "id" in row)
-            assert Counter(row["id"] for row in [*ended.answers, *ended.dead] if "id" in row) == before
+            assert Counter(row["id"] for row in [*ended.answers, *ended.dead_letter] if "id" in row) == before
         return ended
 
     def ended(self, manifest: dict[str, Any]) -> Ended:

@@ -1,4 +1,4 @@
-"""Rows out of BigQuery, answers into it: real jobs, and unmodified Google clients against the sandbox."""
+"""Rows from BigQuery and answers to BigQuery: real jobs, with unmodified Google clients against the sandbox."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def served() -> Iterator[tuple[Sandbox, Proxy]]:
 
 @pytest.fixture(scope="module")
 def served_slowly() -> Iterator[tuple[Sandbox, Proxy]]:
-    """Every job of BigQuery takes half a second."""
+    """A sandbox in which every BigQuery job takes half a second."""
     yield from serve(bigquery_job_seconds=0.5)
 
 
@@ -67,7 +67,7 @@ def enter(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def sandbox(served, monkeypatch) -> Iterator[Sandbox]:
-    """A sandbox in place of Google, by the environment alone."""
+    """A sandbox that replaces Google through environment variables alone."""
     yield from enter(served, monkeypatch)
 
 
@@ -97,7 +97,7 @@ def change(client: bigquery.Client, statement: str) -> None:
 
 
 def make_answers(client: bigquery.Client, key: list[SchemaField] | None = None, **changes: Any) -> None:
-    """Makes a target with one old row."""
+    """Creates a target table with one old row."""
     key = key or [SchemaField("id", "INT64")]
     columns = [changes.get(field.name, field) for field in OUTPUT_SCHEMA]
     load(client, [OLD], ANSWERS, schema=[*key, *columns])
@@ -118,7 +118,7 @@ def spec_of(**changes: Any) -> JobSpec:
 
 
 def asking(sandbox: Sandbox, **changes: Any) -> JobSpec:
-    """A job whose requests the sandbox counts."""
+    """Returns the spec of a job whose requests go to the model of the sandbox, which counts them."""
     return spec_of(model={"type": "gemini", "base_url": sandbox.gemini_url}, **changes)
 
 
@@ -144,7 +144,7 @@ def objects() -> set[str]:
         return {blob.name for blob in made.bucket("state").list_blobs()}
 
 
-# What comes in
+# Sources
 
 
 def test_a_table_is_answered_into_files(client, sandbox):
@@ -222,7 +222,7 @@ def test_a_failed_export_is_started_again(client, sandbox):
     assert len(jobs_of(client, "query")) == 2
 
 
-def test_values_of_each_type_are_what_json_has(client):
+def test_values_of_each_type_become_json_values(client):
     values = {
         "price": ("NUMERIC", "9.90", "9.9"),
         "big": ("NUMERIC", "12345678901234567890123456789.000000001", "12345678901234567890123456789.000000001"),
@@ -249,7 +249,7 @@ def test_values_of_each_type_are_what_json_has(client):
     assert shown == expected
 
 
-# What goes out
+# Sinks
 
 
 def test_keys_of_each_type_find_their_rows(client, sandbox):
@@ -304,7 +304,7 @@ def test_a_second_run_changes_nothing_and_a_later_one_only_what_is_new(client, s
     assert changes == [(1, 1), (0, 0), (20, 0)], "the latest first"
 
 
-def test_columns_of_the_users_own_stay_as_they_are(client):
+def test_additional_columns_of_the_user_are_kept(client):
     load(client, rows(2))
     key = [SchemaField("ID", "INT64"), SchemaField("checked_by", "STRING")]
     load(client, [{"ID": 0, "answer": "old", "checked_by": "Ann"}], ANSWERS, schema=[*key, *OUTPUT_SCHEMA])
@@ -313,7 +313,7 @@ def test_columns_of_the_users_own_stay_as_they_are(client):
     assert found == {0: ("Say it: row 0", "Ann"), 1: ("Say it: row 1", None)}
 
 
-def test_a_column_that_is_json_takes_structured_answers(client):
+def test_a_json_column_accepts_structured_answers(client):
     load(client, [{"id": n, "text": json.dumps({"label": f"l{n}", "score": 0.1})} for n in range(2)])
     make_answers(client, answer=SchemaField("answer", "JSON"))
     prompt = {"template": "{{ row.text }}", "output_schema": {"type": "object"}}
@@ -341,7 +341,7 @@ def test_answers_staged_on_this_machine_are_uploaded(client, tmp_path):
     assert len(table_of(client)) == 30
 
 
-def test_a_run_without_rows_leaves_the_table_as_it_is(client):
+def test_a_run_without_rows_leaves_the_table_unchanged(client):
     load(client, [], schema=[SchemaField("id", "INT64"), SchemaField("text", "STRING")])
     assert run(spec_of())["rows"]["read"] == 0
     assert [table.table_id for table in client.list_tables("llm")] == ["rows"]
@@ -354,10 +354,10 @@ def test_a_bundle_that_the_runner_repeats_publishes_once(client):
     assert len(jobs_of(client, "merge")) == 1
 
 
-# What goes wrong before anything is asked
+# Errors before the first request to the model
 
 GONE = f"{PROJECT}.llm.gone"
-#: Calls of one method until a job is refused; seen: at most 4.
+#: Maximum of calls per method until a job is refused; measured: at most 4.
 MOST_CALLS = 4
 REFUSED = {
     "no table": ({"source": {**FROM_TABLE, "table": GONE}}, r"`source.table` '.*gone': Not found: Table .*gone"),
@@ -392,12 +392,12 @@ REFUSED = {
 
 
 def calls_of(sandbox):
-    """How often each method was called."""
+    """Returns the number of calls of each method."""
     return Counter({name: found["calls"] for name, found in sandbox.stats()["methods"].items()})
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_work_is_refused_at_once_in_one_sentence(client, sandbox, changes, message):
+def test_an_unusable_source_or_sink_is_refused_at_once_with_one_message(client, sandbox, changes, message):
     load(client, rows(2))
     before = calls_of(sandbox)
     with pytest.raises(JobSpecError, match=message) as caught:
@@ -428,10 +428,10 @@ def test_a_missing_permission_is_an_error_before_anything_is_sent(client, sandbo
     ):
         run(asking(sandbox))
     assert sandbox.stats()["billed_answers"] == 0
-    gc.collect()  # A file of google-cloud-storage that could not be closed tries again when it is collected.
+    gc.collect()  # A file of google-cloud-storage that could not be closed retries when it is garbage-collected.
 
 
-def test_duplicate_keys_end_the_job_before_anything_is_asked(client, sandbox):
+def test_duplicate_keys_end_the_job_before_anything_is_sent(client, sandbox):
     load(client, [*rows(5), {"id": 3, "text": "again"}])
     with pytest.raises(JobSpecError, match=r"1 keys belong to several rows each: \{\"id\": 3\}"):
         run(asking(sandbox))
@@ -456,7 +456,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize(("schema", "message"), TARGETS.values(), ids=TARGETS)
-def test_a_table_that_does_not_fit_is_refused_before_anything_is_asked(client, sandbox, schema, message):
+def test_an_incompatible_table_is_refused_before_anything_is_sent(client, sandbox, schema, message):
     load(client, rows(2))
     client.create_table(bigquery.Table(ANSWERS, schema=schema))
     with pytest.raises(JobSpecError, match=message):
@@ -464,7 +464,7 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_is_asked(client, s
     assert sandbox.stats()["billed_answers"] == 0
 
 
-def test_a_bucket_in_another_part_of_the_world_is_refused(client):
+def test_a_bucket_in_another_location_is_refused(client):
     load(client, rows(2))
     with storage.Client() as made:
         made.create_bucket("tokyo", location="ASIA-NORTHEAST1")
@@ -484,10 +484,10 @@ def test_missing_credentials_are_one_message(client, sandbox, monkeypatch):
         run(spec_of())
 
 
-# What goes wrong half-way
+# Errors after the first request to the model
 
 
-def test_a_service_that_stumbles_is_asked_again(client, sandbox):
+def test_transient_errors_of_bigquery_are_retried(client, sandbox):
     load(client, rows(5))
     fault = Fault(kind="error", http_status=503)
     for method in ("tables.get", "jobs.get"):
@@ -499,7 +499,7 @@ def test_a_service_that_stumbles_is_asked_again(client, sandbox):
     assert len(jobs_of(client, "merge")) == 1
 
 
-def test_a_merge_that_dies_half_way_leaves_the_old_answers_and_the_retry_asks_nothing(client, sandbox):
+def test_an_aborted_merge_keeps_the_old_answers_and_the_retry_sends_nothing(client, sandbox):
     load(client, rows(20))
     make_answers(client)
     spec = asking(sandbox, source=FROM_QUERY)
@@ -518,7 +518,7 @@ def test_a_merge_that_dies_half_way_leaves_the_old_answers_and_the_retry_asks_no
     assert sandbox.stats()["bigquery_bytes_billed"] > billed
 
 
-def test_a_job_killed_with_kill_9_again_and_again_is_taken_up_where_it_was(slow_sandbox, tmp_path):
+def test_a_job_killed_repeatedly_with_kill_9_resumes_where_it_was(slow_sandbox, tmp_path):
     kinds = ("query", "extract", "load", "merge")
     with bigquery.Client() as client:
         client.create_dataset("llm")
@@ -538,7 +538,7 @@ def test_a_job_killed_with_kill_9_again_and_again_is_taken_up_where_it_was(slow_
 
 
 def kill_at(client: bigquery.Client, moment: str, spec: Path) -> None:
-    """Runs a job in a process of its own, up to when BigQuery works for it."""
+    """Runs a job in its own process and kills it while a BigQuery job of the given kind runs."""
     command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={spec}"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
         until_job(child, lambda: jobs_of(client, moment))

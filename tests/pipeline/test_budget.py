@@ -1,4 +1,4 @@
-"""A job that has spent its budget ends, keeps what it paid for, and goes on from there."""
+"""Jobs that have spent their budget: they end, keep the paid answers, and the next run resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from tests.pipeline.conftest import read_lines
 
 MAX_IN_FLIGHT = 4
-#: A dollar for a token, so that what was sent decides.
+#: One dollar per input or output token, so that the cost follows from the tokens that were sent.
 PRICE = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 1e6}
 
 
@@ -33,7 +33,7 @@ def spent(job) -> int:
     return sum(entry["input_tokens"] + entry["output_tokens"] for entry in journal(job))
 
 
-def test_a_run_goes_on_where_the_budget_ended_the_one_before(job, sandbox):
+def test_a_run_resumes_where_the_budget_ended_the_previous_one(job, sandbox):
     tokens_per_row = 2 * job.run(rows(1)).report["tokens"]["input"]
     previous = (job.out / "answers-00000-of-00001.jsonl").read_bytes()
     sandbox.reset()
@@ -56,7 +56,7 @@ def test_a_run_goes_on_where_the_budget_ended_the_one_before(job, sandbox):
     assert ended.manifest["cost_usd"] == ended.report["tokens"]["input"] + ended.report["tokens"]["output"]
 
 
-def test_one_budget_after_the_other_answers_every_row(job, sandbox):
+def test_successive_budgets_answer_every_row(job, sandbox):
     job.write(rows(30))
     ended, failed = None, 0
     while ended is None:
@@ -78,7 +78,7 @@ def test_resumed_rows_cost_nothing(job, sandbox):
     assert ended.manifest["cost_usd"] == 0.0
 
 
-def test_a_job_within_its_budget_ends_as_usual(job, sandbox):
+def test_a_job_within_its_budget_succeeds_and_reports_its_cost(job, sandbox):
     ended = job.run(rows(10), limits={"budget_usd": 5.0})
     tokens = ended.report["tokens"]
     list_price = (tokens["input"] * 0.30 + tokens["output"] * 2.50) / 1e6

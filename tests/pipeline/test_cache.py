@@ -20,7 +20,7 @@ DAY_SECONDS = 86_400
 
 @pytest.fixture
 def days(tmp_path, sandbox, make_job):
-    """Two runs of one Dag: other names, other outputs, one state."""
+    """Two runs of one Dag: jobs with different names and outputs and a common `state_uri`."""
 
     def make(name: str) -> Any:
         (tmp_path / name).mkdir()
@@ -35,7 +35,7 @@ def segments(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "state" / "cache" / "summaries").glob("*.jsonl"))
 
 
-def test_what_another_job_answered_is_not_asked_again(days, sandbox):
+def test_prompts_answered_by_another_job_are_not_sent_again(days, sandbox):
     monday, tuesday = days
     monday.run(ROWS)
     ended = tuesday.run([*ROWS, {"id": 20, "text": "new"}])
@@ -44,7 +44,7 @@ def test_what_another_job_answered_is_not_asked_again(days, sandbox):
     assert tuesday.run().origins == Counter(cached=20, resumed=1), "its own answer stays its own"
 
 
-def test_without_a_cache_each_job_pays_for_itself(days, sandbox):
+def test_without_a_cache_each_job_sends_all_its_prompts(days, sandbox):
     for job in days:
         job.run(ROWS, cache=None)
     assert len(sandbox.requests) == 40
@@ -58,7 +58,7 @@ def test_another_scope_is_another_cache(days, sandbox):
 
 
 @pytest.mark.parametrize("is_touched", [False, True], ids=["old file", "copied file"])
-def test_an_answer_that_is_too_old_is_asked_again(days, sandbox, tmp_path, is_touched):
+def test_prompts_with_expired_cached_answers_are_sent_again(days, sandbox, tmp_path, is_touched):
     monday, tuesday = days
     monday.run(ROWS)
     (segment,) = segments(tmp_path)
@@ -72,7 +72,7 @@ def test_an_answer_that_is_too_old_is_asked_again(days, sandbox, tmp_path, is_to
     assert ended.origins == Counter(cached=15, fresh=5)
 
 
-def test_the_same_batch_does_not_find_its_own_old_answers(days, sandbox, tmp_path):
+def test_the_same_batch_does_not_reuse_its_expired_answers(days, sandbox, tmp_path):
     monday, tuesday = days
     monday.run(ROWS)
     (segment,) = segments(tmp_path)
@@ -85,7 +85,7 @@ def test_the_same_batch_does_not_find_its_own_old_answers(days, sandbox, tmp_pat
     assert len(sandbox.requests) - before == len(entries)
 
 
-def test_a_cache_without_a_place_for_it_is_refused(days):
+def test_a_cache_without_state_uri_is_refused(days):
     monday, _ = days
     with pytest.raises(JobSpecError, match="needs `state_uri` with `cache`"):
         JobSpec.parse({**monday.spec, "state_uri": None})

@@ -31,7 +31,7 @@ ROWS = 60
 
 @dataclass
 class Cloud:
-    """A sandbox with rows in its bucket, and the environment of whoever takes it for Google."""
+    """A sandbox with rows in its bucket, and the environment that leads clients to it."""
 
     sandbox: Sandbox
     proxy: Proxy
@@ -41,7 +41,7 @@ class Cloud:
         return {**os.environ, **self.proxy.environment()}
 
     def spec(self, name: str, **changes: Any) -> dict[str, Any]:
-        """A job of its own place in the bucket."""
+        """Returns the spec of a job with its own directory in the bucket."""
         return {
             "name": name,
             "source": {"uri": "gs://rows/in.jsonl", "key": ["id"]},
@@ -53,7 +53,7 @@ class Cloud:
         }
 
     def run_command(self, spec: dict[str, Any] | str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs the command line with a spec, or with the address of one."""
+        """Runs the command line with a spec, or with the URI of one."""
         address, text = (spec, None) if isinstance(spec, str) else ("/dev/stdin", json.dumps(spec))
         return subprocess.run(
             [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={address}", *arguments],
@@ -115,7 +115,7 @@ def submitted(cloud):
     return ids, cloud.wait(ids[0])
 
 
-def test_a_job_is_submitted_once_however_often_it_is_asked_for(cloud, submitted):
+def test_repeated_submissions_create_one_job(cloud, submitted):
     ids, job = submitted
     assert ids == [job["id"]] * 2
     assert [one["id"] for one in cloud.sandbox.dataflow.jobs if one["name"].startswith("once-")] == [job["id"]]
@@ -156,7 +156,7 @@ def test_only_a_job_for_dataflow_is_submitted(cloud):
     assert f"{refusal} Nothing was sent or billed." in done.stderr
 
 
-def test_a_failed_job_has_the_reason_and_what_is_kept(cloud):
+def test_a_failed_job_reports_the_reason(cloud):
     done = cloud.run_command(cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"}))
     assert done.returncode == 1
     assert "None of 60 rows was answered. blocked:" in done.stderr

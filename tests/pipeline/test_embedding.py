@@ -1,4 +1,4 @@
-"""Rows in, vectors out: the same promises as for texts, with many rows in one request."""
+"""Embedding jobs: the same promises as for text generation, with many rows per request."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_long_texts_share_a_request_with_few_others(embed, sandbox):
     assert max(record.input_tokens for record in sandbox.requests) <= 4_000
 
 
-def test_a_server_of_ones_own_may_take_fewer_texts(embed, sandbox):
+def test_max_instances_limits_the_texts_per_request(embed, sandbox):
     embed.run(rows(100), batching={"max_instances": 32})
     assert len(sandbox.requests) == 4
     assert max(len(record.texts_sha256) for record in sandbox.requests) == 32
@@ -127,7 +127,7 @@ def test_a_second_run_sends_nothing_and_writes_the_same(embed, sandbox):
     ],
     ids=["dimensions", "model", "text"],
 )
-def test_another_question_is_asked_again(embed, sandbox, change):
+def test_a_changed_model_parameter_or_text_is_sent_again(embed, sandbox, change):
     embed.run(rows(5))
     if "model" in change:
         change["model"]["base_url"] = sandbox.openai_url
@@ -135,37 +135,37 @@ def test_another_question_is_asked_again(embed, sandbox, change):
     assert len(sandbox.requests) == 2
 
 
-def test_one_bad_text_in_a_request_of_many_dies_alone_and_no_text_is_paid_twice(embed, sandbox):
+def test_one_bad_text_in_a_request_of_many_fails_alone_and_no_text_is_paid_for_twice(embed, sandbox):
     message = "This text is not welcome."
     sandbox.faults.when(OPENAI, "row number 77\n", Fault(kind="error", http_status=400, message=message))
     ended = embed.run([*rows(200)[:77], {"id": 77, "text": "row number 77\n"}, *rows(200)[78:]])
-    (dead,) = ended.dead
-    assert (dead["id"], dead["llmbeam_error"]["kind"]) == (77, "bad_request")
-    assert dead["llmbeam_error"]["message"] == message
+    (failed,) = ended.dead_letter
+    assert (failed["id"], failed["llmbeam_error"]["kind"]) == (77, "bad_request")
+    assert failed["llmbeam_error"]["message"] == message
     assert set(sandbox.requests.paid(OPENAI).values()) == {1}
     assert len(sandbox.requests) <= 2 * math.ceil(math.log2(200)) + 1
 
 
-def test_a_text_that_is_too_long_dies_alone(embed):
+def test_a_text_that_is_too_long_fails_alone(embed):
     ended = embed.run([*rows(20), {"id": 99, "text": "far too long " * 4000}])
-    assert [row["id"] for row in ended.dead] == [99]
-    assert "maximum context length" in ended.dead[0]["llmbeam_error"]["message"]
+    assert [row["id"] for row in ended.dead_letter] == [99]
+    assert "maximum context length" in ended.dead_letter[0]["llmbeam_error"]["message"]
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_text_dies_before_anything_is_sent_for_it(embed, sandbox, text):
+def test_an_empty_text_fails_without_a_request(embed, sandbox, text):
     ended = embed.run([*rows(10), {"id": 99, "text": text}])
-    assert [row["id"] for row in ended.dead] == [99]
-    assert "the text is empty" in ended.dead[0]["llmbeam_error"]["message"]
+    assert [row["id"] for row in ended.dead_letter] == [99]
+    assert "the text is empty" in ended.dead_letter[0]["llmbeam_error"]["message"]
     assert len(sandbox.requests) == 1
 
 
-def test_half_a_character_in_a_text_does_not_lose_its_neighbours(embed):
+def test_a_lone_surrogate_in_a_text_does_not_fail_its_neighbours(embed):
     ended = embed.run([*rows(10), {"id": 99, "text": "cut \ud83d"}])
     assert set(range(10)) <= {row["id"] for row in ended.answers}
 
 
-def test_troubles_on_the_way_cost_requests_and_no_row(embed, sandbox):
+def test_transient_failures_cost_requests_and_no_row(embed, sandbox):
     sandbox.faults.queue(
         OPENAI,
         Fault(kind="rate-limit", retry_delay_seconds=0.05),
@@ -217,7 +217,7 @@ def test_an_echo_needs_no_server(echo_job):
     assert len({tuple(row["answer"]) for row in ended.answers}) == 10
 
 
-def test_a_job_killed_with_kill_9_pays_again_at_most_for_what_was_in_flight(tmp_path, make_job):
+def test_a_job_killed_with_kill_9_pays_again_at_most_for_requests_in_flight(tmp_path, make_job):
     count, instances, in_flight = 600, 10, 4
     with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.05))) as sandbox:
         job = make_job(tmp_path, sandbox)
@@ -251,7 +251,7 @@ def entities(sink):
     return found
 
 
-def test_vectors_go_into_milvus_and_a_second_run_changes_nothing(embed, sandbox, milvus_sink):
+def test_vectors_are_written_to_milvus_and_a_second_run_changes_nothing(embed, sandbox, milvus_sink):
     embed.spec |= {"sink": milvus_sink, "state_uri": f"{embed.directory}/state"}
     embed.write(rows(300))
     first = run(JobSpec.parse(embed.spec))
@@ -279,8 +279,8 @@ def test_a_collection_of_another_dimension_is_rejected_before_anything_is_sent(e
     assert len(entities(milvus_sink)) == 10
 
 
-def test_a_job_that_is_killed_while_it_writes_to_milvus_is_finished_by_the_next(embed, sandbox, milvus_sink):
-    """Milvus has no transaction: each row is as it was or as it will be, and the next try writes the rest."""
+def test_a_job_killed_while_writing_to_milvus_is_finished_by_the_next_run(embed, sandbox, milvus_sink):
+    """Milvus has no transactions: each row is either old or new, and the next try writes the rest."""
     embed.spec |= {"sink": milvus_sink, "state_uri": f"{embed.directory}/state"}
     embed.write(rows(200))
     spec = embed.directory / "spec.json"

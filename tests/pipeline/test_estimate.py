@@ -1,4 +1,4 @@
-"""What a job will take, foretold and then seen."""
+"""Estimates of jobs, compared with the actual values."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ CATALOGUE = {
 
 
 def pieces(text):
-    """Counts as a model's tokenizer does, and not as the client guesses: by pieces of words, signs and figures."""
+    """Counts tokens like the tokenizer of a model: by pieces of words, signs and digits."""
     return len(re.findall(r"[A-Za-z]{1,5}|\d|[^\x00-\x7f]|[^\w\s]|\n+", text))
 
 
 def readmes():
-    """Long and short ones, of the packages installed here."""
+    """Returns the READMEs of the installed packages: long and short texts."""
     found = {each.metadata["Name"]: each for each in distributions()}
     return {
         name: each.metadata.get_payload() or each.metadata.get("Description", "") for name, each in found.items()
@@ -48,7 +48,7 @@ def readmes():
 
 
 def docstrings():
-    """Of functions and classes of the standard library: short."""
+    """Returns the docstrings of functions and classes of the standard library: short texts."""
     found = {}
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("[a-j]*.py")):
         for node in ast.walk(ast.parse(path.read_text(errors="replace"))):
@@ -58,7 +58,7 @@ def docstrings():
 
 
 def entry_points():
-    """Records, as JSON: figures and signs rather than words."""
+    """Returns records as JSON: digits and signs rather than words."""
     found = {}
     for each in distributions():
         files = [{"path": str(file), "size": file.size} for file in (each.files or ())[:40]]
@@ -93,19 +93,19 @@ def test_the_estimate_is_within_15_percent_of_the_truth_for_real_prompts(
     job.write(rows)
     real_model.reset()
     estimate = make_estimate(JobSpec.parse(job.spec))
-    told = {"input": estimate.input_tokens, "output": estimate.output_tokens}
+    estimated = {"input": estimate.input_tokens, "output": estimate.output_tokens}
     ended = job.run()
-    truth = {kind: ended.report["tokens"][kind] for kind in told}
-    ratios = {kind: truth[kind] / told[kind] for kind in told}
+    truth = {kind: ended.report["tokens"][kind] for kind in estimated}
+    ratios = {kind: truth[kind] / estimated[kind] for kind in estimated}
     guess = sum(len(row["text"].encode()) // 4 for row in rows)
     with capsys.disabled():
         print(
             f"\n{name}: {len(rows)} rows, asked {estimate.asked.requests}, own error ± {estimate.error_ratio:.1%}"
         )
         for kind, ratio in ratios.items():
-            print(f"  {kind:6} {told[kind]:9,} estimated, {truth[kind]:9,} billed, ratio {ratio:.3f}")
+            print(f"  {kind:6} {estimated[kind]:9,} estimated, {truth[kind]:9,} billed, ratio {ratio:.3f}")
         print(f"  bytes / 4 would have been {guess:,}")
-    assert ratios == {kind: pytest.approx(1, abs=0.15) for kind in told}
+    assert ratios == {kind: pytest.approx(1, abs=0.15) for kind in estimated}
     compared = ended.report["estimate"]
     assert compared["input_tokens"]["ratio"] == pytest.approx(ratios["input"], abs=0.01)
     assert compared["output_tokens"]["ratio"] == pytest.approx(ratios["output"], abs=0.01)
@@ -127,7 +127,7 @@ def test_rows_are_counted_by_kind(job, sandbox):
     assert not list(job.out.glob("answers*"))
 
 
-def test_another_estimate_asks_nothing_again(job, sandbox):
+def test_a_second_estimate_sends_nothing(job, sandbox):
     job.write(numbered(100))
     spec = JobSpec.parse(job.spec)
     first, second = make_estimate(spec, sample_size=20), make_estimate(spec, sample_size=20)
@@ -137,7 +137,7 @@ def test_another_estimate_asks_nothing_again(job, sandbox):
     assert len(sandbox.requests) == 20
 
 
-def test_without_asking_the_answers_may_be_as_long_as_they_are_allowed_to(job, sandbox):
+def test_without_a_sample_the_output_tokens_are_an_upper_bound(job, sandbox):
     job.write(numbered(10))
     found = make_estimate(JobSpec.parse(job.spec | {"generation": {"max_output_tokens": 100}}), sample_size=0)
     assert found.output_is_upper_bound
@@ -164,14 +164,14 @@ def test_a_large_source_is_read_in_portions(job, sandbox):
     assert not whole.is_sampled
     assert part.is_sampled
     assert part.rows == pytest.approx(20_000, rel=0.05)
-    # Equal prompts are found within what was read: of these rows all but fifty are equal.
+    # Only equal prompts within the portion that was read are known: all but fifty of these rows are equal.
     assert part.requests >= whole.requests == 50
 
 
-def test_an_answer_stands_for_no_other_however_large_the_source(job, sandbox):
+def test_a_sampled_answer_is_counted_once_however_large_the_source(job, sandbox):
     job.write([{"id": number, "text": f"row {number} " + "word " * (number % 50)} for number in range(20_000)])
     spec = JobSpec.parse(job.spec)
-    for _ in range(2):  # the second finds the answers of the first
+    for _ in range(2):  # the second estimate finds the answers of the first
         found = make_estimate(spec, max_bytes=200_000)
         assert (found.is_sampled, found.resumed) == (True, 32)
         assert found.requests == found.rows - 32
@@ -182,11 +182,11 @@ def test_failed_prompts_are_part_of_the_projection(job, sandbox):
     refused = Fault(kind="error", http_status=400, message="no")
     sandbox.faults.every(GENERATE, 3, refused)
     job.write([{"id": number, "text": f"row {number} " + "word " * 20} for number in range(200)])
-    told = make_estimate(JobSpec.parse(job.spec))
+    estimate = make_estimate(JobSpec.parse(job.spec))
     report = job.run().report
-    assert told.asked.failed == 10
-    assert report["tokens"]["input"] == pytest.approx(told.input_tokens, rel=0.15)
-    assert report["estimate"]["requests"]["actual"] == told.requests
+    assert estimate.asked.failed == 10
+    assert report["tokens"]["input"] == pytest.approx(estimate.input_tokens, rel=0.15)
+    assert report["estimate"]["requests"]["actual"] == estimate.requests
     assert report["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.15)
 
 
@@ -263,7 +263,7 @@ def test_a_model_that_answers_nothing_gives_no_estimate(job, sandbox):
     ("rows", "words"),
     [([], "has no row to send"), ([{"id": 1}], r"1 of 1 rows become no prompt, e\.g\.: .*no column 'text'")],
 )
-def test_nothing_to_ask_about_is_a_mistake(job, sandbox, rows, words):
+def test_a_source_without_prompts_is_refused(job, sandbox, rows, words):
     job.write(rows)
     with pytest.raises(JobSpecError, match=words):
         make_estimate(JobSpec.parse(job.spec))

@@ -1,4 +1,4 @@
-"""A retry, a crash and a repeated run re-use what was answered."""
+"""Retries, crashes and repeated runs reuse the answers that were paid for."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def test_a_second_run_sends_nothing_and_writes_the_same(job, sandbox):
     assert sorted(map(str, same)) == sorted(str({**answer, "origin": None}) for answer in second.answers)
 
 
-def test_a_second_run_asks_only_for_rows_that_failed(job, sandbox):
+def test_a_second_run_sends_only_the_failed_rows(job, sandbox):
     sandbox.faults.queue(GEMINI, *[Fault(kind="error", http_status=400, message="not now")] * 5)
-    assert len(job.run(rows(40)).dead) == 5
+    assert len(job.run(rows(40)).dead_letter) == 5
     ended = job.run()
     assert len(ended.answers) == 40
     assert len(sandbox.requests) == 45
 
 
-def test_a_changed_prompt_is_a_new_question(job, sandbox):
+def test_a_changed_prompt_is_sent_again(job, sandbox):
     job.run(rows(10))
     job.run(prompt={"template": "Say it louder: {{ row.text }}"})
     assert len(sandbox.requests) == 20
@@ -68,13 +68,13 @@ def start_command(job, tmp_path: Path) -> subprocess.Popen[bytes]:
 
 
 def content(answers: list[dict]) -> list[str]:
-    """What a run decides, without how it came about."""
+    """Returns the output rows without the values that vary between runs."""
     varying = ("origin", "attempts", "latency_seconds")
     return sorted(str({name: value for name, value in row.items() if name not in varying}) for row in answers)
 
 
-def test_a_job_killed_with_kill_9_at_any_moment_ends_as_if_undisturbed(tmp_path, make_job):
-    """Ten moments at random: before the first request, while sending, while publishing, after the end."""
+def test_a_job_killed_with_kill_9_at_any_moment_resumes_to_the_result_of_an_undisturbed_run(tmp_path, make_job):
+    """Kills a job at ten random moments: before the first request, while sending or publishing, after the end."""
     count, seed = 120, random.randrange(10**6)
     chances = random.Random(seed)
     with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.05))) as sandbox:
@@ -109,7 +109,7 @@ def test_a_job_killed_with_kill_9_at_any_moment_ends_as_if_undisturbed(tmp_path,
             assert paid.total() - count <= MAX_IN_FLIGHT, what
 
 
-def test_a_job_ends_when_its_parent_dies(tmp_path, make_job):
+def test_a_job_ends_when_its_parent_process_ends(tmp_path, make_job):
     with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=60))) as sandbox:
         job = make_job(tmp_path, sandbox)
         job.write(rows(500))
@@ -133,7 +133,7 @@ def test_a_job_ends_when_its_parent_dies(tmp_path, make_job):
         until(lambda: has_ended(child_pid), "the job ends with its parent")
 
 
-def test_a_bundle_that_the_runner_repeats_is_not_paid_again(job, sandbox):
+def test_a_bundle_that_the_runner_repeats_is_not_paid_for_again(job, sandbox):
     job.write(rows(60))
     manifest = run(JobSpec.parse(job.spec), ["--direct_runner_bundle_repeat=2"])
     assert manifest["rows"] == {"read": 60, "answered": 60, "dead_letter": 0}

@@ -1,4 +1,4 @@
-"""Rows in = answered + dead letter, whatever the rows and the server do. `Job.run` checks it every time."""
+"""Rows read = rows answered + dead letter, for any rows and any server. `Job.run` checks it every time."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ def test_rows_with_the_same_key_end_the_job_before_anything_is_sent(job, sandbox
     assert not list(job.out.glob("answers-*"))
 
 
-def test_rows_with_the_same_key_may_go_to_the_dead_letter_but_for_one(job, sandbox):
+def test_all_but_one_row_with_the_same_key_can_go_to_the_dead_letter(job, sandbox):
     job.spec["source"]["on_duplicate_key"] = "dead_letter"
     for _ in range(2):
         ended = job.run([*SAME_KEY, {"id": 8, "text": "c"}])
         assert sorted(answer["id"] for answer in ended.answers) == [7, 8]
-        assert [row["text"] for row in ended.dead] == ["b", "b"]
+        assert [row["text"] for row in ended.dead_letter] == ["b", "b"]
         assert ended.kinds == {"duplicate_key": 2}
     assert len(sandbox.requests) == 2
 
 
-def test_rows_with_the_same_key_may_all_be_answered(job):
+def test_rows_with_the_same_key_can_all_be_answered(job):
     job.spec["source"]["on_duplicate_key"] = "allow"
     ended = job.run(SAME_KEY)
     assert len(ended.answers) == 3
     assert ended.origins == Counter(fresh=2, resumed=0, duplicate=1)
 
 
-def test_equal_prompts_are_asked_once_and_answered_for_every_row(job, sandbox):
+def test_equal_prompts_are_sent_once_and_answered_for_every_row(job, sandbox):
     ended = job.run([{"id": number, "text": f"text {number % 10}"} for number in range(100)])
     assert len(sandbox.requests) == 10
     assert ended.origins == Counter(fresh=10, resumed=0, duplicate=90)
@@ -75,22 +75,22 @@ def test_an_empty_file_gives_an_empty_answer_file_and_a_report(job, sink_format)
 
 def test_only_a_row_without_the_column_of_the_prompt_fails_and_names_it(job):
     ended = job.run([*rows(3), {"id": 99, "txt": "misspelt"}])
-    (dead,) = ended.dead
-    assert dead["id"] == 99
-    assert dead["llmbeam_error"]["kind"] == "template_error"
-    assert "no column 'text'; there are ['id', 'txt']" in dead["llmbeam_error"]["message"]
+    (failed,) = ended.dead_letter
+    assert failed["id"] == 99
+    assert failed["llmbeam_error"]["kind"] == "template_error"
+    assert "no column 'text'; there are ['id', 'txt']" in failed["llmbeam_error"]["message"]
 
 
-def test_a_row_without_a_key_dies_alone(job):
+def test_a_row_without_a_key_fails_alone(job):
     ended = job.run([*rows(3), {"text": "who am I"}, {"id": None, "text": "nobody"}])
     assert ended.kinds == {"missing_key": 2}
 
 
-def test_lines_that_are_no_rows_die_alone_and_keep_their_text(job):
+def test_malformed_lines_fail_alone_and_keep_their_text(job):
     broken = ['{"id": 1', "[1, 2]", "42", b"\xff\xfe\x00"]
     ended = job.run([*rows(3), *broken])
     assert ended.kinds == {"unreadable_row": 4}
-    assert {row["llmbeam_raw"] for row in ended.dead} >= {'{"id": 1', "[1, 2]", "42"}
+    assert {row["llmbeam_raw"] for row in ended.dead_letter} >= {'{"id": 1', "[1, 2]", "42"}
 
 
 def test_a_row_above_the_limit_of_the_model_fails_with_the_message_of_the_server(tmp_path, make_job):
@@ -98,10 +98,10 @@ def test_a_row_above_the_limit_of_the_model_fails_with_the_message_of_the_server
     with Sandbox(models=ModelSettings(input_token_limit=1000)) as sandbox:
         job = make_job(tmp_path, sandbox)
         ended = job.run([*rows(5), {"id": 99, "text": "x" * 8000}])
-    (dead,) = ended.dead
-    assert dead["id"] == 99
-    assert dead["llmbeam_error"]["http_status"] == 400
-    assert "exceeds the maximum number of tokens allowed" in dead["llmbeam_error"]["message"]
+    (failed,) = ended.dead_letter
+    assert failed["id"] == 99
+    assert failed["llmbeam_error"]["http_status"] == 400
+    assert "exceeds the maximum number of tokens allowed" in failed["llmbeam_error"]["message"]
 
 
 def test_a_prompt_of_one_megabyte_is_answered(job):
@@ -115,7 +115,7 @@ def test_unicode_survives_in_keys_prompts_and_answers(echo_job):
     assert {row["answer"] for row in ended.answers} == {f"Say it: {text}" for text in texts}
 
 
-def test_half_a_character_becomes_the_replacement_character(echo_job):
+def test_a_lone_surrogate_becomes_the_replacement_character(echo_job):
     echo_job.write([r'{"id": 1, "text": "cut \ud83d"}', r'{"id": 2, "text": "whole \ud83e\udd80"}'])
     ended = echo_job.run()
     assert {row["answer"] for row in ended.answers} == {"Say it: cut \ufffd", "Say it: whole 🦀"}
@@ -127,25 +127,29 @@ def test_json_braces_in_a_prompt_need_no_escape(echo_job):
 
 
 @pytest.mark.parametrize("kind", ["garbage", "garbage-json", "truncated"])
-def test_a_server_that_answers_garbage_is_asked_again(job, sandbox, kind):
+def test_a_garbage_reply_is_retried(job, sandbox, kind):
     sandbox.faults.queue(GEMINI, *[Fault(kind=kind)] * 3)
     assert len(job.run(rows(20)).answers) == 20
 
 
-def test_a_row_that_gets_nothing_but_garbage_dies_alone(job, sandbox):
+def test_a_row_with_only_garbage_replies_fails_alone(job, sandbox):
     sandbox.faults.when(GEMINI, "row number 7", Fault(kind="garbage"))
     ended = job.run(rows(20), limits={"max_attempts": 2})
-    (dead,) = ended.dead
-    assert (dead["id"], dead["llmbeam_error"]["kind"], dead["llmbeam_error"]["attempts"]) == (7, "garbage", 2)
+    (failed,) = ended.dead_letter
+    assert (failed["id"], failed["llmbeam_error"]["kind"], failed["llmbeam_error"]["attempts"]) == (
+        7,
+        "garbage",
+        2,
+    )
 
 
-def test_400_for_one_row_in_a_hundred_kills_exactly_those(job, sandbox):
+def test_400_for_one_row_in_a_hundred_fails_exactly_those_rows(job, sandbox):
     message = "Request contains an invalid argument: this one."
     sandbox.faults.every(GEMINI, 100, Fault(kind="error", http_status=400, message=message))
     ended = job.run(rows(300))
     assert ended.kinds == {"bad_request": 3}
-    assert {row["llmbeam_error"]["message"] for row in ended.dead} == {message}
-    assert {row["llmbeam_error"]["attempts"] for row in ended.dead} == {1}
+    assert {row["llmbeam_error"]["message"] for row in ended.dead_letter} == {message}
+    assert {row["llmbeam_error"]["attempts"] for row in ended.dead_letter} == {1}
 
 
 def test_503_for_every_third_call_costs_retries_and_no_row(job, sandbox):
@@ -155,19 +159,19 @@ def test_503_for_every_third_call_costs_retries_and_no_row(job, sandbox):
     assert ended.manifest["requests"]["retried"] >= 20
 
 
-def test_a_connection_that_drops_in_the_middle_of_an_answer_is_tried_again(job, sandbox):
+def test_a_request_whose_connection_drops_during_the_reply_is_retried(job, sandbox):
     sandbox.faults.queue(GEMINI, *[Fault(kind="drop")] * 2, *[Fault(kind="disconnect")] * 2)
     ended = job.run(rows(20))
     assert len(ended.answers) == 20
     assert len(sandbox.requests) == 24, "the client must not re-send on its own"
 
 
-def test_a_server_that_never_answers_costs_the_timeout_and_kills_that_row_alone(job, sandbox):
+def test_a_request_that_is_never_answered_times_out_and_fails_only_its_row(job, sandbox):
     sandbox.faults.when(GEMINI, "row number 3", Fault(kind="hang"))
     ended = job.run(rows(10), limits={"request_timeout_seconds": 0.3, "max_attempts": 2})
-    (dead,) = ended.dead
-    assert (dead["id"], dead["llmbeam_error"]["kind"]) == (3, "timeout")
-    assert "no answer within 0.3 s" in dead["llmbeam_error"]["message"]
+    (failed,) = ended.dead_letter
+    assert (failed["id"], failed["llmbeam_error"]["kind"]) == (3, "timeout")
+    assert "no answer within 0.3 s" in failed["llmbeam_error"]["message"]
 
 
 def test_a_storm_of_429s_costs_time_and_no_row(job, sandbox):
@@ -178,13 +182,13 @@ def test_a_storm_of_429s_costs_time_and_no_row(job, sandbox):
     assert ended.manifest["requests"]["retried"] == 0
 
 
-def test_a_blocked_prompt_dies_with_the_reason(job):
+def test_a_blocked_prompt_fails_with_the_block_reason(job):
     ended = job.run([*rows(3), {"id": 99, "text": "[[block]]"}])
     assert ended.kinds == {"blocked": 1}
-    assert "SAFETY" in ended.dead[0]["llmbeam_error"]["message"]
+    assert "SAFETY" in ended.dead_letter[0]["llmbeam_error"]["message"]
 
 
-def test_every_row_of_a_job_with_a_wrong_key_dies_and_most_are_not_sent(job, sandbox, monkeypatch):
+def test_with_a_wrong_key_every_row_fails_and_most_are_not_sent(job, sandbox, monkeypatch):
     monkeypatch.setenv("GOOGLE_API_KEY", "invalid")
     with pytest.raises(NothingAnsweredError, match=r"None of 300 rows was answered.*API key not valid"):
         job.run(rows(300), limits={"max_in_flight": 8})
@@ -196,7 +200,7 @@ def test_a_missing_model_fails_with_the_message_of_the_server(job):
         job.run(rows(5), model={**job.spec["model"], "name": "gpt-nonsense"})
 
 
-def test_a_daily_quota_that_is_used_up_stops_the_sending(tmp_path, make_job):
+def test_an_exhausted_daily_quota_stops_sending(tmp_path, make_job):
 
     with Sandbox(models=ModelSettings(quota=Quota(requests_per_day=30))) as sandbox:
         job = make_job(tmp_path, sandbox)
@@ -212,8 +216,8 @@ def test_a_structured_answer_arrives_as_a_value(job):
     assert all(row["answer"]["mood"] in ("good", "bad") for row in ended.answers)
 
 
-def test_an_answer_that_the_schema_refuses_dies_and_is_asked_again_by_the_next_run(job, sandbox):
-    # The sandbox passes over `pattern`, as a server without guided decoding does.
+def test_a_row_whose_answer_violates_the_schema_fails_and_is_sent_again_by_the_next_run(job, sandbox):
+    # The sandbox ignores `pattern`, like a server without guided decoding.
     schema = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^$"}}, "required": ["n"]}
     prompt = {**job.spec["prompt"], "output_schema": schema}
     with pytest.raises(
@@ -240,7 +244,7 @@ def test_the_openai_api_loses_no_row_either(openai_job, sandbox):
     assert ended.manifest["requests"]["rejected"] == 1
 
 
-def test_vertex_ai_is_asked_with_the_credentials_of_the_environment(job, tmp_path, monkeypatch):
+def test_requests_to_vertex_ai_use_the_credentials_of_the_environment(job, tmp_path, monkeypatch):
     credentials = {
         "type": "authorized_user",
         "client_id": "c",
@@ -309,13 +313,13 @@ def test_a_run_with_fewer_shards_leaves_no_file_of_the_former_one(echo_job):
 def test_the_dead_letter_can_be_read_again_as_a_source(job, sandbox):
     sandbox.faults.queue(GEMINI, *[Fault(kind="error", http_status=400, message="no")] * 4)
     first = job.run(rows(20))
-    assert len(first.dead) == 4
+    assert len(first.dead_letter) == 4
     again = job.run(
         name="again",
         source={"uri": first.manifest["dead_letter_uri"], "key": ["id"]},
         sink={"uri": str(job.directory / "again")},
     )
-    assert {row["id"] for row in again.answers} == {row["id"] for row in first.dead}
+    assert {row["id"] for row in again.answers} == {row["id"] for row in first.dead_letter}
 
 
 def test_length_buckets_are_in_the_report(echo_job):
@@ -342,7 +346,7 @@ BAD = {
 }
 
 
-def test_one_row_in_a_hundred_bad_in_each_known_way_dies_alone(job, tmp_path, make_job, sandbox):
+def test_rows_that_fail_in_each_known_way_do_not_affect_the_others(job, tmp_path, make_job, sandbox):
     count, hundreds = 500, 5
     good = {number: {"id": number, "text": f"row {number}"} for number in range(count) if number % 100 not in BAD}
     (tmp_path / "undisturbed").mkdir()
@@ -379,7 +383,7 @@ def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, san
     assert len(sandbox.requests) == paid + 5, "the answered rows cost nothing now"
 
 
-def test_rows_may_be_written_into_the_job(job):
+def test_rows_can_be_part_of_the_spec(job):
     source = {"type": "rows", "key": ["id"], "rows": [{"id": number, "text": "a"} for number in range(3)]}
     ended = job.run(source=source)
     assert sorted(answer["id"] for answer in ended.answers) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Answers into a real PostgreSQL: all of them or none, once, and whatever is in them."""
+"""Answers in a real PostgreSQL: all or none of them, each once, with any content."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def dsn(database, monkeypatch):
 
 @pytest.fixture
 def client(dsn):
-    """A connection of somebody else."""
+    """A connection of another client."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
 def start(tmp_path, dsn):
-    """Runs a job in this process; rows in must be rows answered."""
+    """Returns a function that runs a job in this process and checks that every row is answered."""
 
     def started(rows, **changes):
         spec = spec_of(tmp_path, rows, **changes)
@@ -103,7 +103,7 @@ def record(answer="a", **changes):
 
 
 def publish(directory, *records, sink=SINK, key=("id",)):
-    """Publishes hand-made records, as a job stages them."""
+    """Publishes given records, staged like those of a job."""
     path = directory / f"{uuid.uuid4().hex}.jsonl"
     lines = (json.dumps(found, ensure_ascii=False) + "\n" for found in records)
     path.write_bytes("".join(lines).encode("utf-8", "surrogatepass"))
@@ -159,7 +159,7 @@ def test_a_new_table_has_key_columns_of_the_types_of_the_data(tmp_path, client, 
     }
 
 
-def test_a_key_of_several_columns_with_odd_names_is_the_primary_key(start, client):
+def test_a_key_of_several_columns_with_unusual_names_is_the_primary_key(start, client):
     odd = 'select "%s"; 東京'
     rows = [{"a": 1, odd: "x", "text": "t1"}, {"a": 1, odd: "y", "text": "t2"}]
     source = {"type": "rows", "rows": rows, "key": ["a", odd]}
@@ -176,7 +176,7 @@ def test_a_second_run_changes_nothing(start, client):
     assert table(client, "id, xmin::text, ctid::text, answers.*::text") == before
 
 
-def test_a_changed_prompt_updates_and_rows_of_others_stay(start, client):
+def test_a_changed_prompt_updates_its_rows_and_keeps_all_other_values(start, client):
     start(rows_of(5))
     client.execute("ALTER TABLE answers ADD COLUMN reviewed boolean DEFAULT false")
     client.execute("UPDATE answers SET reviewed = true WHERE id < 3")
@@ -205,7 +205,7 @@ def test_structured_answers_are_jsonb(start, client):
     assert table(client, "answer ->> 'label'")[0] == ("ä",)
 
 
-def test_answers_of_the_other_kind_fit_a_table_that_is_there(tmp_path, client, dsn):
+def test_text_and_structured_answers_fit_an_existing_table_of_the_other_kind(tmp_path, client, dsn):
     publish(tmp_path, record({"label": 1}))
     publish(tmp_path, record("it's \\text\0"))
     assert table(client, "answer") == [("it's \\text\ufffd",)]
@@ -215,7 +215,7 @@ def test_answers_of_the_other_kind_fit_a_table_that_is_there(tmp_path, client, d
     assert table(client, "answer") == [('{"label": [1, "ä"]}',)]
 
 
-def test_values_are_cast_to_the_types_of_a_table_that_is_there(tmp_path, client, dsn):
+def test_values_are_cast_to_the_types_of_an_existing_table(tmp_path, client, dsn):
     client.execute(
         "CREATE TABLE answers (added timestamptz DEFAULT now(), id uuid UNIQUE, answer json, origin varchar(20),"
         " model text, fingerprint text, finish_reason text, input_tokens numeric, output_tokens int,"
@@ -228,7 +228,7 @@ def test_values_are_cast_to_the_types_of_a_table_that_is_there(tmp_path, client,
     assert table(client, query) == [(key, ["a", {"b": 1}], 1, "0.3", False)]
 
 
-def test_a_run_without_rows_makes_no_table_and_empties_none(start, client):
+def test_a_run_without_rows_neither_creates_nor_empties_a_table(start, client):
     start([])
     assert types(client) == {}
     start(rows_of(3))
@@ -242,7 +242,7 @@ def test_unusual_texts_pass_through_a_job_unchanged(start, client):
 
 
 def no_nul(value):
-    """What PostgreSQL can hold of a value."""
+    """Returns the value with all characters replaced that PostgreSQL cannot store."""
     if isinstance(value, str):
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -253,7 +253,7 @@ def no_nul(value):
 
 
 def alike(found, expected):
-    """Equal; PostgreSQL writes the float 5.1e16 without its exponent, which Python then reads as an integer."""
+    """Returns whether two values are equal; PostgreSQL writes the float 5.1e16 as an integer."""
     if isinstance(expected, float):
         return float(found) == expected
     if isinstance(expected, list):
@@ -273,7 +273,7 @@ many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 
 @many
 @given(texts=st.lists(any_text, min_size=1, max_size=20, unique_by=no_nul))
-def test_any_text_comes_back_as_it_was(texts, tmp_path, client, dsn):
+def test_any_text_round_trips_through_the_table(texts, tmp_path, client, dsn):
     client.execute("DROP TABLE IF EXISTS answers")
     publish(tmp_path, *(record(text, id=text) for text in texts))
     assert {*table(client, "id, answer")} == {(no_nul(text), no_nul(text)) for text in texts}
@@ -281,27 +281,27 @@ def test_any_text_comes_back_as_it_was(texts, tmp_path, client, dsn):
 
 @many
 @given(answers=st.lists(any_json.filter(lambda value: not isinstance(value, str)), min_size=1, max_size=5))
-def test_any_structure_comes_back_as_it_was(answers, tmp_path, client, dsn):
+def test_any_structured_answer_round_trips_through_the_table(answers, tmp_path, client, dsn):
     client.execute("DROP TABLE IF EXISTS answers")
     publish(tmp_path, *(record(answer, id=number) for number, answer in enumerate(answers)))
     found = [answer for _, answer in table(client, "id, answer")]
     assert all(map(alike, found, map(no_nul, answers)))
 
 
-def test_a_number_that_json_cannot_hold_is_null_and_the_rest_stays(tmp_path, client, dsn):
+def test_a_number_that_json_cannot_represent_becomes_null(tmp_path, client, dsn):
     publish(tmp_path, record({"big": float("inf"), "small": 1}))
     assert table(client, "answer") == [({"big": None, "small": 1},)]
 
 
 @pytest.mark.parametrize("statement", ["COPY", "INSERT"])
-def test_a_job_killed_half_way_leaves_the_old_rows_and_the_next_sends_nothing(
+def test_a_job_killed_while_publishing_keeps_the_old_rows_and_the_next_run_sends_nothing(
     tmp_path, sandbox, client, dsn, start, statement
 ):
     count = 5000
     start(rows_of(count))
     old = table(client, "id, answer")
     model = {"type": "gemini", "base_url": sandbox.gemini_url}
-    # Rows of one text share a request: the sandbox answers one, and the table gets all.
+    # Rows with equal text share a request: the sandbox answers one, and the table gets all.
     rows = [{"id": number, "text": "new " * 1000} for number in range(count)]
     path = tmp_path / "job.json"
     path.write_text(json.dumps(spec_of(tmp_path, rows, model=model)))
@@ -311,7 +311,7 @@ def test_a_job_killed_half_way_leaves_the_old_rows_and_the_next_sends_nothing(
         if statement == "COPY":
             query = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed BETWEEN 1 AND 4999"
         else:
-            # Readers pass, writers wait.
+            # This lock admits readers and blocks writers.
             holder.execute("LOCK TABLE answers IN SHARE MODE")
             query = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT%'"
         until_job(child, lambda: client.execute(query).fetchone())
@@ -326,7 +326,7 @@ def test_a_job_killed_half_way_leaves_the_old_rows_and_the_next_sends_nothing(
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_two_jobs_at_once_share_a_table(tmp_path, client, dsn, is_new):
+def test_concurrent_jobs_share_a_table(tmp_path, client, dsn, is_new):
     if not is_new:
         publish(tmp_path, record(id=0))
 
@@ -339,7 +339,7 @@ def test_two_jobs_at_once_share_a_table(tmp_path, client, dsn, is_new):
     assert [key for (key,) in table(client, "id")] == [*range(3000)]
 
 
-def test_two_processes_that_start_at_once_make_one_table(tmp_path, client, dsn):
+def test_two_processes_that_start_together_create_one_table(tmp_path, client, dsn):
     children = []
     for name, rows in (("one", rows_of(300)), ("two", rows_of(400)[200:])):
         directory = tmp_path / name
@@ -354,7 +354,7 @@ def test_two_processes_that_start_at_once_make_one_table(tmp_path, client, dsn):
 
 @pytest.fixture
 def refused(tmp_path, sandbox, monkeypatch):
-    """Runs a job that cannot start: its sentence, which holds no password, and nothing sent."""
+    """Returns a function that runs a job that cannot start and returns its message, which has no password."""
 
     def sentence(dsn, error=JobSpecError, secret="s3cret!", **changes):
         if dsn is None:
@@ -381,7 +381,7 @@ def test_a_missing_variable_stops_the_job_before_anything_is_sent(refused):
     assert "environment variable 'OTHER' is not set" in refused(None, sink=sink)
 
 
-def test_a_refused_connection_stops_the_job_and_may_be_tried_again(refused):
+def test_a_refused_connection_stops_the_job_with_a_retryable_error(refused):
     found = refused("postgresql://me:s3cret!@127.0.0.1:1/db", error=JobFailedError)
     assert "no connection to postgres://127.0.0.1:1/db: " in found
     assert "Connection refused" in found
@@ -413,7 +413,7 @@ def test_a_missing_database_stops_the_job(refused, postgres):
         "s3cret!",
     ],
 )
-def test_a_connection_string_that_cannot_be_read_is_not_repeated(refused, dsn):
+def test_an_invalid_connection_string_is_not_quoted(refused, dsn):
     assert "'LLMBEAM_POSTGRES_DSN' holds is no connection string. Expected `postgresql://" in refused(dsn)
 
 
@@ -422,7 +422,7 @@ def test_a_connection_string_that_cannot_be_read_is_not_repeated(refused, dsn):
     head=st.text("@:/?#[]%&= '\\ab", max_size=4),
     tail=st.text("@:/?#[]%&= '\\ab", max_size=4),
 )
-def test_no_part_of_a_password_is_ever_named(head, tail, monkeypatch):
+def test_no_part_of_a_password_is_ever_quoted(head, tail, monkeypatch):
     monkeypatch.setenv(DSN, f"postgresql://me:{head}SeCrEt{tail}@127.0.0.1:1/db")
     with pytest.raises((JobSpecError, JobFailedError)) as caught:
         postgres_sink.check(SINK, ("id",))
@@ -431,7 +431,7 @@ def test_no_part_of_a_password_is_ever_named(head, tail, monkeypatch):
 
 @pytest.fixture
 def reader(client, database):
-    """The connection string of a role that owns nothing."""
+    """The connection string of a role without privileges."""
     role = f"reader_{uuid.uuid4().hex[:8]}"
     client.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 's3cret!'").format(sql.Identifier(role)))
     at = urlsplit(database)
@@ -439,7 +439,7 @@ def reader(client, database):
     client.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)))
 
 
-def test_no_permission_stops_the_job(refused, client, reader):
+def test_a_missing_permission_stops_the_job(refused, client, reader):
     assert "permission denied for schema public (42501). User 'reader_" in refused(reader)
     assert "or CREATE on the schema" in refused(reader)
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
@@ -455,13 +455,13 @@ def test_a_missing_schema_stops_the_job(refused, database):
     assert 'schema "nowhere" does not exist (3F000). Create the schema first' in found
 
 
-def test_a_table_is_made_in_its_schema(start, client):
+def test_a_table_is_created_in_its_schema(start, client):
     client.execute('CREATE SCHEMA "Reports"')
     start(rows_of(2), sink={"type": "postgres", "table": "Reports.Answers"})
     assert len(table(client, name='"Reports"."Answers"')) == 2
 
 
-def test_a_table_is_found_where_the_search_path_finds_it(start, client, dsn, monkeypatch):
+def test_a_table_is_found_through_the_search_path(start, client, dsn, monkeypatch):
     start(rows_of(2))
     client.execute("CREATE SCHEMA first")
     monkeypatch.setenv(DSN, f"{dsn}?options=-c%20search_path%3Dfirst,public")
@@ -472,7 +472,7 @@ def test_a_table_is_found_where_the_search_path_finds_it(start, client, dsn, mon
         start(rows_of(4))
 
 
-def test_a_table_without_output_columns_names_the_statement_that_adds_them(refused, client, database):
+def test_the_error_for_missing_output_columns_has_the_statement_that_adds_them(refused, client, database):
     client.execute("CREATE TABLE answers (id int PRIMARY KEY, answer text, model text, note text)")
     found = refused(database)
     assert "has no columns ['origin', 'fingerprint', 'finish_reason'" in found
@@ -480,7 +480,7 @@ def test_a_table_without_output_columns_names_the_statement_that_adds_them(refus
     postgres_sink.check(SINK, ("id",))
 
 
-def test_a_table_without_a_unique_key_names_the_statement_that_makes_one(refused, client, database):
+def test_the_error_for_a_missing_unique_key_has_the_statement_that_creates_one(refused, client, database):
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
     client.execute(f"CREATE TABLE answers (id int, {columns})")
     found = refused(database)
@@ -520,7 +520,7 @@ def test_a_check_leaves_nothing_behind(client, dsn):
     assert types(client) == {}
 
 
-def test_a_locked_table_is_no_reason_not_to_start(client, dsn, caplog):
+def test_a_locked_table_does_not_prevent_the_start_of_a_job(client, dsn, caplog):
     create = f"CREATE TABLE answers (id int PRIMARY KEY, {', '.join(f'{name} text' for name in OUTPUT_COLUMNS)})"
     with psycopg.connect(dsn) as holder, caplog.at_level(logging.WARNING):
         holder.execute(create)
@@ -528,11 +528,11 @@ def test_a_locked_table_is_no_reason_not_to_start(client, dsn, caplog):
         holder.commit()
         holder.execute("LOCK TABLE answers IN ACCESS EXCLUSIVE MODE")
         postgres_sink.check(SINK, ("id",))
-    said = [message for message in caplog.messages if "answers" in message]
-    assert said == ["Table 'answers' is locked by another session, so it was not checked."] * 2
+    warnings = [message for message in caplog.messages if "answers" in message]
+    assert warnings == ["Table 'answers' is locked by another session, so it was not checked."] * 2
 
 
-def test_a_missing_client_names_the_extra(monkeypatch, dsn):
+def test_the_error_for_a_missing_client_names_the_extra(monkeypatch, dsn):
     for name in [found for found in sys.modules if found.startswith("airflow_provider_llmbeam.pipeline.sinks.p")]:
         monkeypatch.delitem(sys.modules, name)
     import airflow_provider_llmbeam.pipeline.sinks as package
@@ -545,7 +545,7 @@ def test_a_missing_client_names_the_extra(monkeypatch, dsn):
 
 @pytest.fixture
 def late(tmp_path, dsn):
-    """What the publication says when the server refuses after the model was paid."""
+    """Returns a function that runs a publication which the server refuses, and returns the error message."""
 
     def sentence(*records):
         with pytest.raises(JobFailedError) as caught:
@@ -564,14 +564,14 @@ def test_a_key_that_does_not_fit_its_column_is_named_and_nothing_is_written(tmp_
     assert table(client, "id, answer") == [(1, "a")]
 
 
-def test_keys_that_are_one_in_the_table_are_named_and_nothing_is_written(tmp_path, client, late):
+def test_keys_that_are_equal_in_the_table_are_named_and_nothing_is_written(tmp_path, client, late):
     publish(tmp_path, record(id="a"))
     found = late(record(id="1"), record(id=1), record(id="b"))
     assert "rows with different keys have one key in table 'answers': '1'." in found
     assert len(table(client)) == 1
 
 
-def test_a_variable_that_is_gone_keeps_the_answers(late, monkeypatch):
+def test_a_variable_that_is_missing_at_publication_keeps_the_answers(late, monkeypatch):
     monkeypatch.delenv(DSN)
     assert "is not set" in late(record())
 
@@ -592,7 +592,7 @@ def test_a_server_that_ends_the_session_keeps_the_answers(tmp_path, client, dsn)
     assert table(client, "answer") == [("a",)]
 
 
-def test_the_password_is_in_no_file_and_no_line_of_the_job(tmp_path, dsn):
+def test_the_password_is_in_no_file_and_no_output_line_of_the_job(tmp_path, dsn):
     path = tmp_path / "job.json"
     path.write_text(json.dumps(spec_of(tmp_path, rows_of(3))))
     command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(path)]

@@ -1,4 +1,4 @@
-"""`RunInference(LLMModelHandler(...))` in a pipeline of one's own."""
+"""`RunInference(LLMModelHandler(...))` in a custom pipeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def predict(handler, examples, check):
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 2048])
-def test_200_rows_give_200_prediction_results_in_whatever_batch_size(sandbox, batch_size):
+def test_200_rows_give_200_prediction_results_for_every_batch_size(sandbox, batch_size):
     handler = LLMModelHandler(
         GeminiModel(base_url=sandbox.gemini_url), batching=Batching(max_batch_size=batch_size)
     )
@@ -42,7 +42,7 @@ def test_200_rows_give_200_prediction_results_in_whatever_batch_size(sandbox, ba
     assert len(sandbox.requests) == ROWS
 
 
-def test_failed_rows_are_failures_among_their_neighbours_completions(sandbox):
+def test_a_failed_row_gives_a_failure_and_its_neighbours_give_completions(sandbox):
     fault = Fault(kind="error", http_status=400, message="no")
     sandbox.faults.when("gemini.generateContent", "prompt 13", fault)
     handler = LLMModelHandler(GeminiModel(base_url=sandbox.gemini_url))
@@ -54,7 +54,7 @@ def test_failed_rows_are_failures_among_their_neighbours_completions(sandbox):
     predict(handler, [f"prompt {number}" for number in range(50)], check)
 
 
-def test_prompts_longer_than_a_batch_may_weigh_get_a_result_too():
+def test_prompts_longer_than_the_weight_limit_of_a_batch_get_a_result_too():
     handler = LLMModelHandler(EchoModel(type="echo"), batching=Batching(max_batch_size=2))
     prompts = ["x" * 500_000, "a", "y" * 500_000, "b", "c"]
 
@@ -83,8 +83,8 @@ def test_inference_args_are_rejected():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_beams_own_gemini_handler_answers_a_tenth_of_the_rows(sandbox, monkeypatch):
-    """Why there is a handler of our own. When this fails, Beam has mended it: think again.
+def test_the_gemini_handler_of_beam_answers_a_tenth_of_the_rows(sandbox, monkeypatch):
+    """The reason for `LLMModelHandler`. If this test fails, Beam has fixed its handler: reconsider ours.
 
     Beam 2.77 puts all prompts of a batch into one message and gives one result for it.
     """

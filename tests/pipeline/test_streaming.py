@@ -1,4 +1,4 @@
-"""Streamed answers: whole or not at all."""
+"""Streamed answers: complete or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def api(request):
 
 @pytest.fixture
 def either(api, job, openai_job):
-    """A job against either API."""
+    """A job against each of the two APIs."""
     return job if api == "gemini" else openai_job
 
 
@@ -36,14 +36,14 @@ def test_a_streamed_answer_is_the_same_text_and_has_a_time_to_its_first_token(ei
     )
 
 
-def test_how_an_answer_arrives_does_not_change_the_question(either, sandbox):
+def test_streaming_does_not_change_which_answers_are_resumed(either, sandbox):
     either.run(rows(5))
     assert either.run(generation=STREAMED).manifest["origins"]["resumed"] == 5
     assert len(sandbox.requests) == 5
 
 
 @pytest.mark.parametrize("kind", ["drop", "stream-error", "disconnect"])
-def test_what_came_of_a_broken_stream_is_never_an_answer(either, api, sandbox, kind):
+def test_the_text_of_a_broken_stream_is_never_an_answer(either, api, sandbox, kind):
     whole = {answer["id"]: answer["answer"] for answer in either.run(rows(10)).answers}
     sandbox.faults.queue(STREAMS[api], *[Fault(kind=kind)] * 3)
     ended = either.run(generation=STREAMED, name="streamed")
@@ -51,11 +51,11 @@ def test_what_came_of_a_broken_stream_is_never_an_answer(either, api, sandbox, k
     assert ended.manifest["requests"]["retried"] == 3
 
 
-def test_a_stream_that_stalls_is_given_up_after_its_idle_time(either, api, sandbox):
+def test_a_stalled_stream_fails_after_its_idle_timeout(either, api, sandbox):
     sandbox.faults.when(STREAMS[api], "row number 3", Fault(kind="hang"))
     ended = either.run(rows(5), generation=STREAMED, limits={"max_attempts": 1, "request_timeout_seconds": 2})
-    (dead,) = ended.dead
-    assert dead["llmbeam_error"]["kind"] == "timeout"
+    (failed,) = ended.dead_letter
+    assert failed["llmbeam_error"]["kind"] == "timeout"
 
 
 def test_a_stream_counts_its_tokens(either):
@@ -64,7 +64,7 @@ def test_a_stream_counts_its_tokens(either):
     assert ended.manifest["tokens"]["input"] > 0
 
 
-def test_the_first_token_comes_before_the_last(tmp_path, make_job):
+def test_the_first_token_latency_is_shorter_than_the_latency(tmp_path, make_job):
     with Sandbox(
         models=ModelSettings(latency=Latency(mean_seconds=0.05, per_output_token_seconds=0.1))
     ) as sandbox:

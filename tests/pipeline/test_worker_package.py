@@ -1,4 +1,4 @@
-"""The wheel for the workers: what is in it, and that it runs a job where only Beam is."""
+"""The wheel for the workers: its content, and a job with it where only Beam is installed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def required(wheel):
     return [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
 
 
-def test_it_holds_the_beam_side_and_nothing_of_airflows(wheel):
+def test_the_wheel_contains_the_beam_side_and_nothing_of_the_airflow_side(wheel):
     assert wheel.name == f"airflow_provider_llmbeam_worker-{__version__}-py3-none-any.whl"
     names = contents(wheel).keys()
     package = "airflow_provider_llmbeam"
@@ -69,7 +69,7 @@ def test_it_holds_the_beam_side_and_nothing_of_airflows(wheel):
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 
 
-def test_its_record_names_each_file_with_its_hash(wheel):
+def test_the_record_lists_each_file_with_its_hash(wheel):
     files = contents(wheel)
     (record,) = (name for name in files if name.endswith("/RECORD"))
     lines = [line.rsplit(",", 2) for line in files[record].decode().splitlines()]
@@ -80,13 +80,13 @@ def test_its_record_names_each_file_with_its_hash(wheel):
             assert (digest, int(size)) == (f"sha256={expected}", len(files[name]))
 
 
-def test_built_twice_it_has_the_same_bytes_and_few_calls_make_it(tmp_path, wheel):
+def test_the_build_is_reproducible_and_takes_few_calls(tmp_path, wheel):
     again, calls = function_calls(lambda: build_worker_package(tmp_path))
     assert calls < 100_000, "seen on Python 3.11: 52,000"
     assert again.read_bytes() == wheel.read_bytes()
 
 
-def test_its_requirements_are_pinned_to_what_is_installed_here(wheel):
+def test_the_requirements_are_pinned_to_the_installed_versions(wheel):
     assert required(wheel) == pinned_requirements()
     assert f"pydantic=={version('pydantic')}" in required(wheel)
     assert not [line for line in required(wheel) if line.startswith(("apache-", "psycopg", "pymilvus"))]
@@ -101,14 +101,14 @@ def test_the_client_of_a_sink_is_required_where_the_sink_is_used(tmp_path, chang
     assert extra == {f"{name}=={version(name.partition('[')[0])}"}
 
 
-def test_a_requirement_that_is_not_installed_here_is_named(tmp_path, monkeypatch):
+def test_the_error_names_a_requirement_that_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_package, "REQUIREMENTS", ("no-such-distribution",))
     with pytest.raises(JobSpecError, match=r"The workers need 'no-such-distribution'.* Nothing was sent"):
         build_worker_package(tmp_path)
 
 
 def closure(roots: list[str]) -> dict[str, Distribution]:
-    """The distributions that are installed with `roots`, by name."""
+    """Returns the distributions that `roots` require directly or indirectly, by name."""
     installed = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
     found: dict[str, Distribution] = {}
     seen, open_ends = set(), [Requirement(root) for root in roots]
@@ -116,7 +116,7 @@ def closure(roots: list[str]) -> dict[str, Distribution]:
         requirement = open_ends.pop()
         name, extras = canonicalize_name(requirement.name), tuple(sorted(requirement.extras))
         if (name, extras) in seen or name not in installed:
-            continue  # the second: an extra that is not installed here, which Beam does without
+            continue  # not installed: an optional requirement that Beam does not need
         seen.add((name, extras))
         found[name] = installed[name]
         for line in installed[name].requires or ():
@@ -127,7 +127,7 @@ def closure(roots: list[str]) -> dict[str, Distribution]:
 
 
 def link(chosen: dict[str, Distribution], target: Path) -> None:
-    """Links distributions into another environment; of a directory that several share, its files."""
+    """Links distributions into another environment; in a directory that several share, links its files."""
     everybody = [one for one in distributions() if one.files]
     owners = Counter(top for one in everybody for top in {file.parts[0] for file in one.files or ()})
     for one in chosen.values():
@@ -154,7 +154,7 @@ def link(chosen: dict[str, Distribution], target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory, wheel):
-    """The Python of an environment with Beam, the wheel, and what these require: as a worker has it."""
+    """The Python of an environment like that of a worker: Beam, the wheel, and their requirements."""
     home = tmp_path_factory.mktemp("worker")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     python = home / "bin" / "python"
@@ -190,7 +190,7 @@ def test_a_whole_job_runs_with_beam_and_the_wheel_alone(worker, echo_job, tmp_pa
     assert json.loads(ended.stdout)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
 
 
-def test_every_module_of_the_package_loads_there(worker, tmp_path):
+def test_every_module_of_the_wheel_imports_on_a_worker(worker, tmp_path):
     code = (
         "import importlib, pkgutil, airflow_provider_llmbeam as p\n"
         "for m in pkgutil.walk_packages(p.__path__, 'airflow_provider_llmbeam.'):\n"
@@ -200,7 +200,7 @@ def test_every_module_of_the_package_loads_there(worker, tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
-def test_built_where_only_the_wheel_is_it_is_the_same_wheel(worker, wheel, tmp_path):
+def test_a_build_on_a_worker_gives_the_same_wheel(worker, wheel, tmp_path):
     code = (
         "from pathlib import Path; from airflow_provider_llmbeam.pipeline.launch import worker_package;"
         f"worker_package.build_worker_package(Path({str(tmp_path)!r}))"

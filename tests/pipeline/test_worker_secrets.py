@@ -1,4 +1,4 @@
-"""A job whose keys are on the workers alone: in Secret Manager, not where it is launched."""
+"""Jobs whose keys are in Secret Manager for the workers, and not where the job is launched."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ KEYS = ("GOOGLE_API_KEY", "LLMBEAM_POSTGRES_DSN")
 
 @pytest.fixture
 def spec(google, sandbox, database, monkeypatch):
-    """A job on Dataflow over five rows: Gemini by its key, answers to PostgreSQL; no key is here."""
+    """A Dataflow job over five rows with a Gemini API key and a PostgreSQL sink; this process has no key."""
     for name in KEYS:
-        monkeypatch.setenv(name, "")  # so that it is taken back at the end
+        monkeypatch.setenv(name, "")  # so that monkeypatch restores it at the end
         monkeypatch.delenv(name)
     with secretmanager.SecretManagerServiceClient(transport="rest") as client:
         for name, value in zip(KEYS, ("the-key", database), strict=True):
@@ -48,7 +48,7 @@ def spec(google, sandbox, database, monkeypatch):
 
 
 def run(spec):
-    """Builds the graph as for Dataflow, and runs it here: this process is launcher and worker."""
+    """Builds the graph as for Dataflow and runs it in this process, which is launcher and worker."""
     pipeline = beam.Pipeline(runner=FnApiRunner())
     build(pipeline, spec)
     assert not [name for name in KEYS if name in os.environ], "building needs no key"
@@ -59,7 +59,7 @@ def methods(sandbox):
     return [one.method for one in sandbox.requests]
 
 
-def test_workers_find_their_keys_and_publish(spec, sandbox, database):
+def test_workers_load_their_keys_and_publish(spec, sandbox, database):
     run(spec)
     with psycopg.connect(database) as connection:
         (count,) = connection.execute("SELECT count(*) FROM answers").fetchone()
@@ -68,7 +68,7 @@ def test_workers_find_their_keys_and_publish(spec, sandbox, database):
     assert methods(sandbox).count("gemini.generateContent") == 5
 
 
-def test_a_sink_that_refuses_is_found_by_a_worker_before_the_model_is_asked(spec, sandbox, database):
+def test_an_incompatible_sink_is_refused_by_a_worker_before_any_request(spec, sandbox, database):
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE answers (other int)")
     with pytest.raises(Exception, match=r"table 'answers' has no column 'id'"):

@@ -1,4 +1,4 @@
-"""A server that answers what a test told it to, for the real clients of Google."""
+"""A server with scripted replies for the real clients of Google."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def refusal_of(status, message):
 
 
 class Server(ThreadingHTTPServer):
-    """Answers each method and path with what the test put there; the last of several stays."""
+    """Answers each method and path with its scripted replies in order; the last one repeats."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.replies, self.asked = {}, []
+        self.replies, self.received = {}, []
 
     def on(self, method, path, *replies):
         self.replies[method, path] = [reply if isinstance(reply, tuple) else (200, reply) for reply in replies]
@@ -29,7 +29,9 @@ class Handler(BaseHTTPRequestHandler):
     def do(self):
         address = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.asked.append((self.command, address.path, parse_qs(address.query), json.loads(body or "{}")))
+        self.server.received.append(
+            (self.command, address.path, parse_qs(address.query), json.loads(body or "{}"))
+        )
         replies = self.server.replies.get((self.command, address.path), [refusal_of(404, "Not here.")])
         status, reply = replies[0] if len(replies) == 1 else replies.pop(0)
         text = reply.encode() if isinstance(reply, str) else json.dumps(reply).encode()
@@ -57,5 +59,5 @@ def server():
 
 @pytest.fixture(scope="session")
 def refusal():
-    """Makes a refusal in Google's words: status and message."""
+    """Returns a function that makes an error reply in the format of Google from a status and a message."""
     return refusal_of

@@ -1,4 +1,4 @@
-"""One task that runs its job on Dataflow, in all the ways that waiting for it can end."""
+"""Dags with one task that runs its job on Dataflow, for all the ways in which the wait for it can end."""
 
 from __future__ import annotations
 

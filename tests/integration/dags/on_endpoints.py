@@ -1,4 +1,4 @@
-"""A task with an endpoint of its own, and the sweeper."""
+"""Dags with a task that has its own endpoint, and a Dag with the sweeper."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CONTAINER = {
     "locations": [LOCATION],
 }
 CLOUD_RUN = {"type": "cloud_run", "model": "Qwen/Qwen3-4B", "locations": [LOCATION]}
-#: The least that a spec takes.
+#: Minimum of `expires_after_seconds`.
 EXPIRES_SECONDS = 600
 SECOND = timedelta(seconds=1)
 
 
 @task(task_id="work", retries=0)
-def wait_for_a_word() -> None:
-    """Goes on until the test says how it ends."""
+def wait_for_instruction() -> None:
+    """Runs until the test creates the file `succeed` or `fail`."""
     words = Path(get_current_context()["dag_run"].conf["words"])
     while not (words / "succeed").exists():
         if (words / "fail").exists():
@@ -59,7 +59,7 @@ def block(endpoint: dict, *, deferrable: bool = True, asks: bool = False, **prov
         if asks:
             ask(made)
         else:
-            wait_for_a_word()
+            wait_for_instruction()
 
 
 with DAG("garden", schedule=None):
@@ -87,5 +87,5 @@ with DAG("cloud_run", schedule=None):
     block(CLOUD_RUN)
 
 with DAG("sweep", schedule=None):
-    # As if it were almost ten minutes later: of all endpoints here, only those of `garden_expiring` are due.
+    # Sweeps as if it were almost ten minutes later: only the endpoints of `garden_expiring` have expired then.
     SweepEndpointsOperator(task_id="sweep", locations=[LOCATION], older_than_seconds=5.0 - EXPIRES_SECONDS)

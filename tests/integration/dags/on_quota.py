@@ -1,4 +1,4 @@
-"""Sensors that wait for room, and what comes after them. Each pool of models is a neighbourhood of its own."""
+"""Dags with sensors that wait for headroom, and the tasks after them. Each model has its own traffic."""
 
 from __future__ import annotations
 

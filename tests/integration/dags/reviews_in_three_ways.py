@@ -1,4 +1,4 @@
-"""The file `dags/reviews_on_dataflow.py` as three Airflow Dags: on the worker, and twice on Dataflow."""
+"""`dags/reviews_on_dataflow.py` as three Dags: one on the Airflow worker, two on Dataflow."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ SOURCE = Path(__file__).with_name("reviews_on_dataflow.py").read_text()
 
 for bucket, runner in RUNNERS.items():
     os.environ |= {"LLMBEAM_BUCKET": bucket, "LLMBEAM_RUNNER": json.dumps(runner)}
-    # Only the id differs, which Airflow wants to be unique.
+    # Only the id differs, which must be unique in Airflow.
     code = compile(SOURCE.replace('"reviews_on_dataflow"', f'"reviews_{bucket}"'), __file__, "exec")
     exec(code, globals())

@@ -1,4 +1,4 @@
-"""Six tables through a model at once, each a task of its own that is tried again and again."""
+"""Dag with six tasks that run at the same time, each with its own table and many retries."""
 
 from __future__ import annotations
 

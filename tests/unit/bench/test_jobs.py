@@ -58,7 +58,7 @@ def test_a_target_has_one_bound_and_includes_it():
 
 
 @pytest.mark.parametrize("contender", CONTENDERS, ids=lambda contender: contender.name)
-def test_a_contender_takes_part_in_a_job_or_says_why_not(contender):
+def test_a_contender_runs_each_job_or_gives_a_reason(contender):
     if not contender.has_machines:
         assert set(contender.jobs) | set(contender.not_run) == {job.letter for job in JOBS}
     assert not set(contender.jobs) & set(contender.not_run)

@@ -46,7 +46,7 @@ def test_requests_rejections_and_double_payments_are_counted():
     assert figures["paid_twice"] == 1
 
 
-def test_utilisation_is_what_was_admitted_over_what_was_refilled():
+def test_utilisation_is_the_ratio_of_admitted_to_available_requests():
     records = [record(second, 200 if second % 2 == 0 else 429, str(second)) for second in range(11)]
     assert request_figures(QUOTA_JOB, rows(6), records)["utilisation"] == pytest.approx(0.6)
 
@@ -71,17 +71,17 @@ def test_a_stepped_quota_admits_by_its_schedule():
     ledger = SteppedLedger(Quota(requests_per_minute=600), shares=(1.0, 0.5), step_seconds=10)
     admitted = [number / 100 for number in range(3000) if ledger.admit(number / 100, 1) is None]
     first, second = sum(at < 10 for at in admitted), sum(at >= 20 for at in admitted)
-    assert first == pytest.approx(10 * 10 + 20, abs=2)  # a full bucket first
+    assert first == pytest.approx(10 * 10 + 20, abs=2)  # the initial content of the bucket is added
     assert second == pytest.approx(10 * 5, abs=2)
 
 
-def test_ours_is_better_by_the_ratio_within_each_repeat():
+def test_the_advantage_of_ours_is_the_ratio_within_each_repeat():
     ours = [measurement(utilisation=0.9), measurement(repeat=1, utilisation=1.0)]
     other = [measurement("x", utilisation=0.3), measurement("x", repeat=1, utilisation=0.5)]
     assert better_by(QUOTA_JOB, ours, other) == Spread(low=2, middle=2.5, high=3)
 
 
-def test_nobody_is_compared_with_who_lost_rows():
+def test_a_contender_that_lost_rows_is_not_compared():
     assert (
         better_by(QUOTA_JOB, [measurement(utilisation=1.0)], [measurement("x", utilisation=2.0, lost=1)]) is None
     )
@@ -99,7 +99,7 @@ def test_a_failed_run_reaches_no_target():
     assert not any(verdict.is_reached for verdict in verdicts([QUOTA_JOB], [failed]))
 
 
-def test_the_table_names_who_did_not_run_and_why():
+def test_the_table_lists_contenders_that_did_not_run_with_the_reason():
     from bench.registry import CONTENDERS
 
     text = table([QUOTA_JOB], CONTENDERS, [measurement(utilisation=1.0)], [], {"litellm": "not installed"})

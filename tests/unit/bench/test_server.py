@@ -20,8 +20,8 @@ def ask(url: str) -> int:
         return error.code
 
 
-def test_a_stepped_server_rejects_what_its_step_does_not_hold_and_logs_it(tmp_path: Path):
-    # Of 60 per minute a tenth is left: a bucket of one request.
+def test_a_stepped_server_rejects_and_logs_requests_beyond_its_step(tmp_path: Path):
+    # A tenth of 60 requests per minute is available: a bucket of one request.
     settings = ServerSettings(latency_seconds=0, requests_per_minute=60, step_shares=(0.1,))
     with ServerProcess(settings, tmp_path, environment_of({})) as server:
         assert [ask(server.url), ask(server.url)] == [200, 429]

@@ -11,7 +11,7 @@ def of(**fields):
     return environment(runner, "gs://rows/tmp/")
 
 
-def test_what_the_runner_leaves_open_is_left_to_dataflow():
+def test_unset_runner_fields_are_left_to_dataflow():
     assert of() == {
         "temp_location": "gs://rows/tmp/",
         "staging_location": "gs://rows/tmp/",
@@ -19,7 +19,7 @@ def test_what_the_runner_leaves_open_is_left_to_dataflow():
     }
 
 
-def test_every_field_of_the_runner_has_one_of_the_template():
+def test_every_runner_field_has_a_template_field():
     full = of(
         machine_type="n2-standard-2",
         num_workers=2,

@@ -19,10 +19,10 @@ class ScriptedDataflow:
     def __init__(self, *states, counts=(), messages=(), refuses_cancel=False):
         self.states, self.counted, self.messages = list(states), list(counts), messages
         self.refuses_cancel = refuses_cancel
-        self.cancelled, self.asked = [], []
+        self.cancelled, self.polled = [], []
 
     def get(self, job_id):
-        self.asked.append(job_id)
+        self.polled.append(job_id)
         state = self.states.pop(0)
         if isinstance(state, Exception):
             raise state
@@ -47,7 +47,7 @@ class ScriptedDataflow:
 
 
 class Waiting:
-    """Waits for a scripted job with a simulated clock."""
+    """Wait for a scripted job, with a simulated clock."""
 
     def __init__(self, dataflow, *, interval=30.0, budget_usd=None):
         self.now, self.waits, self.lines = 0.0, [], []
@@ -128,7 +128,7 @@ def test_a_replaced_job_is_followed():
     dataflow = ScriptedDataflow("RUNNING", updated, "RUNNING", "DONE")
     ended = Waiting(dataflow).run()
     assert ended.job_id == "job-2"
-    assert dataflow.asked == ["job-1", "job-1", "job-2", "job-2"]
+    assert dataflow.polled == ["job-1", "job-1", "job-2", "job-2"]
 
 
 def test_a_job_over_its_budget_is_cancelled_and_waited_for():

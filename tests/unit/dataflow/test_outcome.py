@@ -105,12 +105,12 @@ def test_a_finished_job_has_no_error():
     assert ended.message == "Dataflow job '2026-11-20_01' is done."
 
 
-def test_an_end_survives_the_event_of_a_trigger():
+def test_a_result_round_trips_through_the_event_of_a_trigger():
     ended = end_of(JobEnded("failed", "failed."), [OURS])
     assert JobResult.from_event(json.loads(json.dumps(ended.to_event()))) == ended
 
 
-def test_only_errors_that_somebody_meant_are_not_retried():
+def test_only_a_cancellation_and_a_spent_budget_are_not_retried():
     errors = (value for value in vars(exceptions).values() if isinstance(value, type))
     lasting = {
         error.__name__ for error in errors if issubclass(error, exceptions.JobError) and not error.retryable
@@ -118,7 +118,7 @@ def test_only_errors_that_somebody_meant_are_not_retried():
     assert lasting == {"JobCancelledError", "BudgetExceededError"}
 
 
-def test_what_a_launcher_refuses_is_not_tried_again():
+def test_a_spec_error_of_the_launcher_is_not_retried():
     launcher = (
         "Error occurred in the launcher container: Template launch failed. Its last lines:\nA library's remark\n"
         "16:08:12 `source.uri` 'gs://rows/in*.csv' matches no file. Nothing was sent or billed."

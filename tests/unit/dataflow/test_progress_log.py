@@ -30,7 +30,7 @@ def test_nothing_is_written_before_the_first_row():
     assert lines == []
 
 
-def test_the_rate_is_that_of_the_last_looks():
+def test_the_rate_is_that_of_the_latest_polls():
     lines = Lines()
     progress = ProgressLog(lines, cost_of_tokens(None))
     for now in range(20):
@@ -38,7 +38,7 @@ def test_the_rate_is_that_of_the_last_looks():
     assert "100.0 rows/s" in lines[-1]
 
 
-def test_a_count_that_goes_back_is_no_negative_rate():
+def test_a_decreasing_count_gives_no_negative_rate():
     lines = Lines()
     progress = ProgressLog(lines, cost_of_tokens(None))
     progress.show(Counts(rows=10, answered=8), 0)
@@ -46,7 +46,7 @@ def test_a_count_that_goes_back_is_no_negative_rate():
     assert " 0.0 rows/s" in lines[-1]
 
 
-def test_the_line_says_the_cost_where_a_price_is_known():
+def test_the_line_has_the_cost_if_the_price_is_known():
     lines = Lines()
     counts = Counts(rows=10, answered=1, input_tokens=1_000_000, output_tokens=2_000_000)
     ProgressLog(lines, cost_of_tokens(PRICE)).show(counts, 0)

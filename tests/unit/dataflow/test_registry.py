@@ -23,10 +23,10 @@ REPORT = {"rows": {"read": 3, "answered": 2, "dead_letter": 1}, "spec": {"name":
 
 
 class Dataflow:
-    """Dataflow and Cloud Storage, as far as a task asks them; a cancelled job ends after three looks."""
+    """Fake of Dataflow and Cloud Storage for one task; a cancelled job ends after three polls."""
 
     def __init__(self):
-        self.jobs, self.cancelled, self.rows, self.looks = {}, [], 3, 0
+        self.jobs, self.cancelled, self.rows, self.polls = {}, [], 3, 0
 
     def add(self, spec, job_id, state="JOB_STATE_RUNNING"):
         self.jobs[job_id] = DataflowJob(job_id, dataflow_name(spec), state, datetime.now(UTC), labels(spec))
@@ -38,8 +38,8 @@ class Dataflow:
     def get(self, job_id):
         if job_id not in self.jobs:
             raise CloudNotFoundError(job_id)
-        self.looks += 1
-        if self.jobs[job_id].state == "JOB_STATE_CANCELLING" and self.looks >= 3:
+        self.polls += 1
+        if self.jobs[job_id].state == "JOB_STATE_CANCELLING" and self.polls >= 3:
             self.jobs[job_id] = replace(self.jobs[job_id], state="JOB_STATE_CANCELLED")
         return self.jobs[job_id]
 
@@ -66,7 +66,7 @@ class Log:
 
 
 class Store(dict):
-    """The task's state store."""
+    """Fake of the state store of a task."""
 
     def set(self, key, value):
         self[key] = value
@@ -113,7 +113,7 @@ def test_a_first_try_finds_nothing(jobs, spec):
     assert jobs.find(spec) is None
 
 
-def test_a_retry_attaches_to_the_job_that_lives(jobs, dataflow, store, spec):
+def test_a_retry_attaches_to_the_running_job(jobs, dataflow, store, spec):
     dataflow.add(spec, "1")
     found = jobs.find(spec)
     assert (found.id, found.is_attached) == ("1", True)
@@ -121,13 +121,13 @@ def test_a_retry_attaches_to_the_job_that_lives(jobs, dataflow, store, spec):
     assert dataflow.cancelled == []
 
 
-def test_the_job_of_another_task_is_left_alone(jobs, dataflow, spec):
+def test_the_job_of_another_task_is_neither_found_nor_cancelled(jobs, dataflow, spec):
     dataflow.add(spec.model_copy(update={"name": "weekly"}), "1")
     assert jobs.find(spec) is None
     assert dataflow.cancelled == []
 
 
-def test_a_job_that_was_asked_for_something_else_is_ended_first(jobs, dataflow, log, spec):
+def test_a_job_of_another_spec_is_cancelled_first(jobs, dataflow, log, spec):
     dataflow.add(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "another"}}), "1")
     assert jobs.find(spec) is None
     assert dataflow.cancelled == ["1"]
@@ -141,16 +141,16 @@ def test_a_job_that_is_being_cancelled_is_waited_for(jobs, dataflow, spec):
     assert (dataflow.cancelled, dataflow.jobs["1"].is_over) == ([], True)
 
 
-def test_a_job_in_the_way_that_does_not_end_is_said(dataflow, store, log, spec):
+def test_a_conflicting_job_that_does_not_end_is_an_error(dataflow, store, log, spec):
     waited = []
     dataflow.add(spec, "1", "JOB_STATE_CANCELLING")
-    dataflow.looks = -(10**6)
+    dataflow.polls = -(10**6)
     with pytest.raises(JobFailedError, match=r"'1'.*did not end within 600 s.*nothing else was submitted"):
         JobRegistry(dataflow, store, log, sleep=waited.append).find(spec)
     assert sum(waited) == END_SECONDS
 
 
-def test_a_retry_collects_a_job_that_finished_meanwhile(jobs, dataflow, spec):
+def test_a_retry_collects_a_job_that_has_finished_in_the_meantime(jobs, dataflow, spec):
     jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
     found = jobs.find(spec)
@@ -164,7 +164,7 @@ def test_a_job_that_did_not_succeed_is_not_collected(jobs, dataflow, spec, state
     assert jobs.find(spec) is None
 
 
-def test_a_job_that_dataflow_has_forgotten_is_not_collected(jobs, spec):
+def test_a_job_that_dataflow_no_longer_has_is_not_collected(jobs, spec):
     jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     assert jobs.find(spec) is None
 
@@ -175,7 +175,7 @@ def test_a_finished_job_of_another_spec_is_not_collected(jobs, dataflow, spec):
     assert jobs.find(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "another"}})) is None
 
 
-def test_a_try_killed_before_it_knew_its_job_leaves_it_to_be_collected(jobs, dataflow, store, spec):
+def test_a_job_whose_try_was_killed_before_it_knew_the_id_is_collected(jobs, dataflow, store, spec):
     jobs.intend(spec)
     dataflow.add(spec, "j1", "JOB_STATE_DONE")
     found = jobs.find(spec)
@@ -183,7 +183,7 @@ def test_a_try_killed_before_it_knew_its_job_leaves_it_to_be_collected(jobs, dat
     assert store[STORE_KEY]["id"] == "j1"
 
 
-def test_a_job_that_was_there_before_the_intent_is_not_collected(dataflow, store, log, spec):
+def test_a_job_created_before_the_intent_is_not_collected(dataflow, store, log, spec):
     jobs = JobRegistry(dataflow, store, log, now=lambda: datetime.now(UTC).timestamp() + CLOCK_SECONDS + 1)
     dataflow.add(spec, "j1", "JOB_STATE_DONE")
     jobs.intend(spec)
@@ -211,7 +211,7 @@ def test_without_a_store_a_finished_job_is_run_again(dataflow, log, spec):
     assert jobs.find(spec) is None
 
 
-def test_counts_that_differ_are_said(jobs, dataflow, log, spec):
+def test_differing_counts_are_logged(jobs, dataflow, log, spec):
     dataflow.rows = 2
     jobs.collect(SubmittedJob.of(spec, "1", is_attached=False), dataflow)
     (line,) = log.lines

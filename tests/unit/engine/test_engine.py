@@ -56,7 +56,7 @@ def rejected(retry_after_seconds: float = 1.0) -> RequestError:
 
 
 class FakeBackend:
-    """Meets each prompt with the next step of its script, and answers when there is none left."""
+    """Replies to each prompt with the next step of its script, and with an answer if there is none left."""
 
     def __init__(
         self,
@@ -136,11 +136,11 @@ def prompts(*texts: str) -> list[Prompt]:
 
 
 def many(count: int) -> list[Prompt]:
-    """Of one length, so that they are sent in this order."""
+    """Returns prompts of equal length, which are sent in this order."""
     return prompts(*(f"{number:04}" for number in range(count)))
 
 
-def test_an_answer_carries_what_it_cost(run: Run) -> None:
+def test_an_answer_carries_its_cost(run: Run) -> None:
     (outcome,) = run(engine_of(FakeBackend(seconds=2.0)).answer(prompts("hello")))
     assert isinstance(outcome, Completion)
     assert (outcome.text, outcome.parsed) == ("answer to hello", None)
@@ -151,7 +151,7 @@ def test_an_answer_carries_what_it_cost(run: Run) -> None:
     assert outcome.sent_at <= outcome.answered_at
 
 
-def test_no_prompts_are_no_outcomes(run: Run) -> None:
+def test_no_prompts_give_no_outcomes(run: Run) -> None:
     assert run(engine_of(FakeBackend()).answer([])) == []
 
 
@@ -169,7 +169,7 @@ steps = st.one_of(
     max_in_flight=st.integers(1, 8),
 )
 @settings(deadline=None, max_examples=60)
-def test_there_is_one_outcome_per_prompt_in_order_whatever_happens(
+def test_there_is_one_outcome_per_prompt_in_order_for_any_replies(
     run: Run, scripts: list[tuple[int, list[Step]]], max_in_flight: int
 ) -> None:
     texts = [f"{number}".ljust(length, ".") for number, (length, _) in enumerate(scripts)]
@@ -184,12 +184,12 @@ def test_there_is_one_outcome_per_prompt_in_order_whatever_happens(
             assert outcome.text == f"answer to {prompt.text}"
     assert backend.peak <= max_in_flight
     assert recorder.requests == len(backend.sent)
-    told = dict(recorder.outcomes)
+    observed = dict(recorder.outcomes)
     assert len(recorder.outcomes) == len(batch)
-    assert [told[prompt] for prompt in batch] == outcomes
+    assert [observed[prompt] for prompt in batch] == outcomes
 
 
-def test_a_bad_row_does_not_take_its_neighbours_with_it(run: Run) -> None:
+def test_a_bad_row_does_not_fail_its_neighbours(run: Run) -> None:
     backend = FakeBackend({"bad": [error("bad_request")]})
     outcomes = run(engine_of(backend).answer(prompts("a", "bad", "c")))
     assert [type(outcome) for outcome in outcomes] == [Completion, Failure, Completion]
@@ -197,7 +197,7 @@ def test_a_bad_row_does_not_take_its_neighbours_with_it(run: Run) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(TRANSIENT_KINDS))
-def test_a_passing_trouble_costs_an_attempt(run: Run, kind: FailureKind) -> None:
+def test_a_transient_failure_costs_an_attempt(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend({"a": [error(kind), error(kind)]})
     (outcome,) = run(engine_of(backend).answer(prompts("a")))
     assert isinstance(outcome, Completion)
@@ -205,7 +205,7 @@ def test_a_passing_trouble_costs_an_attempt(run: Run, kind: FailureKind) -> None
 
 
 @pytest.mark.parametrize("kind", sorted(TRANSIENT_KINDS))
-def test_a_lasting_trouble_ends_with_the_attempts(run: Run, kind: FailureKind) -> None:
+def test_a_lasting_failure_ends_after_the_last_attempt(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend(always=error(kind))
     (outcome,) = run(engine_of(backend).answer(prompts("a")))
     assert outcome == Failure(kind=kind, message=f"says {kind}", http_status=418, attempts=3)
@@ -213,7 +213,7 @@ def test_a_lasting_trouble_ends_with_the_attempts(run: Run, kind: FailureKind) -
 
 
 @pytest.mark.parametrize("kind", NOT_STOPPING)
-def test_a_final_trouble_is_not_tried_again(run: Run, kind: FailureKind) -> None:
+def test_a_permanent_failure_is_not_retried(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend({"a": [error(kind)]})
     (outcome,) = run(engine_of(backend).answer(prompts("a")))
     assert outcome.kind == kind
@@ -239,7 +239,7 @@ def test_the_latency_of_an_answer_is_that_of_its_last_request(run: Run) -> None:
     assert outcome.latency_seconds == pytest.approx(2.0)
 
 
-def test_nothing_but_429s_is_given_up_in_the_end(run: Run) -> None:
+def test_a_row_that_gets_only_429s_is_given_up_eventually(run: Run) -> None:
     backend = FakeBackend(always=rejected(7.0), seconds=0.0)
     (outcome,) = run(engine_of(backend).answer(prompts("a")))
     assert isinstance(outcome, Failure)
@@ -268,7 +268,7 @@ def test_a_request_without_answer_times_out(run: Run) -> None:
     assert backend.in_flight == 0
 
 
-def test_a_defect_of_the_backend_is_that_rows_alone(run: Run) -> None:
+def test_a_defect_of_the_backend_fails_only_its_row(run: Run) -> None:
     backend = FakeBackend({"bad": [ZeroDivisionError("by zero")]})
     bad, good = run(engine_of(backend).answer(prompts("bad", "good")))
     assert bad == Failure(kind="internal", message="ZeroDivisionError: by zero", attempts=1)
@@ -276,7 +276,7 @@ def test_a_defect_of_the_backend_is_that_rows_alone(run: Run) -> None:
     assert sorted(backend.sent) == ["bad", "good"]
 
 
-def test_an_answer_that_the_parser_refuses_is_billed_and_not_asked_again(run: Run) -> None:
+def test_an_answer_that_the_parser_refuses_is_billed_and_not_retried(run: Run) -> None:
     backend = FakeBackend(always="no JSON")
     (outcome,) = run(engine_of(backend, parser=OutputParser({})).answer(prompts("a")))
     assert isinstance(outcome, Failure)
@@ -291,7 +291,7 @@ REFUSED = (
 )
 
 
-def test_an_answer_that_is_not_valid_is_asked_again_with_the_reason_and_both_are_billed(run: Run) -> None:
+def test_an_invalid_answer_is_repaired_with_the_reason_and_both_requests_are_billed(run: Run) -> None:
     backend = FakeBackend({"a": ["no JSON"]}, always='{"a": 1}')
     recorder = Recorder()
     engine = engine_of(backend, parser=OutputParser({}), max_repairs=1, observers=[recorder])
@@ -311,7 +311,7 @@ def test_a_repair_quotes_only_the_last_error_and_a_never_valid_row_fails_with_al
     assert backend.sent == ["a", "a" + REFUSED.format("one"), "a" + REFUSED.format("two")]
 
 
-def test_an_answer_that_was_cut_is_not_asked_again_as_it_would_be_cut_again(run: Run) -> None:
+def test_a_truncated_answer_is_not_repaired(run: Run) -> None:
     backend = FakeBackend(always='{"a": ', finish_reason="max_tokens")
     (outcome,) = run(engine_of(backend, parser=OutputParser({}), max_repairs=5).answer(prompts("a")))
     assert isinstance(outcome, Failure)
@@ -324,7 +324,7 @@ def test_a_structured_answer_comes_with_its_value(run: Run) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
-def test_what_every_row_would_meet_ends_the_sending(run: Run, kind: FailureKind) -> None:
+def test_failures_that_would_affect_every_row_stop_sending(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend(always=error(kind))
     outcomes = run(engine_of(backend, max_in_flight=1).answer(many(50)))
     assert len(backend.sent) == MAX_PERMANENT_FAILURES
@@ -336,7 +336,7 @@ def test_what_every_row_would_meet_ends_the_sending(run: Run, kind: FailureKind)
 
 
 @pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
-def test_a_few_hopeless_rows_do_not_end_the_sending(run: Run, kind: FailureKind) -> None:
+def test_a_few_permanent_failures_do_not_stop_sending(run: Run, kind: FailureKind) -> None:
     script = {prompt.text: [error(kind)] for prompt in many(MAX_PERMANENT_FAILURES - 1)}
     backend = FakeBackend(script)
     run(engine_of(backend, max_in_flight=1).answer(many(50)))
@@ -344,7 +344,7 @@ def test_a_few_hopeless_rows_do_not_end_the_sending(run: Run, kind: FailureKind)
 
 
 @pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
-def test_after_one_answer_nothing_is_hopeless(run: Run, kind: FailureKind) -> None:
+def test_after_one_answer_permanent_failures_no_longer_stop_sending(run: Run, kind: FailureKind) -> None:
     first, *rest = many(50)
     backend = FakeBackend({prompt.text: [error(kind)] for prompt in rest})
     outcomes = run(engine_of(backend, max_in_flight=1).answer([first, *rest]))
@@ -353,7 +353,7 @@ def test_after_one_answer_nothing_is_hopeless(run: Run, kind: FailureKind) -> No
 
 
 @pytest.mark.parametrize("kind", NOT_STOPPING)
-def test_no_other_failure_ends_the_sending(run: Run, kind: FailureKind) -> None:
+def test_no_other_failure_stops_sending(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend(always=error(kind))
     run(engine_of(backend).answer(many(3 * MAX_PERMANENT_FAILURES)))
     assert len(backend.sent) == 3 * MAX_PERMANENT_FAILURES
@@ -369,7 +369,7 @@ def test_an_exhausted_quota_leaves_the_rest_unsent(run: Run) -> None:
     assert outcomes[3].message == "not sent, as others before it failed: says quota_exhausted"
 
 
-def test_the_sending_stays_ended_for_the_next_batch(run: Run) -> None:
+def test_sending_stays_stopped_for_the_next_batch(run: Run) -> None:
     async def main() -> list[Outcome]:
         engine = engine_of(backend)
         await engine.answer(prompts("a"))
@@ -381,7 +381,7 @@ def test_the_sending_stays_ended_for_the_next_batch(run: Run) -> None:
     assert backend.sent == ["a"]
 
 
-def test_a_row_that_waits_for_its_turn_is_not_sent_once_the_sending_has_ended(run: Run) -> None:
+def test_a_row_that_waits_for_admission_is_not_sent_after_sending_has_stopped(run: Run) -> None:
     backend = FakeBackend({"0000": [error("quota_exhausted")]}, seconds=0.0)
     governor = Governor(requests_per_minute=6)
     outcomes = run(engine_of(backend, governor=governor, max_in_flight=4).answer(many(4)))
@@ -389,8 +389,8 @@ def test_a_row_that_waits_for_its_turn_is_not_sent_once_the_sending_has_ended(ru
     assert backend.sent == ["0000"]
 
 
-def test_a_row_that_was_sent_before_the_end_keeps_its_count(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random, "random", lambda: 0.5)  # it still waits for its next try when the end comes
+def test_a_row_sent_before_sending_stopped_keeps_its_attempts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.5)  # it still waits for its next attempt when sending stops
     backend = FakeBackend({"0000": [error("server_error")], "0001": [error("quota_exhausted")]})
     recorder = Recorder()
     outcomes = run(engine_of(backend, observers=[recorder]).answer(many(2)))
@@ -399,7 +399,7 @@ def test_a_row_that_was_sent_before_the_end_keeps_its_count(run: Run, monkeypatc
 
 
 def test_the_first_reason_to_stop_is_reported(run: Run) -> None:
-    """A row that was under way at the end may fail for a reason of its own."""
+    """A request in flight when sending stops may fail for another reason."""
     *first, last = many(MAX_PERMANENT_FAILURES + 1)
     script = {prompt.text: [error("unauthorized")] for prompt in first}
     backend = FakeBackend({**script, last.text: [HANG]})
@@ -440,7 +440,7 @@ def test_an_outcome_is_observed_when_it_arrives(run: Run) -> None:
     assert run(main()) == 1
 
 
-def test_two_batches_share_what_may_be_in_flight(run: Run) -> None:
+def test_two_batches_share_the_limit_of_requests_in_flight(run: Run) -> None:
     backend = FakeBackend()
 
     async def main() -> None:
@@ -479,8 +479,8 @@ def test_closing_the_engine_closes_the_backend(run: Run) -> None:
     assert backend.is_closed
 
 
-def test_an_absurdly_nested_answer_is_that_rows_alone(run: Run, tmp_path: Path) -> None:
-    """It is JSON and fits the schema, but `dataclasses.asdict` in the journal gives up on it."""
+def test_an_absurdly_nested_answer_fails_only_its_row(run: Run, tmp_path: Path) -> None:
+    """The answer is JSON and matches the schema, but `dataclasses.asdict` in the journal fails on it."""
     journals = Journal(f"{tmp_path}/", files=LocalFiles())
     batch = prompts("deep", "flat")
     journal = journals.batch(batch, ["deep", "flat"])
@@ -495,7 +495,7 @@ def test_an_absurdly_nested_answer_is_that_rows_alone(run: Run, tmp_path: Path) 
 
 
 class StaticFakeBackend(FakeBackend):
-    """Answers whole requests, and none that holds a bad prompt."""
+    """Answers whole requests, and refuses those that contain a bad prompt."""
 
     def __init__(self, bad: set[str], **changes: Any) -> None:
         super().__init__(**changes)
@@ -509,7 +509,7 @@ class StaticFakeBackend(FakeBackend):
         return [await self.complete(prompt) for prompt in batch]
 
 
-def test_a_bad_prompt_in_a_static_batch_is_found_by_halves_and_its_neighbours_are_answered(run: Run) -> None:
+def test_a_bad_prompt_in_a_static_batch_is_found_by_bisection_and_its_neighbours_are_answered(run: Run) -> None:
     backend = StaticFakeBackend({"0005"})
     engine = engine_of(backend, batching=StaticBatching(max_padded_tokens=8))
     outcomes = run(engine.answer(many(16)))
@@ -525,7 +525,7 @@ def test_a_static_batch_counts_its_request_once_and_its_padding(run: Run) -> Non
     assert {outcome.padded_tokens for outcome in outcomes} == {7}
 
 
-def test_a_latency_limit_of_its_own_lowers_what_is_in_flight(run: Run) -> None:
+def test_a_concurrency_limit_lowers_the_requests_in_flight(run: Run) -> None:
     limit = ConcurrencyLimit(8)
     for _ in range(100):
         limit.dropped()
@@ -535,13 +535,13 @@ def test_a_latency_limit_of_its_own_lowers_what_is_in_flight(run: Run) -> None:
 
 
 def budget_of(requests: float) -> Budget:
-    """Of so many requests, which have 7 input and 9 output tokens each."""
+    """Returns a budget for a number of requests, which have 7 input and 9 output tokens each."""
     price = Price(input_usd_per_million_tokens=1e6, output_usd_per_million_tokens=1e6)
     return Budget(16.0 * requests, price)
 
 
 class Batch:
-    """One batch that met the end of a budget."""
+    """One batch that exceeded a budget."""
 
     def __init__(self, run: Run, backend: FakeBackend, batch: list[Prompt], **changes: Any) -> None:
         self.recorder = Recorder()
@@ -559,7 +559,7 @@ class Batch:
         self.message = str(caught.value)
 
 
-def test_a_spent_budget_ends_the_sending_and_what_is_under_way_is_awaited(run: Run) -> None:
+def test_a_spent_budget_stops_sending_and_requests_in_flight_are_awaited(run: Run) -> None:
     backend = FakeBackend()
     ended = Batch(run, backend, many(100), budget=budget_of(9.5), max_in_flight=4)
     count = len(backend.sent)
@@ -573,7 +573,9 @@ def test_a_spent_budget_ends_the_sending_and_what_is_under_way_is_awaited(run: R
 
 @given(count=st.integers(1, 60), afford=st.integers(1, 60), max_in_flight=st.integers(1, 16))
 @settings(max_examples=60, deadline=None)
-def test_the_overrun_is_at_most_what_is_in_flight(run: Run, count: int, afford: int, max_in_flight: int) -> None:
+def test_the_overrun_is_at_most_the_requests_in_flight(
+    run: Run, count: int, afford: int, max_in_flight: int
+) -> None:
     backend = FakeBackend()
     engine = engine_of(backend, budget=budget_of(afford), max_in_flight=max_in_flight)
     try:
@@ -588,7 +590,7 @@ def test_a_batch_whose_last_answer_spends_the_budget_is_complete(run: Run) -> No
     assert len(outcomes) == 10
 
 
-def test_the_next_batch_sends_nothing(run: Run) -> None:
+def test_after_a_spent_budget_the_next_batch_sends_nothing(run: Run) -> None:
     backend = FakeBackend()
     engine = engine_of(backend, budget=budget_of(0.5))
 
@@ -601,7 +603,7 @@ def test_the_next_batch_sends_nothing(run: Run) -> None:
     assert backend.sent == ["a"]
 
 
-def test_a_batch_of_nothing_costs_nothing(run: Run) -> None:
+def test_after_a_spent_budget_an_empty_batch_is_no_error(run: Run) -> None:
     engine = engine_of(FakeBackend(), budget=budget_of(0.5))
 
     async def both() -> list[Outcome]:
@@ -618,7 +620,7 @@ def test_a_retry_costs_money_too(run: Run) -> None:
     assert [prompt.text for prompt, _ in ended.recorder.outcomes] == ["0000"]
 
 
-def test_an_answer_that_is_not_valid_is_paid_for_and_not_repaired(run: Run) -> None:
+def test_after_a_spent_budget_an_invalid_answer_is_not_repaired(run: Run) -> None:
     backend = FakeBackend(always="no JSON")
     ended = Batch(run, backend, many(1), budget=budget_of(0.5), parser=OutputParser({}), max_repairs=1)
     assert len(backend.sent) == 1

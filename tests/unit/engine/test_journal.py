@@ -61,11 +61,11 @@ class LocalFiles:
 
 
 def batch_of(directory: Path, *texts: str, **changes: Any) -> BatchJournal:
-    """A text is its own fingerprint."""
+    """Returns a batch of prompts, each of which is its own fingerprint."""
     return Journal(f"{directory}/", files=LocalFiles(), **changes).batch([Prompt(text) for text in texts], texts)
 
 
-#: Of the batch that `journal` records.
+#: Fingerprints of the batch that `journal` records.
 TEXTS = (
     "a",
     "b",
@@ -96,7 +96,7 @@ def journal(tmp_path: Path, clock: Clock):
 
 
 def read(directory: Path) -> dict[str, str]:
-    """What another process sees now."""
+    """Returns the entries that another process can read now."""
     found: dict[str, str] = {}
     for segment in directory.glob("*.jsonl"):
         with segment.open("rb") as lines:
@@ -105,7 +105,7 @@ def read(directory: Path) -> dict[str, str]:
 
 
 @given(any_text, completions)
-def test_an_answer_is_read_as_it_was_written(fingerprint: str, written: Completion) -> None:
+def test_an_answer_round_trips_through_the_journal(fingerprint: str, written: Completion) -> None:
     line = encode_entry(fingerprint, "nightly", written)
     assert line.count(b"\n") == 1
     assert list(read_entries(iter([line]))) == [Entry(fingerprint, "nightly", written)]
@@ -122,12 +122,12 @@ def test_an_incomplete_last_line_is_skipped_and_the_rest_is_read(torn: Completio
 @pytest.mark.parametrize(
     "line", [b"\n", b"\x00\x00\n", b"3\n", b"null\n", b"[]\n", b"{}\n", b'{"fingerprint": "a"}\n', b'"text"\n']
 )
-def test_a_line_that_is_no_entry_is_passed_over(line: bytes) -> None:
+def test_a_line_that_is_not_an_entry_is_skipped(line: bytes) -> None:
     entries = [encode_entry("a", "j", completion()), line, encode_entry("b", "j", completion())]
     assert [entry.fingerprint for entry in read_entries(iter(entries))] == ["a", "b"]
 
 
-def test_an_entry_of_a_newer_version_is_asked_again() -> None:
+def test_an_entry_of_a_newer_version_is_skipped() -> None:
     line = encode_entry("a", "j", completion()).replace(b'"text"', b'"body"')
     assert list(read_entries(iter([line]))) == []
 
@@ -139,7 +139,7 @@ def test_an_answer_can_be_read_as_soon_as_it_arrived(journal: BatchJournal, tmp_
     assert read(tmp_path)["prompt 2"] == "answer 2"
 
 
-def test_a_failure_is_not_written_so_that_it_is_tried_again(journal: BatchJournal, tmp_path: Path) -> None:
+def test_a_failure_is_not_written_so_that_it_is_retried(journal: BatchJournal, tmp_path: Path) -> None:
     journal.finished(Prompt("a"), Failure(kind="blocked", message="no"))
     assert list(tmp_path.iterdir()) == []
 
@@ -196,7 +196,7 @@ def test_threads_share_a_segment_and_every_line_is_complete(journal: BatchJourna
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_the_same_batch_finds_what_a_former_try_of_it_recorded(tmp_path: Path) -> None:
+def test_a_batch_finds_the_answers_recorded_by_its_previous_try(tmp_path: Path) -> None:
     with closing(batch_of(tmp_path, "a", "b", "c")) as first:
         assert first.earlier == [None, None, None]
         first.finished(Prompt("b"), completion("answer to b"))

@@ -12,19 +12,19 @@ all_boundaries = st.sets(st.integers(1, 5000), min_size=1, max_size=12).map(lamb
 @pytest.mark.parametrize(
     ("tokens", "index"), [(0, 0), (127, 0), (128, 1), (129, 1), (511, 1), (512, 2), (10**9, 2)]
 )
-def test_a_boundary_belongs_to_the_class_above_it(tokens: int, index: int) -> None:
+def test_a_boundary_belongs_to_the_bucket_above_it(tokens: int, index: int) -> None:
     assert LengthBuckets((128, 512), 1024).index(tokens) == index
 
 
 @given(all_boundaries, st.integers(0, 6000), st.integers(0, 6000))
-def test_a_longer_prompt_is_never_in_a_shorter_class(boundaries: tuple[int, ...], a: int, b: int) -> None:
+def test_a_longer_prompt_is_never_in_a_shorter_bucket(boundaries: tuple[int, ...], a: int, b: int) -> None:
     buckets = LengthBuckets(boundaries, 1024)
     short, long = sorted((a, b))
     assert 0 <= buckets.index(short) <= buckets.index(long) <= len(boundaries)
 
 
 @given(all_boundaries, st.integers(0, 6000))
-def test_a_label_names_exactly_its_class(boundaries: tuple[int, ...], tokens: int) -> None:
+def test_a_label_describes_exactly_its_bucket(boundaries: tuple[int, ...], tokens: int) -> None:
     label = bucket_label(boundaries, LengthBuckets(boundaries, 1024).index(tokens))
     if label.startswith("<"):
         assert tokens < int(label[1:])
@@ -40,7 +40,7 @@ def test_the_labels_of_two_boundaries() -> None:
 
 
 @pytest.mark.parametrize(("max_output_tokens", "expected"), [(1024, 256), (100, 100)])
-def test_a_class_without_answers_has_the_default_prediction(max_output_tokens: int, expected: int) -> None:
+def test_a_bucket_without_answers_has_the_default_prediction(max_output_tokens: int, expected: int) -> None:
     assert LengthBuckets((128,), max_output_tokens).expected_output_tokens(5) == expected
 
 
@@ -50,7 +50,7 @@ def test_the_first_answer_replaces_the_default_prediction() -> None:
     assert buckets.expected_output_tokens(100) == 40
 
 
-def test_each_class_learns_for_itself() -> None:
+def test_each_bucket_learns_separately() -> None:
     buckets = LengthBuckets((128,), 1024)
     buckets.learn(5, 40)
     assert buckets.expected_output_tokens(128) == 256

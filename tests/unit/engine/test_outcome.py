@@ -9,7 +9,7 @@ def test_the_kinds_are_different_and_all_listed() -> None:
     assert len(set(FAILURE_KINDS)) == len(FAILURE_KINDS) == 16
 
 
-def test_an_outcome_crosses_processes() -> None:
+def test_an_outcome_can_be_pickled() -> None:
     completion = Completion(
         text="hi",
         parsed={"a": [1]},

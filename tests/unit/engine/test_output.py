@@ -44,8 +44,8 @@ def test_an_answer_that_is_not_json_is_refused_and_quoted(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e400", "-1e400", '{"score": 1, "ratio": NaN}'])
-def test_a_number_that_json_does_not_have_is_not_json(text: str) -> None:
-    """Python's own parser takes it, and the answer file would not be JSON."""
+def test_a_number_that_json_cannot_represent_is_not_json(text: str) -> None:
+    """The parser of Python accepts such numbers, and the answer file would not be JSON."""
     assert refusal({}, text).message.startswith("the answer is not JSON (")
 
 
@@ -66,14 +66,14 @@ def test_the_error_of_a_truncated_answer_mentions_the_limit(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no", "[]"])
-def test_a_refused_answer_was_billed_all_the_same(text: str) -> None:
+def test_a_refused_answer_is_billed(text: str) -> None:
     error = refusal(SCHEMA, text)
     assert (error.kind, error.http_status) == ("invalid_output", 200)
     assert (error.input_tokens, error.output_tokens) == (11, 22)
 
 
 def test_an_answer_that_never_ends_its_brackets_is_not_json() -> None:
-    """A model in a loop; the parser gives up by `RecursionError`, not `ValueError`."""
+    """A model in a loop can produce it; the parser fails with `RecursionError`, not `ValueError`."""
     error = refusal({}, "[" * 100_000, "max_tokens")
     assert error.kind == "invalid_output"
 
@@ -104,7 +104,7 @@ def test_a_vector_of_finite_numbers_is_an_answer(vector: list[float]) -> None:
         [[1.0]],
     ],
 )
-def test_a_vector_of_something_else_is_none_and_was_billed(vector: list[Any]) -> None:
+def test_a_vector_without_finite_numbers_is_refused_and_billed(vector: list[Any]) -> None:
     with pytest.raises(RequestError, match="values that are not finite 32-bit numbers") as caught:
         VectorParser(None).parse(vector_reply(*vector))
     assert (caught.value.kind, caught.value.input_tokens) == ("invalid_output", 11)
@@ -118,7 +118,7 @@ def test_an_answer_without_a_vector_is_none() -> None:
 
 
 @pytest.mark.parametrize("dimensions", [None, 2])
-def test_every_vector_has_the_dimensions_asked_for_or_those_of_the_first(dimensions: int | None) -> None:
+def test_every_vector_must_have_the_requested_dimensions_or_those_of_the_first(dimensions: int | None) -> None:
     parser = VectorParser(dimensions)
     parser.parse(vector_reply(1.0, 2.0))
     with pytest.raises(RequestError, match="the vector has 3 dimensions, not 2") as caught:

@@ -31,7 +31,7 @@ def test_every_prompt_is_planned_exactly_once(batch: list[Prompt], batching: Sta
 
 
 @given(prompts)
-def test_the_longest_goes_first_and_equals_keep_their_order(batch: list[Prompt]) -> None:
+def test_the_longest_prompts_are_planned_first_and_equal_ones_keep_their_order(batch: list[Prompt]) -> None:
     keys = [(-request.input_tokens[0], request.indices) for request in plan(batch)]
     assert keys == sorted(keys)
 
@@ -48,12 +48,12 @@ def test_a_static_request_keeps_every_limit_unless_one_prompt_alone_breaks_it(
 
 
 @given(prompts, batchings)
-def test_the_costliest_static_request_goes_first(batch: list[Prompt], batching: StaticBatching) -> None:
+def test_the_costliest_static_request_is_planned_first(batch: list[Prompt], batching: StaticBatching) -> None:
     longest = [request.input_tokens[0] for request in plan(batch, batching)]
     assert longest == sorted(longest, reverse=True)
 
 
-def test_prompts_with_a_common_beginning_are_sent_together_at_the_place_of_their_longest() -> None:
+def test_prompts_with_a_common_prefix_are_planned_together_at_the_position_of_the_longest() -> None:
     document = "d" * PREFIX_CHARACTERS
     batch = [
         Prompt(f"{document} a short question"),
@@ -72,7 +72,7 @@ def test_an_empty_system_instruction_costs_nothing() -> None:
     assert plan([Prompt("a" * 40, system="")])[0].input_tokens == (10,)
 
 
-def test_nothing_to_plan_is_an_empty_plan() -> None:
+def test_no_prompts_give_an_empty_plan() -> None:
     assert plan([]) == []
     assert plan([], StaticBatching(max_padded_tokens=1)) == []
     assert padding_ratio([]) == 0.0
@@ -93,6 +93,6 @@ def test_limits_are_narrowed_and_never_widened() -> None:
     assert server.within(5000, None) == server
 
 
-def test_half_an_emoji_does_not_stop_the_plan() -> None:
+def test_a_lone_surrogate_does_not_stop_the_plan() -> None:
     (request,) = plan([Prompt("cut \ud83d"), Prompt("a")], StaticBatching(max_padded_tokens=100))
     assert sorted(request.indices) == [0, 1]

@@ -26,7 +26,7 @@ def wait(kind: FailureKind, *, attempts: int = 1, throttled_seconds: float = 0.0
 
 
 @pytest.mark.parametrize("kind", FAILURE_KINDS)
-def test_only_what_may_succeed_later_is_tried_again(kind: FailureKind) -> None:
+def test_only_failures_that_may_succeed_later_are_retried(kind: FailureKind) -> None:
     assert (wait(kind) is not None) == (kind in RETRIED)
 
 
@@ -41,11 +41,11 @@ def test_the_last_attempt_is_the_last(kind: FailureKind) -> None:
     assert wait(kind, attempts=5) is None
 
 
-def test_a_429_waits_in_the_governor_and_not_here() -> None:
+def test_a_429_waits_in_the_governor_and_not_in_the_retry_policy() -> None:
     assert wait("throttled", throttled_seconds=59.9) == 0.0
 
 
-def test_nothing_but_429s_for_too_long_is_given_up() -> None:
+def test_a_request_that_gets_only_429s_for_too_long_is_given_up() -> None:
     assert wait("throttled", throttled_seconds=60.0) is None
 
 
@@ -58,7 +58,7 @@ def test_jitter_is_full_and_bounded(kind: FailureKind, attempts: int, chance: fl
 
 
 @given(st.integers(1, 99), chances)
-def test_no_wait_is_longer_than_the_longest(attempts: int, chance: float) -> None:
+def test_no_wait_exceeds_the_longest_wait(attempts: int, chance: float) -> None:
     patient = RetryPolicy(max_attempts=100, max_throttled_seconds=60.0)
     error = RequestError("timeout", "slow")
     seconds = patient.wait_seconds(error, attempts=attempts, throttled_seconds=0.0, chance=chance)
@@ -70,7 +70,7 @@ def test_a_request_error_truncates_the_message_of_the_server() -> None:
     assert len(RequestError("server_error", "x" * 10_000).message) == 2000
 
 
-def test_a_request_error_carries_what_was_billed() -> None:
+def test_a_request_error_has_the_billed_tokens() -> None:
     error = RequestError(
         "blocked", "no", http_status=200, retry_after_seconds=1.5, input_tokens=3, output_tokens=4
     )

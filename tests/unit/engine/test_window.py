@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.window import sliding_window
 
 
 class Line:
-    """Takes as long for each item as the item says."""
+    """Fake sender of items, which are pairs of an index and a duration in seconds."""
 
     def __init__(self) -> None:
         self.started: list[tuple[float, int]] = []
@@ -30,7 +30,7 @@ class Line:
 
 @given(durations=st.lists(st.sampled_from([0.0, 1.0, 2.5, 10.0]), max_size=30), window=st.integers(1, 8))
 @settings(deadline=None)
-def test_all_are_sent_once_in_order_and_never_too_many_at_once(
+def test_items_are_sent_once_in_order_and_within_the_window(
     run: Callable[..., Any], durations: list[float], window: int
 ) -> None:
     line = Line()
@@ -46,7 +46,7 @@ def test_the_window_is_used_in_full(run: Callable[..., Any]) -> None:
     assert line.peak == 5
 
 
-def test_one_that_ends_makes_room_at_once(run: Callable[..., Any]) -> None:
+def test_an_item_that_ends_frees_its_place_at_once(run: Callable[..., Any]) -> None:
     line = Line()
     run(sliding_window(enumerate([100.0, 1.0, 1.0, 1.0]), line.send, 2))
     start = line.started[0][0]

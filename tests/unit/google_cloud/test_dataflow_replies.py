@@ -19,7 +19,7 @@ def counts(*metrics, running=True):
     return counts_of(JobMetrics({"metrics": list(metrics)}).metrics, running=running)
 
 
-def test_a_job_is_read_with_its_time_labels_and_heir():
+def test_a_job_is_read_with_its_time_labels_and_successor():
     reply = Job.from_json(
         '{"id": "j", "name": "n", "currentState": "JOB_STATE_UPDATED", "createTime": "2026-11-20T01:02:03.5Z",'
         ' "labels": {"llmbeam-job": "n"}, "replacedByJobId": "k"}'
@@ -35,7 +35,7 @@ def test_every_state_is_read_by_its_name(state):
     assert job_of(Job(current_state=state)).state == state.name
 
 
-def test_a_number_that_is_no_known_state_is_kept():
+def test_the_number_of_an_unknown_state_is_kept():
     assert job_of(Job(current_state=99)).state == "JOB_STATE_99"
 
 
@@ -59,21 +59,21 @@ def test_a_running_job_is_counted_with_its_bundles_in_progress_and_an_ended_one_
     assert counts(*both, running=False) == Counts(rows=7)
 
 
-def test_counters_of_others_are_left_out():
+def test_counters_of_other_namespaces_are_ignored():
     assert counts(metric("rows", 5, namespace="beam"), metric("ElementCount", 5)) == Counts()
 
 
 @pytest.mark.parametrize("value", [12, 12.0, "12"])
-def test_a_whole_number_may_come_as_text(value):
+def test_a_counter_value_can_be_text(value):
     assert counts(metric("rows", value)) == Counts(rows=12)
 
 
-def test_a_counter_without_a_number_counts_nothing():
+def test_a_counter_without_a_number_is_ignored():
     nothing = {"name": {"origin": "user", "name": "rows", "context": {"namespace": "llmbeam"}}}
     assert counts(nothing, metric("rows", [1])) == Counts()
 
 
-def test_each_message_is_kept_once_and_the_last_of_many():
+def test_messages_are_deduplicated_and_limited_to_the_latest():
     messages = [JobMessage(message_text=text) for text in ("a", "b", "a", "b", "c", "d")]
     assert texts_of(messages, 10) == ["a", "b", "c", "d"]
     assert texts_of(messages, 2) == ["c", "d"]

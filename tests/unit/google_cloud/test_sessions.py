@@ -16,7 +16,7 @@ URL = "https://monitoring.googleapis.com/v3/projects/llmbeam-sandbox/timeSeries"
 
 @pytest.fixture
 def opened(google, monkeypatch):
-    """The hosts to which connections were opened."""
+    """The hosts to which connections were opened, in order."""
     opened = []
     forward = google._forward
 

@@ -1,4 +1,4 @@
-"""The real clients of Google against a server of this test."""
+"""The real clients of Google against a server with scripted replies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusal(status, message, reason=None):
 
 @pytest.fixture
 def hook(server, monkeypatch):
-    """A hook for the server of this test, that is not patient."""
+    """A hook for the server of this test, with short retry timeouts."""
     monkeypatch.setattr(google, "RETRY_SECONDS", 0.5)
     monkeypatch.setattr(module, "CANCEL_SECONDS", 0.5)
 
@@ -51,11 +51,11 @@ def named(name, job_id, at, **fields):
     return {"id": job_id, "name": name, "createTime": f"2026-11-20T0{at}:00:00Z", **fields}
 
 
-def test_a_job_is_looked_at_with_its_labels(server, hook):
+def test_a_job_is_requested_with_its_labels(server, hook):
     server.on("GET", f"{JOBS}/j", {"id": "j", "currentState": "JOB_STATE_RUNNING", "labels": {"a": "b"}})
     job = hook.get("j")
     assert (job.job_id, job.state, job.labels) == ("j", "JOB_STATE_RUNNING", {"a": "b"})
-    assert server.asked[0][2]["view"] == ["3"]
+    assert server.received[0][2]["view"] == ["3"]
 
 
 def test_the_jobs_of_an_identity_are_found_newest_first_over_all_pages(server, hook):
@@ -78,14 +78,14 @@ def test_the_jobs_of_an_identity_are_found_newest_first_over_all_pages(server, h
         },
     )
     assert [job.job_id for job in hook.find(mine)] == ["new", "middle", "old"]
-    assert [asked[2].get("pageToken") for asked in server.asked] == [None, ["more"]]
-    assert server.asked[0][2]["filter"] == ["1"]
+    assert [request[2].get("pageToken") for request in server.received] == [None, ["more"]]
+    assert server.received[0][2]["filter"] == ["1"]
 
 
-def test_only_active_jobs_are_asked_for_where_that_will_do(server, hook):
+def test_active_only_requests_only_active_jobs(server, hook):
     server.on("GET", JOBS, {})
     assert hook.find("nightly-0123456789ab", active_only=True) == []
-    assert server.asked[0][2]["filter"] == ["3"]
+    assert server.received[0][2]["filter"] == ["3"]
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_only_active_jobs_are_asked_for_where_that_will_do(server, hook):
         ("", {}, False),
     ],
 )
-def test_a_job_belongs_by_its_label_or_its_name(name, labels, belongs):
+def test_a_job_is_identified_by_its_label_or_its_name(name, labels, belongs):
     assert belongs_to(DataflowJob("j", name, "JOB_STATE_RUNNING", labels=labels), "nightly") is belongs
 
 
 def test_a_job_is_cancelled(server, hook):
     server.on("PUT", f"{JOBS}/j", {"id": "j"})
     hook.cancel("j")
-    assert server.asked[0][3]["requestedState"] in (5, "JOB_STATE_CANCELLED")
+    assert server.received[0][3]["requestedState"] in (5, "JOB_STATE_CANCELLED")
 
 
 def test_a_job_that_is_over_needs_no_cancellation(server, hook):
@@ -116,7 +116,7 @@ def test_a_job_that_is_over_needs_no_cancellation(server, hook):
     hook.cancel("j")
 
 
-def test_a_running_job_that_cannot_be_cancelled_is_said(server, hook):
+def test_a_refused_cancellation_of_a_running_job_is_an_error(server, hook):
     server.on("PUT", f"{JOBS}/j", refusal(400, "Not now."))
     server.on("GET", f"{JOBS}/j", {"id": "j", "currentState": "JOB_STATE_RUNNING"})
     with pytest.raises(RequestRefusedError, match=r"did not cancel job 'j' \(HTTP 400\): Not now\."):
@@ -127,7 +127,7 @@ def test_the_errors_of_a_job_are_read(server, hook):
     texts = [{"messageText": text} for text in ("a", "a", "b")]
     server.on("GET", f"{JOBS}/j/messages", {"jobMessages": texts})
     assert hook.error_messages("j") == ["a", "b"]
-    assert server.asked[0][2]["minimumImportance"] == ["4"]
+    assert server.received[0][2]["minimumImportance"] == ["4"]
 
 
 def test_the_counters_of_a_job_are_read(server, hook):
@@ -149,20 +149,20 @@ def launch(hook):
 def test_a_template_is_launched(server, hook):
     server.on("POST", LAUNCH, {"job": {"id": "j", "currentState": "JOB_STATE_QUEUED"}})
     assert launch(hook).job_id == "j"
-    asked = server.asked[0][3]["launchParameter"]
-    assert asked["containerSpecGcsPath"] == "gs://rows/template.json"
-    assert asked["parameters"] == {"spec": "{}"}
-    assert asked["environment"]["maxWorkers"] == 3
-    assert asked["environment"]["additionalUserLabels"] == {"llmbeam-job": "nightly"}
+    parameter = server.received[0][3]["launchParameter"]
+    assert parameter["containerSpecGcsPath"] == "gs://rows/template.json"
+    assert parameter["parameters"] == {"spec": "{}"}
+    assert parameter["environment"]["maxWorkers"] == 3
+    assert parameter["environment"]["additionalUserLabels"] == {"llmbeam-job": "nightly"}
 
 
-def test_a_job_that_runs_already_is_found_in_place_of_a_second(server, hook):
+def test_a_launch_that_conflicts_returns_the_running_job(server, hook):
     server.on("POST", LAUNCH, refusal(409, "There is a job of that name."))
     server.on("GET", JOBS, {"jobs": [named("nightly-00000001", "first", 1, currentState="JOB_STATE_RUNNING")]})
     assert launch(hook).job_id == "first"
 
 
-def test_a_conflict_without_a_job_is_refused(server, hook):
+def test_a_conflict_without_a_job_is_an_error(server, hook):
     server.on("POST", LAUNCH, refusal(409, "There is a job of that name."))
     server.on("GET", JOBS, {})
     with pytest.raises(JobSpecError, match=r"Nothing was sent or billed\.$"):
@@ -174,18 +174,18 @@ def test_a_missing_template_bills_nothing(server, hook):
         launch(hook)
 
 
-def test_a_launch_without_an_answer_is_not_repeated(server, hook):
+def test_a_launch_without_a_reply_is_not_retried(server, hook):
     server.on("POST", LAUNCH, refusal(503, "Come back later."))
     with pytest.raises(CloudUnavailableError):
         launch(hook)
-    assert len(server.asked) == 1
+    assert len(server.received) == 1
 
 
-def test_a_look_is_tried_again_while_the_service_is_down(server, hook, monkeypatch):
+def test_a_poll_is_retried_while_the_service_is_down(server, hook, monkeypatch):
     monkeypatch.setattr(google, "RETRY_SECONDS", 20.0)
     server.on("GET", f"{JOBS}/j", refusal(503, "Down."), {"id": "j", "currentState": "JOB_STATE_RUNNING"})
     assert hook.get("j").state == "JOB_STATE_RUNNING"
-    assert len(server.asked) == 2
+    assert len(server.received) == 2
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_look_is_tried_again_while_the_service_is_down(server, hook, monkeypat
         ("<html>a proxy</html>", CloudUnavailableError, "did not show job 'j'"),
     ],
 )
-def test_each_refusal_says_what_is_wrong_and_what_to_do(server, hook, reply, error, words):
+def test_each_refusal_names_the_cause_and_the_remedy(server, hook, reply, error, words):
     server.on("GET", f"{JOBS}/j", reply)
     with pytest.raises(error, match=words) as caught:
         hook.get("j")
@@ -218,14 +218,14 @@ def test_each_refusal_says_what_is_wrong_and_what_to_do(server, hook, reply, err
     assert "http://" not in str(caught.value)
 
 
-def test_a_service_that_cannot_be_reached_is_asked_later(server, hook):
+def test_an_unreachable_service_is_a_retryable_error(server, hook):
     server.shutdown()
     server.server_close()
     with pytest.raises(CloudUnavailableError, match="did not show job 'j'"):
         hook.get("j")
 
 
-def test_a_connection_that_does_not_exist_is_said():
+def test_a_missing_connection_is_an_error():
     with pytest.raises(AccessDeniedError, match="there is no connection 'acme'"):
         DataflowJobHook("europe-west1", gcp_conn_id="acme")
 
@@ -237,7 +237,7 @@ def test_the_connection_names_the_project(monkeypatch):
     assert DataflowJobHook("europe-west1", "from-spec", "acme").project == "from-spec"
 
 
-def test_nobody_names_a_project(monkeypatch):
+def test_a_missing_project_is_an_error(monkeypatch):
     monkeypatch.setenv(
         "AIRFLOW_CONN_ACME", '{"conn_type": "google_cloud_platform", "extra": {"is_anonymous": true}}'
     )
@@ -245,7 +245,7 @@ def test_nobody_names_a_project(monkeypatch):
         _ = DataflowJobHook("europe-west1", gcp_conn_id="acme").project
 
 
-def test_a_key_that_cannot_be_read_is_said(monkeypatch):
+def test_an_unreadable_key_file_is_an_error(monkeypatch):
     extra = {"key_path": "/nowhere/key.json"}
     monkeypatch.setenv("AIRFLOW_CONN_ACME", json.dumps({"conn_type": "google_cloud_platform", "extra": extra}))
     with pytest.raises(AccessDeniedError, match=r"'acme'.*gives no credentials.*key.json"):
@@ -260,7 +260,7 @@ def test_a_key_that_cannot_be_read_is_said(monkeypatch):
         (auth.TransportError("No route."), CloudUnavailableError),
     ],
 )
-def test_credentials_that_are_not_there_are_said(raised, error):
+def test_missing_credentials_are_an_error(raised, error):
     class Without(DataflowJobHook):
         def get_credentials(self):
             raise raised

@@ -48,7 +48,7 @@ def test_a_server_that_takes_a_key_gets_that_of_the_connection(
 
 
 @pytest.mark.parametrize(("model", "expected"), [(ENDPOINT, True), (CLOUD_RUN, True), (SERVER, False)])
-def test_an_endpoint_of_google_cloud_is_asked_with_the_accounts_credentials(
+def test_requests_to_google_cloud_endpoints_use_the_credentials_of_the_account(
     model: dict[str, Any], expected: bool
 ) -> None:
     job = {

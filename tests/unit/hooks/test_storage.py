@@ -1,4 +1,4 @@
-"""The real client of Cloud Storage against a server of this test."""
+"""The real client of Cloud Storage against a server with scripted replies."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ def hook(server, monkeypatch):
 def test_a_directory_is_checked_by_listing_one_object(server, hook):
     server.on("GET", "/storage/v1/b/rows/o", {"items": []})
     hook.check("gs://rows/state/")
-    # The client itself asks for the bucket, in a thread, to name it in traces.
-    (query,) = [asked[2] for asked in server.asked if asked[1].endswith("/o")]
+    # The client requests the bucket in another thread, to name it in traces.
+    (query,) = [request[2] for request in server.received if request[1].endswith("/o")]
     assert (query["prefix"], query["maxResults"]) == (["state/"], ["1"])
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "error", "said"),
+    ("status", "words", "error", "message"),
     [
         (404, "The specified bucket does not exist.", CloudNotFoundError, "There is no bucket 'gs://rows'"),
         (403, "No access.", AccessDeniedError, "`roles/storage.objectAdmin`"),
     ],
 )
-def test_a_bucket_that_is_no_good_is_said(server, hook, refusal, status, words, error, said):
+def test_an_unusable_bucket_is_an_error(server, hook, refusal, status, words, error, message):
     server.on("GET", "/storage/v1/b/rows/o", refusal(status, words))
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         hook.check("gs://rows/state/")
 
 
-def test_an_object_that_is_not_there_is_said(server, hook, refusal):
+def test_a_missing_object_is_an_error(server, hook, refusal):
     server.on("GET", "/download/storage/v1/b/rows/o/out%2Freport.json", refusal(404, "No such object."))
     with pytest.raises(CloudNotFoundError, match=r"There is no object 'gs://rows/out/report.json'"):
         hook.read("gs://rows/out/report.json")
 
 
-def test_what_is_written_is_read_again(google):
+def test_a_written_object_is_read_back(google):
     hook = StorageHook(google.project)
     hook.write("gs://rows/a/spec.json", '{"ö": 1}')
     assert hook.read("gs://rows/a/spec.json") == '{"ö": 1}'
 
 
-def test_credentials_that_are_not_there_are_said():
+def test_missing_credentials_are_an_error():
     class Without(StorageHook):
         def get_credentials(self):
             raise auth.DefaultCredentialsError("Your default credentials were not found.")

@@ -64,7 +64,7 @@ def test_each_link_has_a_key_of_its_own():
 
 
 @pytest.mark.parametrize(("left", "shown"), [("https://x.test/", "https://x.test/"), (None, "")])
-def test_a_link_is_what_the_task_left(monkeypatch, left, shown):
+def test_a_link_is_the_value_that_the_task_stored(monkeypatch, left, shown):
     from airflow.sdk.execution_time.xcom import XCom
 
     asked = []

@@ -40,7 +40,7 @@ RATE = [{"reason": "rateLimitExceeded", "message": "Exceeded rate limits"}]
         (RetryError("no", cause=None), JobFailedError),
     ],
 )
-def test_only_what_may_pass_is_tried_again(error: Exception, kind: type[Exception]) -> None:
+def test_only_transient_errors_are_retryable(error: Exception, kind: type[Exception]) -> None:
     with (
         pytest.raises(kind, match=r"`source.table` 'p\.d\.t'.* Nothing was sent") as caught,
         before_the_model("`source.table` 'p.d.t'"),
@@ -67,7 +67,7 @@ def test_the_message_is_that_of_the_service() -> None:
         ("asia-northeast1", "ASIA1", "dual-region", False),
     ],
 )
-def test_only_what_is_surely_apart_is_elsewhere(
+def test_only_locations_that_certainly_differ_are_elsewhere(
     tables: str, bucket: str, bucket_type: str, expected: bool
 ) -> None:
     assert is_elsewhere(tables, bucket, bucket_type) is expected
@@ -76,7 +76,7 @@ def test_only_what_is_surely_apart_is_elsewhere(
 @pytest.mark.parametrize(
     ("count", "text"), [(None, "0 B"), (999, "999 B"), (1_200_000_000, "1.2 GB"), (5 * 10**15, "5,000.0 TB")]
 )
-def test_sizes_are_written_as_people_do(count: int | None, text: str) -> None:
+def test_sizes_are_formatted_for_people(count: int | None, text: str) -> None:
     assert size_text(count) == text
 
 

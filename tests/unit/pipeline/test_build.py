@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, Fail
 REQUEST = Request("f", ({"id": 0}, {"id": 1}), Prompt("Hi"))
 
 
-def test_an_answer_goes_to_every_row_and_is_fresh_once(completion) -> None:
+def test_an_answer_is_assigned_to_every_row_and_is_fresh_once(completion) -> None:
     answer = completion()
     assert list(FanOut().process(PredictionResult(REQUEST, answer))) == [
         AnsweredRow({"id": 0}, "f", answer, "fresh"),
@@ -19,12 +19,12 @@ def test_an_answer_goes_to_every_row_and_is_fresh_once(completion) -> None:
     ]
 
 
-def test_an_answer_that_took_a_second_try_is_repaired(completion) -> None:
+def test_an_answer_that_needed_a_repair_is_repaired(completion) -> None:
     first, second = FanOut().process(PredictionResult(REQUEST, completion(repairs=1)))
     assert (first.origin, second.origin) == ("repaired", "duplicate")
 
 
-def test_a_failure_goes_to_every_row_and_was_paid_once() -> None:
+def test_a_failure_is_assigned_to_every_row_and_paid_for_once() -> None:
     failure = Failure(kind="blocked", message="no")
     found = list(FanOut().process(PredictionResult(REQUEST, failure)))
     assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == FAILED for output in found)

@@ -28,14 +28,14 @@ def _log_levels() -> Iterator[None]:
 
 
 def raised(error: BaseException, *, during: BaseException | None = None, cause: BaseException | None = None):
-    """`error` as it looks once it was raised while another one was handled."""
+    """Returns `error` after it was raised while another error was handled."""
     error.__context__ = during
     if cause is not None:
         error.__cause__ = cause
     return error
 
 
-def test_an_error_alone_is_its_own_root() -> None:
+def test_an_error_without_a_cause_is_its_own_root() -> None:
     error = ValueError("a")
     assert _root(error) is error
 
@@ -46,7 +46,7 @@ def test_the_root_is_at_the_end_of_causes_and_contexts() -> None:
     assert _root(raised(RuntimeError("job"), cause=wrapped)) is first
 
 
-def test_a_cause_goes_before_a_context() -> None:
+def test_a_cause_takes_precedence_over_a_context() -> None:
     cause = ValueError("the cause")
     assert _root(raised(RuntimeError("job"), during=KeyError("beside"), cause=cause)) is cause
 
@@ -58,8 +58,8 @@ def raise_from_none() -> None:
         raise JobSpecError("the column is no number") from None
 
 
-def test_an_error_raised_from_none_is_the_root_and_not_what_it_replaced() -> None:
-    """`raise … from None` says: what came before is of no use to the reader."""
+def test_an_error_raised_from_none_is_the_root_and_not_the_error_it_replaced() -> None:
+    """`raise … from None` marks the previous error as irrelevant to the reader."""
     with pytest.raises(JobSpecError) as caught:
         raise_from_none()
     assert _root(caught.value) is caught.value
@@ -108,7 +108,7 @@ def test_a_missing_spec_exits_with_2_and_a_message(tmp_path: Path) -> None:
     assert "job.json" in json.loads(result.read_text())["error"]["message"]
 
 
-def test_a_missing_key_shows_before_a_row_is_read(job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_an_error_before_a_row_is_read(job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     with pytest.raises(JobSpecError, match="GOOGLE_API_KEY"):

@@ -41,7 +41,7 @@ def parquet(*records: dict[str, Any], key: tuple[str, ...] = ("id",)) -> pa.Tabl
     return pq.read_table(io.BytesIO(file.getvalue()))
 
 
-def test_an_answered_row_carries_its_key_and_what_an_audit_asks_for(completion) -> None:
+def test_an_answered_row_has_its_key_and_the_columns_for_an_audit(completion) -> None:
     answered = AnsweredRow(
         {"id": 7, "part": "a", "text": "x"}, "f" * 64, completion(latency_seconds=1 / 3), "fresh"
     )
@@ -96,7 +96,7 @@ def test_a_row_that_fails_again_has_the_newer_error() -> None:
     assert second.keys() == first.keys()
 
 
-def test_a_record_is_one_line_and_what_json_has_no_type_for_is_text() -> None:
+def test_a_record_is_one_line_and_values_without_a_json_type_become_text() -> None:
     row = {"day": datetime.date(2026, 11, 20), "sum": Decimal("1.10"), "text": "ä\n漢"}
     line = encode_record(row)
     assert line.endswith(b"\n")
@@ -128,15 +128,15 @@ def test_a_key_column_has_the_type_of_its_values_else_text(
 
 
 @pytest.mark.parametrize("keys", [[2**63], [-(2**63) - 1], [2**64, "a"], [2**53 + 1, 0.5]])
-def test_a_number_too_large_for_its_column_loses_neither_itself_nor_the_job(keys: list[Any]) -> None:
-    """All is paid for by then, and every retry would fail here again."""
+def test_a_number_too_large_for_its_column_is_written_as_text(keys: list[Any]) -> None:
+    """All answers are paid for at this point, and every retry would fail in the same way."""
     table = parquet(*(record(id=key) for key in keys))
     assert table["id"].to_pylist() == [str(key) for key in keys]
 
 
 @pytest.mark.parametrize("answer", ["cut \ud83d", {"a": "cut \ud83d"}])
-def test_half_a_character_in_an_answer_does_not_lose_the_job(answer: Any) -> None:
-    """A model that is cut at `max_output_tokens` may end so; all is paid for by then."""
+def test_a_lone_surrogate_in_an_answer_does_not_fail_the_job(answer: Any) -> None:
+    """An answer truncated at `max_output_tokens` can end so; all answers are paid for at this point."""
     assert "cut " in parquet(record(answer=answer, id=1))["answer"].to_pylist()[0]
 
 
@@ -165,6 +165,6 @@ def test_more_rows_than_a_row_group_are_all_written() -> None:
 
 @given(st.lists(st.tuples(st.text(max_size=10), st.text(max_size=10)), max_size=5))
 @settings(deadline=None, max_examples=30)
-def test_any_text_is_written_as_it_is(rows: list[tuple[str, str]]) -> None:
+def test_any_text_is_written_unchanged(rows: list[tuple[str, str]]) -> None:
     table = parquet(*(record(id=key, answer=answer) for key, answer in rows))
     assert list(zip(table["id"].to_pylist(), table["answer"].to_pylist(), strict=True)) == rows

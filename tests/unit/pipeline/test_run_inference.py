@@ -116,13 +116,13 @@ def test_a_prompt_never_weighs_more_than_a_batch(size: int, length: int) -> None
     assert weight == min(size, 1 + length // BYTES_PER_BATCH_UNIT)
 
 
-def test_a_batch_is_measured_by_its_prompts() -> None:
+def test_a_batch_is_weighed_by_its_prompts() -> None:
     handler = LLMModelHandler(ECHO)
     assert handler.get_num_bytes(["abc", Prompt("de")]) == 5
     assert handler.get_metrics_namespace() == "llmbeam"
 
 
-def test_a_bundle_that_is_tried_again_in_a_process_has_no_new_budget() -> None:
+def test_a_bundle_that_is_retried_in_the_same_process_has_no_new_budget() -> None:
     price = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 0}
     limits = Limits.parse({"budget_usd": 1, "price": price, "max_in_flight": 1})
     handler = pickle.loads(pickle.dumps(LLMModelHandler(ECHO, limits=limits)))
@@ -130,7 +130,7 @@ def test_a_bundle_that_is_tried_again_in_a_process_has_no_new_budget() -> None:
         with pytest.raises(BudgetExceededError, match=r"has spent \$2 on 2 input"):
             answers(handler, batch)
     assert answers(LLMModelHandler(ECHO, limits=limits), ["a"]), "another run has one of its own"
-    gc.collect()  # the errors hold their engines
+    gc.collect()  # the errors hold references to their engines
 
 
 ENDPOINT = VertexEndpointModel(
@@ -139,7 +139,7 @@ ENDPOINT = VertexEndpointModel(
 CLOUD_RUN = OpenAIModel(type="openai", name="gemma", id_token_audience="https://a.run.app")
 
 
-def test_a_quota_belongs_to_the_key_that_a_model_is_asked_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_belongs_to_the_api_key_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "g")
     monkeypatch.setenv("OPENAI_API_KEY", "o")
     assert (_key_of(GeminiModel()), _key_of(OpenAIModel(type="openai", name="gpt"))) == ("g", "o")
@@ -148,7 +148,7 @@ def test_a_quota_belongs_to_the_key_that_a_model_is_asked_with(monkeypatch: pyte
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(requests_per_minute=60)], ids=["no quota", "a quota"])
 @pytest.mark.parametrize("model", [ENDPOINT, CLOUD_RUN], ids=["vertex", "cloud run"])
-def test_a_server_of_ones_own_on_google_cloud_is_asked_by_its_latency_unless_a_quota_is_known(
+def test_an_endpoint_of_google_cloud_is_paced_by_its_latency_unless_a_quota_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Any, limits: Limits
 ) -> None:
     monkeypatch.setattr("airflow_provider_llmbeam.pipeline.run_inference.open_backend", lambda *_: object())

@@ -1,4 +1,4 @@
-"""Keys of the workers, from the emulated Secret Manager through the real client."""
+"""Keys of the workers, read from the emulated Secret Manager with the real client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _no_variable() -> Iterator[None]:
 
 @pytest.fixture
 def put(google):
-    """Puts a secret `key` into Secret Manager."""
+    """Returns a function that creates the secret `key` in Secret Manager."""
 
     def put_secret(data):
         with secretmanager.SecretManagerServiceClient(transport="rest") as client:
@@ -51,7 +51,7 @@ def test_a_secret_becomes_a_variable_without_its_line_break(put) -> None:
     assert os.environ[VARIABLE] == "s3cret"
 
 
-def test_it_is_fetched_once_whichever_thread_asks(put, sandbox) -> None:
+def test_a_secret_is_fetched_once_for_all_threads(put, sandbox) -> None:
     put(b"s3cret")
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: load_environment({VARIABLE: LATEST}), range(16)))
@@ -59,7 +59,7 @@ def test_it_is_fetched_once_whichever_thread_asks(put, sandbox) -> None:
     assert reads(sandbox) == 1
 
 
-def test_a_variable_that_is_set_stays_and_nothing_is_asked(sandbox, monkeypatch) -> None:
+def test_a_variable_that_is_set_is_kept_and_no_secret_is_fetched(sandbox, monkeypatch) -> None:
     monkeypatch.setenv(VARIABLE, "mine")
     load_environment({VARIABLE: LATEST})
     load_environment({})
@@ -87,7 +87,7 @@ def test_the_error_names_a_disabled_version(put, sandbox) -> None:
 
 
 @pytest.mark.parametrize("data", [b"s3cret\xff", b"s3\0cret", b"\n"], ids=["binary", "nul", "empty"])
-def test_what_is_no_text_is_refused_and_never_quoted(put, data) -> None:
+def test_a_secret_that_is_not_text_is_refused_and_never_quoted(put, data) -> None:
     put(data)
     with pytest.raises(JobSpecError, match=r"empty or not UTF-8 text") as caught:
         load_environment({VARIABLE: LATEST})
@@ -96,7 +96,7 @@ def test_what_is_no_text_is_refused_and_never_quoted(put, data) -> None:
     assert VARIABLE not in os.environ
 
 
-def test_a_refusal_that_passes_is_waited_out(put, sandbox) -> None:
+def test_transient_errors_are_retried(put, sandbox) -> None:
     put(b"s3cret")
     faults = Fault(kind="rate-limit"), Fault(kind="error", http_status=503), Fault(kind="disconnect")
     sandbox.faults.queue(METHOD, *faults)
@@ -104,7 +104,7 @@ def test_a_refusal_that_passes_is_waited_out(put, sandbox) -> None:
     assert os.environ[VARIABLE] == "s3cret"
 
 
-def test_a_server_that_stays_away_is_an_error_that_may_pass(put, sandbox, monkeypatch) -> None:
+def test_an_unavailable_service_is_a_retryable_error(put, sandbox, monkeypatch) -> None:
     put(b"s3cret")
     monkeypatch.setattr(secrets, "TIMEOUT_SECONDS", 0.3)
     sandbox.faults.every(METHOD, 1, Fault(kind="error", http_status=503))

@@ -13,7 +13,7 @@ START = 1_000.0
 
 
 def failures(*errors, interval=10.0):
-    """Adds the errors, with an interval in between."""
+    """Returns the failures after the given errors, one per interval."""
     counted = ConsecutiveFailures()
     for number, error in enumerate(errors):
         counted = counted.add(error("…"), START + number * interval)

@@ -19,8 +19,8 @@ class Open(PollResult):
     open: bool = True
 
 
-class DoorPoller:
-    """Returns one result after the other, the last one again and again; raises those that are errors."""
+class ScriptedPoller:
+    """Returns the given results in order and repeats the last one; raises those that are errors."""
 
     def __init__(self, *results):
         self.results = list(results)
@@ -44,7 +44,7 @@ class Clock:
 
 
 def waited(poller, **given):
-    """Returns the result, and each wait before it."""
+    """Returns the result and the list of waits before it."""
     clock, waits = Clock(), []
     schedule = {"started_at": START, "timeout_seconds": 100.0, "poll_interval_seconds": 30.0, **given}
     scheduled = ScheduledPoller(poller, PollSchedule(**schedule), log=log, now=clock)
@@ -55,7 +55,7 @@ def waited(poller, **given):
 
 
 def test_a_result_ends_the_wait_with_its_event():
-    result, waits = waited(DoorPoller(Wait(0.0, "shut"), Open()))
+    result, waits = waited(ScriptedPoller(Wait(0.0, "shut"), Open()))
     assert waits == [30.0]
     assert (result.outcome, result.polls, result.waited_seconds, result.event) == ("met", 2, 30.0, {"open": True})
     assert result.error is None
@@ -63,7 +63,7 @@ def test_a_result_ends_the_wait_with_its_event():
 
 def test_the_last_poll_is_at_the_timeout(caplog):
     caplog.set_level(logging.INFO)
-    result, waits = waited(DoorPoller(Wait(0.0, "The door is shut.")))
+    result, waits = waited(ScriptedPoller(Wait(0.0, "The door is shut.")))
     assert waits == [30.0, 30.0, 30.0, 10.0]
     assert (result.outcome, result.polls, result.waited_seconds) == ("timed_out", 5, 100.0)
     assert result.message == "Polled 5 times within 100 s (`timeout`). The door is shut."
@@ -71,29 +71,29 @@ def test_the_last_poll_is_at_the_timeout(caplog):
 
 
 def test_a_timeout_of_zero_allows_one_poll():
-    result, waits = waited(DoorPoller(Wait(0.0)), timeout_seconds=0.0)
+    result, waits = waited(ScriptedPoller(Wait(0.0)), timeout_seconds=0.0)
     assert (result.outcome, result.message, waits) == ("timed_out", "Polled once within 0 s (`timeout`).", [])
 
 
-def test_a_poller_may_ask_for_a_longer_wait_but_not_beyond_the_timeout():
-    _, waits = waited(DoorPoller(Wait(47.0), Wait(900.0)))
+def test_a_poller_can_request_a_longer_wait_but_not_beyond_the_timeout():
+    _, waits = waited(ScriptedPoller(Wait(47.0), Wait(900.0)))
     assert waits == [47.0, 53.0]
 
 
 def test_polls_before_the_schedule_was_passed_on_count():
-    result, waits = waited(DoorPoller(Wait(0.0), Open()), polls=2, is_exponential=True, timeout_seconds=None)
+    result, waits = waited(ScriptedPoller(Wait(0.0), Open()), polls=2, is_exponential=True, timeout_seconds=None)
     assert (waits, result.polls) == ([120.0], 4)
 
 
 def test_a_retryable_error_does_not_end_the_wait():
-    result, waits = waited(DoorPoller(CloudUnavailableError("No answer."), Open()))
+    result, waits = waited(ScriptedPoller(CloudUnavailableError("No answer."), Open()))
     assert (result.outcome, waits) == ("met", [30.0])
-    result, _ = waited(DoorPoller(CloudUnavailableError("No answer.")))
+    result, _ = waited(ScriptedPoller(CloudUnavailableError("No answer.")))
     assert result.message.endswith("No answer.")
 
 
 def test_an_error_that_is_not_retryable_ends_the_wait():
-    result, waits = waited(DoorPoller(AccessDeniedError("Not yours.")))
+    result, waits = waited(ScriptedPoller(AccessDeniedError("Not yours.")))
     assert (result.outcome, waits, result.polls) == ("refused", [], 1)
     again = SensorResult.from_event(json.loads(json.dumps(result.to_event())))
     assert again == result

@@ -10,8 +10,8 @@ from airflow_provider_llmbeam.probe.answer import ask
 from airflow_provider_llmbeam.spec.model import parse_model
 
 
-def asked(port):
-    """Sends the request to a server on this machine that needs no credentials."""
+def send_to(port):
+    """Sends the request to a local server that needs no credentials."""
     return ask(parse_model({"type": "openai", "name": "m", "base_url": f"http://127.0.0.1:{port}/v1"}), None)
 
 
@@ -35,7 +35,7 @@ def answered(monkeypatch):
             thread = threading.Thread(target=server.handle_request)
             thread.start()
             try:
-                return asked(server.server_port)
+                return send_to(server.server_port)
             finally:
                 thread.join()
 
@@ -66,5 +66,5 @@ def test_a_loading_server_differs_from_one_that_refuses(answered, status, waits)
 
 
 def test_an_unreachable_server_may_still_start():
-    answer = asked(1)
+    answer = send_to(1)
     assert answer.may_help_to_wait is True

@@ -34,7 +34,7 @@ GENERATE = "gemini.generateContent"
 
 @pytest.fixture
 def probed(sandbox):
-    """Asks the sandbox, with the connection that a task has; no pauses."""
+    """Returns a function that probes the sandbox with the connection of a task, without pauses."""
 
     def ask(model, requests=3, max_usd=math.inf, **settings):
         return prober(sandbox, model, **settings).probe(requests, max_usd)
@@ -53,7 +53,7 @@ def outcomes(probe):
     return [reply.outcome for reply in probe.replies]
 
 
-def asked(sandbox):
+def methods_sent(sandbox):
     return [record.method for record in sandbox.requests]
 
 
@@ -66,10 +66,10 @@ def asked(sandbox):
         ({"type": "openai", "name": "text-embedding-3-small"}, True, "openai.embeddings"),
     ],
 )
-def test_a_model_with_a_key_is_asked_as_a_job_asks_it(sandbox, probed, model, embeds, method):
+def test_a_model_with_a_key_is_probed_with_the_method_of_a_job(sandbox, probed, model, embeds, method):
     probe = probed(model, embeds=embeds)
     assert (probe.sent, probe.answered, probe.rejected, probe.failed) == (3, 3, 0, 0), probe.refusal
-    assert asked(sandbox) == [method] * 3
+    assert methods_sent(sandbox) == [method] * 3
     assert probe.rejected_ratio == 0.0
     assert probe.median_seconds == statistics.median(reply.seconds for reply in probe.replies) > 0
     assert all(reply.message == "" and reply.http_status == 200 for reply in probe.replies)
@@ -86,14 +86,14 @@ def test_a_model_with_a_key_is_asked_as_a_job_asks_it(sandbox, probed, model, em
         ({"name": "gemini-embedding-2"}, "gemini.embedContent"),
     ],
 )
-def test_gemini_on_vertex_ai_is_asked_at_its_own_hosts_with_a_token(sandbox, google, probed, fields, method):
+def test_gemini_on_vertex_ai_is_probed_at_its_own_hosts_with_a_token(sandbox, google, probed, fields, method):
     probe = probed({**VERTEX, "base_url": None, **fields}, requests=1)
     assert outcomes(probe) == ["answered"], probe.refusal
-    assert asked(sandbox) == [method]
+    assert methods_sent(sandbox) == [method]
 
 
 @pytest.mark.parametrize("kind", ["vertex", "cloud_run"])
-def test_an_endpoint_is_asked_as_its_model_spec_says(sandbox, google, kind):
+def test_an_endpoint_is_probed_in_the_format_of_its_model_spec(sandbox, google, kind):
     fields = {
         "vertex": {"type": "vertex", "model": "google/gemma3@gemma-3-4b-it", "accept_eula": True},
         "cloud_run": {"type": "cloud_run", "model": "Qwen/Qwen3-4B"},
@@ -101,8 +101,8 @@ def test_an_endpoint_is_asked_as_its_model_spec_says(sandbox, google, kind):
     model = brought_up(google.project, fields)
     formats = ("chat", "instances", "raw") if kind == "vertex" else (None,)
     for request_format in formats:
-        told = {} if request_format is None else {"request_format": request_format}
-        parsed, access = open_model({**model, **told})
+        extra = {} if request_format is None else {"request_format": request_format}
+        parsed, access = open_model({**model, **extra})
         probe = Prober(parsed, authenticate=access, pause_seconds=0).probe(2, max_usd=0.0)
         assert outcomes(probe) == ["answered"] * 2, (request_format, probe.refusal)
         assert probe.cost_usd is None, "it costs by the hour"
@@ -126,7 +126,7 @@ def brought_up(project, fields):
 def test_an_echo_model_answers_without_a_request(sandbox, probed):
     probe = probed({"type": "echo"})
     assert (probe.answered, probe.cost_usd) == (3, 0.0)
-    assert asked(sandbox) == []
+    assert methods_sent(sandbox) == []
 
 
 def test_a_rejection_has_the_advised_wait():
@@ -158,7 +158,7 @@ def test_requests_are_spaced():
     assert pauses == [0.25, 0.25]
 
 
-def test_a_rejection_without_details_is_one(sandbox, probed):
+def test_a_rejection_without_details_counts_as_a_rejection(sandbox, probed):
     sandbox.faults.queue(GENERATE, Fault(kind="rate-limit", retry_delay_seconds=None))
     probe = probed(GEMINI)
     assert outcomes(probe) == ["rejected", "answered", "answered"]
@@ -185,7 +185,7 @@ def test_the_delay_of_a_rejection_is_read_from_body_and_header(sandbox, probed):
         (Fault(kind="disconnect"), None, "ConnectionError"),
     ],
 )
-def test_what_is_no_answer_fails_with_the_words_of_the_server_and_may_pass(
+def test_an_unusable_reply_is_a_failure_with_the_message_of_the_server_that_is_not_final(
     sandbox, probed, fault, http_status, words
 ):
     sandbox.faults.queue(GENERATE, fault)
@@ -197,18 +197,18 @@ def test_what_is_no_answer_fails_with_the_words_of_the_server_and_may_pass(
     assert not first.is_final
 
 
-def test_a_server_that_hangs_is_given_up_and_three_in_a_row_are_enough(sandbox, probed):
+def test_a_request_to_a_server_that_hangs_times_out_and_three_timeouts_end_the_probe(sandbox, probed):
     sandbox.faults.queue(GENERATE, *[Fault(kind="hang")] * MAX_UNANSWERED)
     probe = probed(GEMINI, 20, reply_seconds=0.2)
     assert outcomes(probe) == ["failed"] * MAX_UNANSWERED
     assert "ReadTimeout" in probe.refusal.message
-    assert asked(sandbox) == [GENERATE] * MAX_UNANSWERED
+    assert methods_sent(sandbox) == [GENERATE] * MAX_UNANSWERED
     assert (probe.rejected_ratio, probe.median_seconds) == (None, None)
 
 
 @pytest.fixture
 def sending():
-    """Asks a server that sends what the test says, in the pieces that it says, for a reply."""
+    """Returns a function that probes a server which sends given headers and pieces of a body."""
 
     def ask(headers, pieces, pause_seconds=0.0):
         class Handler(BaseHTTPRequestHandler):
@@ -240,7 +240,7 @@ def sending():
     return ask
 
 
-def test_a_server_that_answers_byte_by_byte_is_given_up(sending):
+def test_a_request_to_a_server_that_answers_byte_by_byte_times_out(sending):
     reply = sending({}, [b" "] * 100_000, pause_seconds=0.05)
     assert reply.outcome == "failed"
     assert "no whole reply within 0.3 s" in reply.message
@@ -258,14 +258,14 @@ def test_a_compressed_reply_in_chunks_is_read(sending):
     assert sending(headers, [*chunks, b"0\r\n\r\n"]).outcome == "answered"
 
 
-def test_nobody_at_the_address_fails_and_may_come():
+def test_an_unreachable_address_is_a_failure_that_is_not_final():
     model = parse_model({"type": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1"})
     (reply,) = Prober(model, authenticate=dict).probe(1).replies
     assert (reply.outcome, reply.http_status, reply.is_final) == ("failed", None, False)
     assert "ConnectionError" in reply.message
 
 
-def test_a_wrong_key_is_final(sandbox, probed, monkeypatch):
+def test_a_wrong_key_is_a_final_refusal(sandbox, probed, monkeypatch):
     monkeypatch.setenv("GOOGLE_API_KEY", "invalid")
     probe = probed(GEMINI, 5)
     assert probe.sent == 1
@@ -276,7 +276,7 @@ def test_a_wrong_key_is_final(sandbox, probed, monkeypatch):
     assert (probe.sent, probe.refusal.http_status, probe.refusal.is_final) == (1, 401, True)
 
 
-def test_the_key_of_the_connection_goes_before_that_of_the_environment(monkeypatch):
+def test_the_key_of_the_connection_takes_precedence_over_that_of_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "another")
     with Sandbox(models=ModelSettings(openai_api_key="secret")) as guarded:
         value = {"conn_type": "llmbeam", "host": guarded.openai_url, "password": "secret"}
@@ -285,12 +285,12 @@ def test_the_key_of_the_connection_goes_before_that_of_the_environment(monkeypat
         assert Prober(model, authenticate=access).probe(1).answered == 1
 
 
-def test_a_model_that_is_not_there_is_final(sandbox, probed):
+def test_a_missing_model_is_a_final_refusal(sandbox, probed):
     probe = probed({"type": "gemini", "name": "claude"}, 5)
     assert (probe.sent, probe.refusal.http_status, probe.refusal.is_final) == (1, 404, True)
 
 
-def test_an_endpoint_that_is_not_there_is_final_and_a_host_that_is_not_known_yet_is_not(sandbox, google, probed):
+def test_a_missing_endpoint_is_a_final_refusal_and_an_unknown_host_is_not(sandbox, google, probed):
     endpoint = f"projects/{google.project}/locations/us-central1/endpoints/1"
     probe = probed({"type": "vertex_endpoint", "name": "g", "endpoint": endpoint}, 5)
     assert (probe.sent, probe.refusal.http_status, probe.refusal.is_final) == (1, 404, True)
@@ -299,7 +299,7 @@ def test_an_endpoint_that_is_not_there_is_final_and_a_host_that_is_not_known_yet
     assert (probe.refusal.http_status, probe.refusal.is_final) == (404, False), "a page, and no JSON"
 
 
-def test_never_more_requests_than_fit_the_bound(sandbox, probed):
+def test_no_more_requests_are_sent_than_the_cost_bound_allows(sandbox, probed):
     one = probe_cost_usd(parse_model(GEMINI), 1)
     assert one == pytest.approx(5.5e-6)
     assert probed(GEMINI, 5, max_usd=2 * one).sent == 2
@@ -309,14 +309,14 @@ def test_never_more_requests_than_fit_the_bound(sandbox, probed):
     assert probed(GEMINI, 5, max_usd=3.0, price=dear).cost_usd == 3.0
 
 
-def test_a_server_of_ones_own_has_no_price_and_no_bound():
+def test_a_self_hosted_server_has_no_price_and_no_cost_bound():
     model = parse_model({"type": "openai", "name": "m"})
     assert probe_cost_usd(model, 5) is None
     assert affordable(model, 5, 0.0) == 5
     assert affordable(model, -1, 0.0) == 0
 
 
-def test_a_thinking_model_without_a_word_has_answered(server):
+def test_a_reply_truncated_before_any_text_counts_as_an_answer(server):
     cut = {"candidates": [{"content": {"role": "model"}, "finishReason": "MAX_TOKENS"}]}
     server.on("POST", "/v1beta/models/m:generateContent", cut)
     address = f"http://127.0.0.1:{server.server_port}"
@@ -328,13 +328,13 @@ def test_a_thinking_model_without_a_word_has_answered(server):
     assert Prober(model, authenticate=dict).probe(1).answered == 1
 
 
-def test_openai_itself_is_told_the_longest_answer_in_its_newer_words():
+def test_probe_requests_to_openai_use_max_completion_tokens():
     body = probe_request(parse_model({"type": "openai", "name": "o"})).body
     assert "max_tokens" not in body
     assert body["max_completion_tokens"] == 1
 
 
-def test_a_tuned_model_is_asked_at_its_endpoint():
+def test_a_tuned_model_is_probed_at_its_endpoint():
     name = "projects/p/locations/us-central1/endpoints/7"
     model = parse_model({"type": "gemini", "name": name, "project": "p", "location": "us-central1"})
     wanted = f"https://us-central1-aiplatform.googleapis.com/v1beta1/{name}:generateContent"
@@ -348,14 +348,14 @@ def test_an_endpoint_of_vertex_ai_has_no_vectors():
         Prober(model, authenticate=dict, embeds=True)
 
 
-def test_without_a_key_gemini_is_not_asked(monkeypatch):
+def test_without_a_key_gemini_is_not_probed(monkeypatch):
     monkeypatch.delenv("GOOGLE_API_KEY")
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     with pytest.raises(JobSpecError, match="found neither a password"):
         ModelAuthentication(parse_model(GEMINI))()
 
 
-def test_a_server_without_a_key_is_asked_without_one(monkeypatch):
+def test_a_server_without_a_key_is_probed_without_one(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert ModelAuthentication(parse_model({"type": "openai", "name": "m"}))() == {}
     assert ModelAuthentication(parse_model({"type": "echo"}))() == {}
@@ -367,7 +367,7 @@ def test_without_a_connection_there_is_no_token():
         access()
 
 
-def test_what_is_no_model_is_refused():
+def test_an_invalid_model_is_refused():
     with pytest.raises(JobSpecError, match=r"`model.type`: must be one of"):
         open_model({"type": "claude"})
     with pytest.raises(JobSpecError, match=r"`model.name`: this field is needed"):

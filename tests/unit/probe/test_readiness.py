@@ -1,4 +1,4 @@
-"""On an endpoint of the emulated Vertex AI that somebody else brings up, step by step."""
+"""Readiness of an endpoint of the emulated Vertex AI while it is created and deployed step by step."""
 
 from __future__ import annotations
 

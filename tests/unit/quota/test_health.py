@@ -1,4 +1,4 @@
-"""What all evidence together says. The situations as Google shows them are in `test_quota_situations`."""
+"""Verdicts from all evidence together. The situations as Google shows them are in `test_situations`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_evidence_grows_stale():
     assert shared(traffic=traffic(age=STALE_SECONDS - 1)).verdict == "healthy"
 
 
-def test_the_words_name_the_age_and_the_sample():
+def test_the_sentence_has_the_age_and_the_sample_size():
     assert "Of 1,000 requests until 4 min ago 5.0% were rejected." in shared(traffic=traffic(rejected=50)).sentence
 
 
@@ -109,7 +109,7 @@ def test_more_rejections_never_make_a_pool_healthier(data):
 
 
 @given(limit=st.floats(0, 1e6), used=st.floats(0, 1e6), exceeded=amounts)
-def test_no_rate_is_recommended_beyond_what_is_free(limit, used, exceeded):
+def test_no_recommended_rate_exceeds_the_headroom(limit, used, exceeded):
     of = Allowance(name="a", unit="requests", limit=limit, used=used, exceeded=exceeded, until=NOW)
     found = judge(Evidence(situation="published_quota", what="m", allowances=(of,)), NOW)
     assert 0 <= found.rates["requests"] <= max(0.0, limit - used)

@@ -38,19 +38,19 @@ def test_the_tightest_rate_bounds_the_time():
     assert fit(asked, health(input_tokens=1_000_000, output_tokens=100_000)) == Fit(360.0, 1.0)
 
 
-def test_without_a_rate_or_a_demand_nothing_is_foretold():
+def test_without_a_rate_or_a_demand_there_is_no_projection():
     assert fit(question(), health()) == Fit()
     assert fit(question(demand=None), health(requests=600)) == Fit()
 
 
-def test_the_jobs_own_limits_and_its_share_of_them_count():
+def test_the_limits_of_the_job_and_its_share_of_them_count():
     asked = question(limits={"requests_per_minute": 1000, "share_ratio": 0.1})
     assert fit(asked, health(requests=950)) == Fit(3600.0, 1.0)
     assert fit(asked, health()) == Fit(3600.0, 1.0)
     assert recommended_limits(asked, health(requests=950)) == {"requests_per_minute": 100.0}
 
 
-def test_a_rate_of_nothing_never_ends():
+def test_a_job_at_a_rate_of_zero_never_ends():
     found = fit(question(window_seconds=None), health("exhausted", requests=0.0))
     assert (found.seconds, found.ratio) == (math.inf, 0.0)
     assert fit(question(demand=DEMAND | {"rows": 0}), health(requests=0.0)) == Fit(0.0, 1.0)
@@ -68,17 +68,17 @@ def test_a_rate_of_nothing_never_ends():
         ("unknown", 600, 0.1, False),
     ],
 )
-def test_a_job_starts_where_there_is_room_for_enough_of_it(verdict, rate, least, starts):
+def test_a_job_may_start_if_enough_of_it_fits_into_its_window(verdict, rate, least, starts):
     rates = {} if rate is None else {"requests": rate}
     assert may_start(question(min_fit_ratio=least), health(verdict, **rates)) is starts
 
 
 @pytest.mark.parametrize("verdict", ["healthy", "degraded", "exhausted", "unknown"])
-def test_a_job_that_asks_nothing_starts_in_any_case(verdict):
+def test_a_job_without_rows_may_start_in_any_case(verdict):
     assert may_start(question(demand=DEMAND | {"rows": 0}), health(verdict, requests=0.0))
 
 
-def test_the_best_location_is_where_it_may_start_then_the_healthiest_the_fastest_the_first():
+def test_locations_are_ranked_by_permission_to_start_health_speed_and_order():
     slow, quick = health(requests=150, location="a"), health(requests=600, location="b")
     bad, unknown = health("degraded", requests=6000, location="c"), health("unknown", location="d")
     assert best(question(), [unknown, bad, slow, quick]) is quick
@@ -89,7 +89,7 @@ def test_the_best_location_is_where_it_may_start_then_the_healthiest_the_fastest
     assert best(question(demand=None), [health("degraded", requests=0.0), bad]) is bad
 
 
-def test_the_recommended_limits_keep_what_the_job_had():
+def test_the_recommended_limits_keep_the_other_limits_of_the_job():
     asked = question(limits={"requests_per_minute": 600, "max_attempts": 7, "share_ratio": 0.3})
     assert recommended_limits(asked, health(requests=342.17)) == {"requests_per_minute": 180.0, "max_attempts": 7}
     asked = question(limits={"max_attempts": 7})

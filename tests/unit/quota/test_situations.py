@@ -1,4 +1,4 @@
-"""What a sensor is told in each situation: the real hook, and the sandbox's own Monitoring, quotas and models."""
+"""Verdicts in each situation, with the real hook and the Monitoring, quotas and models of the sandbox."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DENIED = Fault(kind="error", http_status=403)
 
 @dataclass(frozen=True)
 class Situation:
-    """What the cloud shows, and what follows.
+    """The state of the cloud and the expected verdict.
 
     `before` and `arrange` get the sandbox, two hours before and now; `words` are in the sentence; `rate` is
     recommended, of requests or tokens per minute.
@@ -355,7 +355,7 @@ def test_the_verdict_and_the_sentence_follow_from_what_the_cloud_shows(situation
             assert [*found.rates.values()] == [pytest.approx(situation.rate)]
 
 
-def test_a_limit_that_is_raised_while_waiting_is_seen(clock, monkeypatch):
+def test_a_limit_that_is_raised_while_waiting_is_noticed(clock, monkeypatch):
     with (
         Sandbox(clock=clock, models=ModelSettings(quota=Quota(requests_per_minute=240))) as sandbox,
         Proxy(sandbox) as proxy,
@@ -394,7 +394,7 @@ def test_a_quota_of_accelerators_that_may_not_be_read_is_no_evidence_to_wait_for
         ("online_prediction_requests_per_day_per_base_model", None),
     ],
 )
-def test_a_quota_that_a_job_does_not_use_is_none(metric, unit):
+def test_the_metric_determines_the_unit_of_a_quota(metric, unit):
     assert unit_of(metric) == unit
 
 

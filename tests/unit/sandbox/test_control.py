@@ -59,13 +59,15 @@ def test_faults_can_be_added_from_another_process(
         ({"method": METHOD, "fault": ERROR, "contains": "x", "times": "two"}, "not supported"),
     ],
 )
-def test_a_wrong_order_is_refused(http: httpx.Client, order: dict[str, Any], message: str) -> None:
+def test_an_invalid_request_for_a_fault_is_refused(
+    http: httpx.Client, order: dict[str, Any], message: str
+) -> None:
     response = http.post("/sandbox/faults", json=order)
     assert response.status_code == 400
     assert message in response.json()["error"]
 
 
-def test_reset_forgets_everything(sandbox: Sandbox, http: httpx.Client) -> None:
+def test_reset_clears_everything(sandbox: Sandbox, http: httpx.Client) -> None:
     http.post("/v1/chat/completions", json=CHAT)
     http.post("/sandbox/faults", json={"method": METHOD, "fault": ERROR})
     assert http.post("/sandbox/reset").status_code == 200

@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-m", "airflow_provider_llmbeam.sandbox"]
 
 
 @pytest.mark.parametrize("stop_signal", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_when_it_is_ready_and_ends_cleanly(tmp_path: Path, stop_signal: signal.Signals) -> None:
+def test_the_sandbox_writes_its_ready_file_and_ends_cleanly(tmp_path: Path, stop_signal: signal.Signals) -> None:
     ready = tmp_path / "ready.json"
     with subprocess.Popen(
         [*COMMAND, "--port", "0", "--ready-file", str(ready), "--requests-per-minute", "600"],

@@ -23,13 +23,13 @@ def test_health_answers_ok(http: httpx.Client) -> None:
     assert http.get("/").text == "OK"
 
 
-def test_it_listens_on_loopback_only(sandbox: Sandbox) -> None:
+def test_the_server_listens_on_loopback_only(sandbox: Sandbox) -> None:
     assert sandbox.url == f"http://127.0.0.1:{sandbox.port}"
     assert sandbox.openai_url == f"{sandbox.url}/v1"
 
 
 @pytest.mark.parametrize("kind", ["hang", "hold"])
-def test_it_stops_at_once_while_a_request_waits(kind: str) -> None:
+def test_the_server_stops_at_once_while_a_request_waits(kind: str) -> None:
     with Sandbox() as running:
         hold = running.faults.hold("gemini.generateContent")
         if kind == "hang":
@@ -62,7 +62,7 @@ def test_a_held_request_is_answered_and_billed_after_the_release() -> None:
         assert hold.waiting == 0
 
 
-def test_a_held_request_whose_client_has_gone_is_not_billed() -> None:
+def test_a_held_request_whose_client_has_disconnected_is_not_billed() -> None:
     with Sandbox() as running:
         hold = running.faults.hold("gemini.generateContent")
         with pytest.raises(httpx.ReadTimeout):
@@ -85,7 +85,7 @@ def test_a_held_storage_request_waits_before_its_work_is_done() -> None:
         assert answer.result().status_code == 200
 
 
-def test_an_answer_whose_caller_has_gone_is_billed() -> None:
+def test_an_answer_whose_client_has_disconnected_is_billed() -> None:
     with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.15))) as slow:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(slow.url + PATH, json=BODY, timeout=0.03)
@@ -93,7 +93,7 @@ def test_an_answer_whose_caller_has_gone_is_billed() -> None:
         assert slow.requests.paid().total() == 1
 
 
-def test_requests_in_flight_wait_side_by_side() -> None:
+def test_requests_in_flight_wait_concurrently() -> None:
     async def go(url: str) -> None:
         async with aiohttp.ClientSession() as session:
 
@@ -117,7 +117,7 @@ def test_an_answer_takes_time_per_output_token() -> None:
             assert time.monotonic() - began >= 0.01 * slow.requests[-1].output_tokens
 
 
-def test_reset_forgets_requests_faults_and_quota() -> None:
+def test_reset_clears_requests_faults_and_quota() -> None:
     with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=1))) as limited:
         statuses = [httpx.post(limited.url + PATH, json=BODY).status_code for _ in range(2)]
         limited.faults.queue("gemini.generateContent", Fault(kind="error"))
@@ -127,7 +127,7 @@ def test_reset_forgets_requests_faults_and_quota() -> None:
     assert statuses == [200, 429, 200]
 
 
-def test_it_can_be_started_again_on_the_same_port() -> None:
+def test_the_server_can_be_started_again_on_the_same_port() -> None:
     server = Sandbox()
     with server:
         port = server.port

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def made(tmp_path, capsys):
-    """What it makes in a folder of its own, and what it prints."""
+    """Returns a function that runs the script in a temporary folder and returns the folder and the output."""
     folder = tmp_path / "a template"
 
     def make(*arguments):
@@ -54,21 +54,21 @@ def test_the_template_names_the_image_and_takes_the_address_of_a_spec(made):
     assert not re.fullmatch(regex, "/tmp/job.json")
 
 
-def test_main_compiles_and_submits_what_it_is_told(made):
+def test_the_generated_main_compiles_and_submits_its_arguments(made):
     folder, _ = made()
     source = (folder / "main.py").read_text()
     compile(source, "main.py", "exec")
     assert 'main([*sys.argv[1:], "--submit"])' in source
 
 
-def test_what_it_prints_names_the_folder_and_uploads_nothing(made):
+def test_the_printed_commands_name_the_folder(made):
     folder, printed = made()
     assert f"docker build --platform linux/amd64 --tag registry.example/llmbeam/launcher:1 '{folder}'" in printed
     assert f"gcloud builds submit --tag registry.example/llmbeam/launcher:1 '{folder}'" in printed
     assert f"gcloud storage cp '{folder}/template.json' gs://" in printed
 
 
-def test_beam_and_the_clients_of_sinks_are_as_asked_for_and_a_second_time_changes_the_rest(made):
+def test_a_second_build_replaces_the_beam_version_and_the_sink_clients(made):
     made()
     folder, _ = made("--beam-version", "2.99.0", "--sink", "postgres", "--sink", "milvus")
     pins = (folder / "requirements.txt").read_text()
@@ -79,7 +79,7 @@ def test_beam_and_the_clients_of_sinks_are_as_asked_for_and_a_second_time_change
 
 
 @pytest.mark.parametrize("missing", ["--image", "--launcher-image", "--output"])
-def test_without_an_address_it_says_what_is_needed(missing, capsys, tmp_path):
+def test_the_error_names_a_missing_option(missing, capsys, tmp_path):
     arguments = [*REQUIRED, "--output", str(tmp_path)]
     at = arguments.index(missing)
     with pytest.raises(SystemExit):
@@ -92,7 +92,7 @@ def test_the_script_names_no_registry():
     assert not re.search(r"\b[a-z0-9-]+\.(io|dev|com)\b", text)
 
 
-def test_help_says_what_it_does():
+def test_the_help_page_states_that_nothing_is_built_or_uploaded():
     command = [sys.executable, ROOT / "scripts" / "build_template.py", "--help"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)})
     assert "Nothing is built, pushed or uploaded" in " ".join(ended.stdout.split())

@@ -41,7 +41,7 @@ def test_an_unsupported_version_is_refused():
 
 
 @pytest.mark.parametrize("airflow", test_matrix.CONSTRAINTS)
-def test_the_pins_of_a_cell_are_of_its_airflow(airflow):
+def test_a_cell_uses_the_pins_of_its_airflow_version(airflow):
     assert f"\napache-airflow-core=={airflow}." in Cell(airflow=airflow, python="3.11").constraints.read_text()
 
 
@@ -59,7 +59,7 @@ def test_a_report_is_counted():
         (Result(passed=1, error="pytest exited with 2"), False),
     ],
 )
-def test_a_cell_is_good_where_tests_ran_and_none_failed(result, is_good):
+def test_a_cell_passes_if_tests_ran_and_none_failed(result, is_good):
     assert result.is_good is is_good
 
 

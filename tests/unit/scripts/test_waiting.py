@@ -6,7 +6,7 @@ import waiting
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time as `until` sees it, in seconds; it passes only while `until` sleeps."""
+    """The clock that `until` reads, in seconds; time passes only while `until` sleeps."""
     passed = [0.0]
     monkeypatch.setattr(waiting.time, "monotonic", lambda: passed[0])
     monkeypatch.setattr(waiting.time, "sleep", lambda seconds: passed.__setitem__(0, passed[0] + seconds))

@@ -33,7 +33,7 @@ from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigge
 
 GENERATE = "gemini.generateContent"
 BUSY = Fault(kind="error", http_status=503)
-#: Times of the result are rounded to a millisecond.
+#: Rounding of the times in the result, in seconds.
 ROUNDING_SECONDS = 0.001
 MODES = {
     "deferrable": {},
@@ -43,7 +43,7 @@ MODES = {
 
 
 class Task:
-    """A try of a task, as far as a sensor looks at it."""
+    """Fake of a task instance with the methods that a sensor uses."""
 
     def __init__(self, first=None):
         self.first, self.pushed = first, {}
@@ -57,7 +57,7 @@ class Task:
 
 @pytest.fixture
 def sensor(sandbox):
-    """Makes a sensor on the sandbox."""
+    """Returns a function that makes a sensor for the model of the sandbox."""
 
     def make(**given):
         model = {"type": "gemini", "base_url": sandbox.gemini_url, **given.pop("model", {})}
@@ -106,7 +106,7 @@ def test_an_execution_timeout_holds_while_deferred(sandbox, sensor):
     assert deferred.value.timeout == timedelta(seconds=60)
 
 
-def test_the_trigger_looks_on_and_the_task_goes_on_with_what_it_saw(sandbox, sensor, monkeypatch):
+def test_the_trigger_continues_polling_and_the_task_resumes_with_its_result(sandbox, sensor, monkeypatch):
     monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.0)
     sandbox.faults.queue(GENERATE, BUSY, BUSY)
     made = sensor()
@@ -126,7 +126,7 @@ def test_the_trigger_looks_on_and_the_task_goes_on_with_what_it_saw(sandbox, sen
     assert value["waited_seconds"] >= 1.0
 
 
-def test_a_trigger_looks_no_sooner_than_airflow_stands_and_no_later_than_the_time_is_over(sensor):
+def test_the_first_poll_of_a_trigger_is_neither_too_early_for_airflow_nor_after_the_timeout(sensor):
     made = sensor(poke_interval=60, timeout=3600)
     assert made.trigger(made._schedule(datetime.now(UTC).timestamp(), 3600.0))._delay_seconds == 60.0
     began = time.time()
@@ -136,7 +136,7 @@ def test_a_trigger_looks_no_sooner_than_airflow_stands_and_no_later_than_the_tim
     assert over._delay_seconds == 10.0
 
 
-def test_a_trigger_keeps_several_accounts_to_act_as():
+def test_a_trigger_keeps_an_impersonation_chain_of_several_accounts():
     trigger = EndpointReadyTrigger(
         model={"type": "echo"},
         schedule=EndpointReadySensor(task_id="t", model={"type": "echo"})._schedule(1.0, 2.0).to_dict(),
@@ -179,17 +179,17 @@ def test_a_wrong_key_fails_at_once_in_every_mode(sensor, mode, quiet, monkeypatc
         executed(sensor(**mode, **quiet))
 
 
-def test_a_model_that_is_not_there_fails_at_once(sensor):
+def test_a_missing_model_fails_at_once(sensor):
     with pytest.raises(AirflowFailException, match=r"'claude' at http.*HTTP 404"):
         executed(sensor(model={"name": "claude"}))
 
 
-def test_a_connection_that_is_not_there_fails_at_once(sensor):
+def test_a_missing_connection_fails_at_once(sensor):
     with pytest.raises(AirflowFailException, match="there is no connection 'mine'"):
         executed(sensor(llmbeam_conn_id="mine"))
 
 
-def test_what_a_template_rendered_to_and_is_no_model_fails_at_once(sensor):
+def test_a_rendered_value_that_is_not_a_model_fails_at_once(sensor):
     made = sensor()
     made.model = "{'type': 'gemini'}"
     with pytest.raises(AirflowFailException, match="`model`: "):
@@ -197,7 +197,7 @@ def test_what_a_template_rendered_to_and_is_no_model_fails_at_once(sensor):
 
 
 @pytest.mark.parametrize("reason", ["soft_fail", "timeout"])
-def test_a_trigger_that_reports_nothing_is_a_time_that_is_over(sensor, reason):
+def test_a_trigger_that_reports_nothing_counts_as_a_timeout(sensor, reason):
     made = sensor(soft_fail=reason == "soft_fail", timeout=60)
     wanted = AirflowSkipException if made.soft_fail else AirflowSensorTimeout
     with pytest.raises(wanted, match=r"reported nothing within 360 s .*that a triggerer is running"):
@@ -275,12 +275,12 @@ def test_the_page_of_the_endpoint_is_linked():
         ({"model": {"type": "echo"}, "max_latency_seconds": 0}, r"`max_latency_seconds` must be > 0; got 0\."),
     ],
 )
-def test_what_is_wrong_and_literal_is_refused_when_the_dag_is_parsed(given, words):
+def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(given, words):
     with pytest.raises(JobSpecError, match=words):
         EndpointReadySensor(task_id="ready", **given)
 
 
-def test_what_airflow_renders_later_is_left_alone():
+def test_templated_values_are_not_checked_when_the_dag_is_parsed():
     with DAG("d", schedule=None):
         made = EndpointReadySensor(task_id="before", model={"type": "echo"})
         after = EndpointReadySensor(task_id="after", model=made.output["model"])
@@ -290,7 +290,7 @@ def test_what_airflow_renders_later_is_left_alone():
     assert all(hasattr(made, field) for field in made.template_fields)
 
 
-def test_a_reply_is_judged():
+def test_each_kind_of_reply_has_its_poll_result():
     def read(outcome, seconds=1.0, **reply):
         return judged(ProbeReply(outcome=outcome, seconds=seconds, **reply), "Model 'g'", 2.0)
 

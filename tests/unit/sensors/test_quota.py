@@ -37,7 +37,7 @@ MODES = {
 
 
 class Task:
-    """A try of a task, as far as a sensor looks at it."""
+    """Fake of a task instance with the methods that a sensor uses."""
 
     def __init__(self):
         self.pushed = {}
@@ -64,7 +64,7 @@ def full(sandbox, location="global"):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_pool_with_room_needs_no_wait_in_any_mode(google, sandbox, mode):
+def test_a_pool_with_headroom_needs_no_wait_in_any_mode(google, sandbox, mode):
     task = Task()
     found = executed(sensor(limits={"budget_usd": 5}, **MODES[mode]), task)
     assert (found["verdict"], found["location"], found["polls"]) == ("healthy", "global", 1)
@@ -80,7 +80,7 @@ def test_a_pool_with_room_needs_no_wait_in_any_mode(google, sandbox, mode):
     json.dumps(found)
 
 
-def test_without_room_it_waits_in_the_triggerer(google, sandbox):
+def test_without_headroom_the_sensor_waits_in_the_triggerer(google, sandbox):
     full(sandbox)
     with pytest.raises(TaskDeferred) as deferred:
         executed(sensor(probe_requests=0, poke_interval=60))
@@ -94,7 +94,7 @@ def test_without_room_it_waits_in_the_triggerer(google, sandbox):
     }
 
 
-def test_the_trigger_looks_on_until_there_is_room(google, sandbox, monkeypatch):
+def test_the_trigger_polls_until_there_is_headroom(google, sandbox, monkeypatch):
     monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.0)
     sandbox.faults.queue(GENERATE, *[Fault(kind="rate-limit")] * 6)
     made = sensor(limits={"requests_per_minute": 600})
@@ -116,7 +116,7 @@ def test_the_trigger_looks_on_until_there_is_room(google, sandbox, monkeypatch):
 
 
 @pytest.mark.parametrize(("soft_fail", "wanted"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
-def test_no_room_in_time_fails_or_skips_and_says_why(google, sandbox, soft_fail, wanted):
+def test_a_timeout_without_headroom_fails_or_skips_with_the_reason(google, sandbox, soft_fail, wanted):
     full(sandbox)
     made = sensor(probe_requests=0, timeout=0, soft_fail=soft_fail, deferrable=False)
     with pytest.raises(
@@ -125,7 +125,7 @@ def test_no_room_in_time_fails_or_skips_and_says_why(google, sandbox, soft_fail,
         executed(made)
 
 
-def test_unknown_is_no_room(google, sandbox):
+def test_an_unknown_verdict_does_not_end_the_wait(google, sandbox):
     with pytest.raises(AirflowSensorTimeout, match=r"is unknown: Cloud Monitoring shows no request"):
         executed(sensor(probe_requests=0, timeout=0, deferrable=False))
 
@@ -174,8 +174,8 @@ def test_a_refusal_that_waiting_will_not_resolve_fails_at_once(sandbox, monkeypa
         executed(sensor(model=model, soft_fail=soft_fail, **MODES[mode]))
 
 
-def test_trying_costs_no_more_than_it_may(google, sandbox, monkeypatch):
-    # 10 tokens in and 1 out at 0.30 and 2.50 dollars a million: 0.0000055 each.
+def test_probing_costs_at_most_max_probe_usd(google, sandbox, monkeypatch):
+    # 10 input tokens and 1 output token at 0.30 and 2.50 dollars per million: 0.0000055 dollars per request.
     found = executed(sensor(max_probe_usd=0.000018))
     assert sandbox.stats()["methods"][GENERATE]["calls"] == 3
     assert found["probe_usd"] <= 0.000018
@@ -185,13 +185,13 @@ def test_trying_costs_no_more_than_it_may(google, sandbox, monkeypatch):
         executed(sensor(max_probe_usd=0, timeout=0, deferrable=False))
 
 
-def test_reschedule_mode_leaves_the_slot(google, sandbox):
+def test_reschedule_mode_frees_the_worker_slot(google, sandbox):
     full(sandbox)
     with pytest.raises(AirflowRescheduleException):
         executed(sensor(**MODES["reschedule"], probe_requests=0, poke_interval=60))
 
 
-def test_an_endpoint_goes_where_its_accelerators_are(monkeypatch):
+def test_the_location_with_enough_accelerators_is_chosen_for_an_endpoint(monkeypatch):
     with (
         Sandbox(endpoints=EndpointSettings(gpu_quota={"europe-west4": {"NVIDIA_L4": 4}})) as sandbox,
         Proxy(sandbox) as proxy,
@@ -212,7 +212,7 @@ def test_an_endpoint_goes_where_its_accelerators_are(monkeypatch):
     assert VertexEndpoint.parse(task.pushed["endpoint"]).machine_type == "g2-standard-24"
 
 
-def test_a_known_quota_that_is_used_by_others_comes_back_as_the_rest_of_it(monkeypatch):
+def test_the_recommended_limits_exclude_the_usage_of_other_jobs(monkeypatch):
     with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=600))) as sandbox, Proxy(sandbox) as proxy:
         use_environment(monkeypatch, proxy.environment())
         sandbox.monitoring.add_traffic(
@@ -241,12 +241,12 @@ def test_a_known_quota_that_is_used_by_others_comes_back_as_the_rest_of_it(monke
         ),
     ],
 )
-def test_what_is_wrong_and_literal_is_refused_when_the_dag_is_parsed(given, words):
+def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(given, words):
     with pytest.raises(JobSpecError, match=words):
         sensor(**given)
 
 
-def test_a_whole_job_says_its_demand_by_itself(google, sandbox, tmp_path):
+def test_the_demand_is_computed_from_a_whole_job(google, sandbox, tmp_path):
     (tmp_path / "in.csv").write_text("id,text\n" + "".join(f"{number},word\n" for number in range(1_000)))
     job = {
         "source": {"uri": f"{tmp_path}/in.csv", "key": ["id"]},
@@ -279,26 +279,26 @@ class Named(Task):
         (SERVED, None, False),
     ],
 )
-def test_what_is_sent_to_try_asks_for_what_the_job_asks_for(model, embeds, asks_for_vectors):
+def test_a_probe_requests_vectors_if_the_job_does(model, embeds, asks_for_vectors):
     asked = QuotaQuestion.parse({"model": model, "embeds": embeds})
     assert asked.asks_for_vectors is asks_for_vectors
 
 
-def test_what_comes_from_an_xcom_is_as_good_as_what_is_literal():
+def test_values_from_xcom_are_accepted_like_literal_values():
     made = sensor(window="{{ ti.xcom_pull('w') }}", demand="{{ ti.xcom_pull('job') }}")
     made.window, made.demand = timedelta(hours=1), {"prompt": {"template": "{{ row.text }}"}, "source": {}}
     assert made._question()["window_seconds"] == 3600.0
     assert made._job_data("name")["prompt"] == {"template": "{{ row.text }}"}
 
 
-def test_a_job_that_asks_nothing_waits_for_nothing(google, sandbox):
+def test_a_job_without_rows_does_not_wait(google, sandbox):
     full(sandbox)
     demand = {"rows": 0, "input_tokens_per_row": 0}
     found = executed(sensor(demand=demand, probe_requests=0))
     assert found["verdict"] == "exhausted"
 
 
-def test_the_job_takes_the_limits_of_the_sensor():
+def test_the_job_uses_the_limits_of_the_sensor():
     with DAG("d", schedule=None):
         gate = sensor(demand="{{ ti.xcom_pull('estimate', key='demand') }}", model=GeminiModel(project="p"))
         judge = RunInferenceOperator(

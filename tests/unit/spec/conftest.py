@@ -7,7 +7,7 @@ import pytest
 
 
 def job_data(**parts: Any) -> dict[str, Any]:
-    """The smallest job, with some parts replaced."""
+    """Returns the data of a minimal job, with some parts replaced."""
     return {
         "name": "nightly",
         "source": {"type": "files", "uri": "in/*.jsonl", "key": ["id"]},

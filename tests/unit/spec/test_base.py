@@ -31,7 +31,7 @@ def test_a_nested_field_is_named_by_its_path(job) -> None:
     assert "greater than or equal to 1" in problem.want
 
 
-def test_a_spec_that_is_no_object_is_called_a_spec() -> None:
+def test_the_problem_of_a_spec_that_is_not_an_object_names_the_spec() -> None:
     (problem,) = JobSpec.problems([1])  # type: ignore[arg-type]
     assert str(problem).startswith("`spec`: ")
     assert str(problem).endswith("got [1].")
@@ -54,7 +54,7 @@ def test_every_problem_is_listed_at_once() -> None:
     assert fields == {"max_attempts", "expected_workers", "no"}
 
 
-def test_a_good_value_has_no_problems() -> None:
+def test_a_valid_value_has_no_problems() -> None:
     assert Limits.problems({"max_attempts": 1}) == ()
 
 
@@ -68,7 +68,7 @@ def test_the_error_names_each_field_and_that_nothing_was_billed() -> None:
     assert words.endswith("Nothing was sent or billed.")
 
 
-def test_a_value_is_its_own_parse() -> None:
+def test_parsing_a_spec_value_returns_an_equal_value() -> None:
     limits = Limits(max_attempts=2)
     assert Limits.parse(limits) == limits
 
@@ -81,6 +81,6 @@ def test_a_long_value_is_shown_in_part() -> None:
 
 @pytest.mark.parametrize("field", ["requests_per_minute", "request_timeout_seconds", "max_throttled_seconds"])
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_a_number_that_json_cannot_carry_is_refused(field: str, value: float) -> None:
-    """It would be `null` on the other side: refused there, or of another meaning."""
+def test_a_number_that_json_cannot_represent_is_refused(field: str, value: float) -> None:
+    """It would be serialised as `null`, which is refused or has another meaning."""
     assert [problem.field for problem in Limits.problems({field: value})] == [field]

@@ -62,7 +62,7 @@ def test_cloud_run_gives_a_model_the_smallest_gpu_that_holds_it(
     assert endpoint.sequences is not None
 
 
-def test_a_longer_context_asks_for_a_larger_machine() -> None:
+def test_a_longer_context_needs_a_larger_machine() -> None:
     small, large = vertex(max_num_seqs=16), vertex(max_num_seqs=16, max_model_length_tokens=131_072)
     assert small.machine is not None
     assert large.machine is not None
@@ -70,19 +70,19 @@ def test_a_longer_context_asks_for_a_larger_machine() -> None:
     assert large.machine.accelerator_count > 1
 
 
-def test_a_model_that_is_not_known_is_left_to_model_garden() -> None:
+def test_the_machine_of_an_unknown_model_is_left_to_model_garden() -> None:
     endpoint = vertex(model="meta/llama3-3@llama-3.3-70b-instruct")
     assert (endpoint.machine, endpoint.sequences, endpoint.length_tokens) == (None, None, None)
 
 
-def test_cloud_run_gives_a_model_that_is_not_known_an_l4() -> None:
+def test_cloud_run_gives_an_unknown_model_an_l4() -> None:
     endpoint = cloud_run(model="gs://bucket/my-own", hf_token_secret=None)
     assert endpoint.machine.accelerator_type == "nvidia-l4"
     assert endpoint.sequences is None
 
 
 @pytest.mark.parametrize("model", ["google/gemma-3-27b-it-qat-q4_0-gguf", "someone/gemma-3-27b-it-awq"])
-def test_a_smaller_copy_of_a_large_model_is_not_judged_by_its_name(model: str) -> None:
+def test_a_quantised_copy_of_a_known_model_is_not_sized_by_its_name(model: str) -> None:
     assert container(model=model, machine_type="g2-standard-12").sequences is None
 
 
@@ -93,7 +93,7 @@ def test_arguments_that_change_the_sum_leave_it_to_the_server(args: list[str]) -
         container(model="google/gemma-3-12b-it", machine_type="g2-standard-12")
 
 
-def test_what_cannot_fit_is_refused_with_the_sum_and_the_ways_out() -> None:
+def test_a_model_that_does_not_fit_is_refused_with_the_memory_sum_and_alternatives() -> None:
     with pytest.raises(JobSpecError) as caught:
         vertex(machine_type="g2-standard-12", max_num_seqs=128)
     words = str(caught.value)
@@ -106,7 +106,7 @@ def test_what_cannot_fit_is_refused_with_the_sum_and_the_ways_out() -> None:
     assert words.endswith("Nothing was started or billed.")
 
 
-def test_the_ways_out_of_the_sentence_are_ways_out() -> None:
+def test_the_suggested_alternatives_fit() -> None:
     with pytest.raises(JobSpecError) as caught:
         vertex(machine_type="g2-standard-12", max_num_seqs=64)
     found = re.search(
@@ -163,7 +163,7 @@ def test_a_context_longer_than_the_models_is_refused() -> None:
         ({"gpu_type": "nvidia-l4"}, "`gpu_type`: there is no such field"),
     ],
 )
-def test_an_endpoint_of_vertex_ai_that_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
+def test_an_invalid_vertex_ai_endpoint_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(JobSpecError, match=words):
         vertex(**fields)
 
@@ -177,7 +177,7 @@ def test_an_endpoint_of_vertex_ai_that_cannot_be_is_refused(fields: dict[str, An
         ({"model": "someone/else"}, "needs `machine_type`: how much memory someone/else takes is not known"),
     ],
 )
-def test_a_container_that_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
+def test_an_invalid_container_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(JobSpecError, match=words) as caught:
         container(**fields)
     assert "hf_abc" not in str(caught.value)
@@ -204,7 +204,7 @@ def test_a_container_that_cannot_be_is_refused(fields: dict[str, Any], words: st
         ({"model": "google/gemma-3-12b-it", "gpu_type": "nvidia-l4"}, r"e\.g\. nvidia-rtx-pro-6000"),
     ],
 )
-def test_a_service_on_cloud_run_that_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
+def test_an_invalid_cloud_run_service_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(JobSpecError, match=words):
         cloud_run(**fields)
 
@@ -228,6 +228,6 @@ def test_an_endpoint_needs_a_type(data: dict[str, str]) -> None:
         parse_endpoint(data)
 
 
-def test_an_endpoint_is_its_own_parse() -> None:
+def test_parsing_an_endpoint_returns_an_equal_endpoint() -> None:
     endpoint = vertex()
     assert parse_endpoint(endpoint) == parse_endpoint(endpoint.model_dump(mode="json")) == endpoint

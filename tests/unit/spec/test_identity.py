@@ -49,11 +49,11 @@ def test_different_names_have_different_identities(one, other):
     [("a.b", "a-b", "a_b", "A-b"), ("x" * 100, "x" * 101), ("日", "月"), ("", "-", "--"), ("1", "j1")],
     ids=["signs", "long", "unknown characters", "nothing readable", "digits"],
 )
-def test_names_that_read_alike_keep_apart(names):
+def test_similar_names_have_different_identities(names):
     assert len({identity(name) for name in names}) == len(names)
 
 
-def test_the_readable_part_stays():
+def test_an_identity_starts_with_the_readable_name():
     assert identity("Nightly Enrichment.2026").startswith("nightly-enrichment-2026-")
     assert identity("2026").startswith("j2026-")
     assert identity("日").startswith("j-")
@@ -80,7 +80,7 @@ def test_a_changed_spec_is_another_job_of_the_same_name(spec):
     assert dataflow_name(one) == dataflow_name(spec())
 
 
-def test_labels_are_the_users_and_ours(spec):
+def test_labels_are_those_of_the_user_and_of_the_job(spec):
     runner = {"type": "dataflow", "location": "europe-west1", "labels": {"team": "data"}}
     places = {"source": {"uri": "gs://b/in.jsonl", "key": ["id"]}, "sink": {"uri": "gs://b/out"}}
     found = labels(spec(**places, runner=runner))

@@ -80,14 +80,14 @@ jobs = st.fixed_dictionaries(
 
 @given(jobs)
 @settings(deadline=None, max_examples=60)
-def test_a_job_survives_the_way_through_json(data: dict[str, Any]) -> None:
+def test_a_job_round_trips_through_json(data: dict[str, Any]) -> None:
     spec = JobSpec.parse(data)
     again = JobSpec.from_json(spec.model_dump_json())
     assert again == spec
     assert again.model_dump_json() == spec.model_dump_json()
 
 
-def test_the_smallest_job_is_filled_up_with_defaults(job) -> None:
+def test_the_smallest_job_has_the_defaults(job) -> None:
     spec = JobSpec.parse(job())
     assert spec.version == 1
     assert spec.limits.max_in_flight == 64
@@ -103,7 +103,7 @@ def test_a_name_that_could_leave_its_directory_is_refused(job, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["a", "0", "nightly-enrichment", "a.b_c-d", "x" * 127])
-def test_a_plain_name_is_welcome(job, name: str) -> None:
+def test_a_plain_name_is_accepted(job, name: str) -> None:
     assert JobSpec.parse(job(name=name)).name == name
 
 
@@ -133,16 +133,16 @@ def test_the_journal_lies_below_the_state_or_the_sink(job, state_uri: str | None
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff\xfe\xfa", "{'name': 1}"])
-def test_what_is_not_json_is_refused_as_such(text: str | bytes) -> None:
+def test_text_that_is_not_json_is_refused_as_such(text: str | bytes) -> None:
     with pytest.raises(JobSpecError, match=r"^The job spec is not JSON: .*Nothing was sent or billed\.$"):
         JobSpec.from_json(text)
 
 
 @pytest.mark.parametrize("text", ["[]", "null", '"nightly"', "3"])
-def test_json_that_is_no_object_is_no_job(text: str) -> None:
+def test_json_that_is_not_an_object_is_refused(text: str) -> None:
     with pytest.raises(JobSpecError, match="`spec`"):
         JobSpec.from_json(text)
 
 
-def test_json_may_come_as_bytes(job) -> None:
+def test_json_can_be_bytes(job) -> None:
     assert JobSpec.from_json(json.dumps(job()).encode()) == JobSpec.parse(job())

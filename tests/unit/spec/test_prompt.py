@@ -8,14 +8,14 @@ from airflow_provider_llmbeam.spec import Media, PromptTemplate
 
 @pytest.mark.parametrize("field", ["template", "system"])
 @pytest.mark.parametrize("text", ["{{ row.text", "{% if row.text %}", "{% nothing %}"])
-def test_a_text_that_is_no_template_is_refused_with_its_line(field: str, text: str) -> None:
+def test_an_invalid_template_is_refused_with_its_line(field: str, text: str) -> None:
     (problem,) = PromptTemplate.problems({"template": "x", field: f"first\n{text}"})
     assert problem.field == field
     assert "is not a Jinja2 template (line 2: " in problem.want
 
 
 def test_a_filter_that_does_not_exist_is_refused() -> None:
-    """Else it shows on the workers, where each try of the job fails alike."""
+    """Otherwise the error appears on the workers, where each try of the job fails."""
     (problem,) = PromptTemplate.problems({"template": "{{ row.text | sumarise }}"})
     assert problem.field == "template"
     assert "sumarise" in problem.want
@@ -24,7 +24,7 @@ def test_a_filter_that_does_not_exist_is_refused() -> None:
 @pytest.mark.parametrize(
     "text", ['Answer in JSON: {"a": 1}', "{{ row.text | tojson }}", "{% raw %}{{{% endraw %}"]
 )
-def test_braces_and_filters_are_welcome(text: str) -> None:
+def test_braces_and_filters_are_accepted(text: str) -> None:
     assert PromptTemplate(template=text).template == text
 
 
@@ -33,23 +33,23 @@ def test_an_empty_template_is_refused() -> None:
     assert problem.field == "template"
 
 
-def test_no_system_instruction_is_fine() -> None:
+def test_the_system_instruction_is_optional() -> None:
     assert PromptTemplate(template="x", system=None).system is None
 
 
-def test_the_address_of_media_is_a_template_too() -> None:
+def test_the_uri_of_media_is_a_template_too() -> None:
     (problem,) = Media.problems({"uri": "gs://bucket/{{ row.image"})
     assert problem.field == "uri"
     assert "is not a Jinja2 template" in problem.want
 
 
-def test_media_is_named_by_its_place() -> None:
+def test_the_problem_of_a_media_item_names_its_index() -> None:
     (problem,) = PromptTemplate.problems({"template": "x", "media": [{"uri": "a.png"}, {"uri": "{{"}]})
     assert problem.field == "media.1.uri"
 
 
 @pytest.mark.parametrize("schema", [{"type": "strng"}, {"properties": []}, {"pattern": "("}])
-def test_a_bad_json_schema_is_refused_with_the_place(schema: dict[str, object]) -> None:
+def test_an_invalid_json_schema_is_refused_with_its_path(schema: dict[str, object]) -> None:
     (problem,) = PromptTemplate.problems({"template": "x", "output_schema": schema})
     assert problem.field == "output_schema"
     assert problem.got == schema
@@ -58,12 +58,12 @@ def test_a_bad_json_schema_is_refused_with_the_place(schema: dict[str, object]) 
 
 
 @pytest.mark.parametrize("schema", [None, {}, {"type": "object", "required": ["a"]}])
-def test_a_json_schema_is_kept_as_it_is(schema: dict[str, object] | None) -> None:
+def test_a_json_schema_is_kept_unchanged(schema: dict[str, object] | None) -> None:
     assert PromptTemplate(template="x", output_schema=schema).output_schema == schema
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/missing", "https://example.invalid/schema.json"])
-def test_a_reference_that_leads_nowhere_is_refused_before_an_answer_is_paid(reference):
+def test_a_schema_reference_without_a_target_is_refused(reference):
     schema = {"type": "object", "properties": {"a": {"$ref": reference}}}
     with pytest.raises(JobSpecError, match="has a `\\$ref` without a target"):
         PromptTemplate.parse({"template": "t", "output_schema": schema})

@@ -38,13 +38,13 @@ DATAFLOW = {"type": "dataflow", "location": "europe-west1"}
         ("zone", "a", "there is no such field"),
     ],
 )
-def test_what_dataflow_would_refuse_is_refused_here(job, field, value, words):
+def test_values_that_dataflow_would_refuse_are_refused_early(job, field, value, words):
     with pytest.raises(JobSpecError, match=rf"`runner\.{field}") as caught:
         JobSpec.parse(job(**ON_STORAGE, runner=DATAFLOW | {field: value}))
     assert words in str(caught.value)
 
 
-def test_a_job_that_begins_with_more_workers_than_it_may_have_is_refused(job):
+def test_num_workers_above_max_workers_is_refused(job):
     with pytest.raises(
         JobSpecError, match=r"`runner`: starts with more workers \(`num_workers`, 3\) than .*, 2\)"
     ):
@@ -56,7 +56,7 @@ def test_an_unknown_runner_is_refused(job):
         JobSpec.parse(job(runner={"type": "flink"}))
 
 
-def test_a_runner_as_people_write_it_is_taken(job):
+def test_a_valid_runner_is_accepted(job):
     fields = {
         "project": "example.com:a-project",
         "temp_uri": "gs://b/temp",
@@ -90,20 +90,20 @@ def test_a_runner_as_people_write_it_is_taken(job):
         ),
     ],
 )
-def test_a_place_that_workers_cannot_reach_is_refused(job, changes, field):
+def test_a_path_that_workers_cannot_reach_is_refused(job, changes, field):
     with pytest.raises(
         JobSpecError, match=rf"whose workers cannot read files of this machine, and {field} is one: .*gs://"
     ):
         JobSpec.parse(job(**ON_STORAGE | changes, runner=DATAFLOW))
-    JobSpec.parse(job(**ON_STORAGE | changes))  # where it is no fault
+    JobSpec.parse(job(**ON_STORAGE | changes))  # valid without a runner on Dataflow
 
 
-def test_all_places_out_of_reach_are_named_at_once(job):
+def test_all_paths_that_workers_cannot_reach_are_named_at_once(job):
     with pytest.raises(JobSpecError, match=r"`state_uri` .*, `source\.uri` .*, `sink\.uri`"):
         JobSpec.parse(job(state_uri="state", runner=DATAFLOW))
 
 
-def test_dataflow_needs_a_place_on_cloud_storage_to_stage_in(job):
+def test_dataflow_needs_a_staging_path_on_cloud_storage(job):
     elsewhere = {"source": {"uri": "s3://b/in.jsonl", "key": ["id"]}, "sink": {"uri": "s3://b/out"}}
     with pytest.raises(JobSpecError, match=r"needs `runner\.temp_uri`, or a `state_uri` that starts with gs://"):
         JobSpec.parse(job(**elsewhere, runner=DATAFLOW))

@@ -19,13 +19,13 @@ def test_a_glob_is_refused(uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["", "   "])
-def test_no_directory_is_refused_and_never_becomes_the_root(uri: str) -> None:
+def test_an_empty_directory_name_is_refused_and_never_becomes_the_root(uri: str) -> None:
     (problem,) = FilesSink.problems({"uri": uri})
     assert problem.field == "uri"
 
 
 @pytest.mark.parametrize("shards", [0, 1001])
-def test_an_odd_number_of_shards_is_refused(shards: int) -> None:
+def test_an_invalid_number_of_shards_is_refused(shards: int) -> None:
     (problem,) = FilesSink.problems({"uri": "out/", "shards": shards})
     assert problem.field == "shards"
     assert problem.got == shards
@@ -61,12 +61,12 @@ def test_another_address_of_milvus_is_refused(uri: str) -> None:
     assert "must start with http:// or https://, or be a local file that ends in .db" in milvus_problem(uri=uri)
 
 
-def test_a_password_has_no_place_in_an_address() -> None:
+def test_an_address_with_a_password_is_refused() -> None:
     assert "must hold no password" in milvus_problem(uri="https://root:Milvus@h:19530")
 
 
 @pytest.mark.parametrize("collection", ["", "1a", "a-b", "a b", "ä" * 300, "x" * 256])
-def test_a_name_that_milvus_does_not_take_is_refused(collection: str) -> None:
+def test_a_name_that_milvus_does_not_accept_is_refused(collection: str) -> None:
     assert "collection" in milvus_problem(collection=collection)
 
 

@@ -6,15 +6,15 @@ from airflow_provider_llmbeam.spec import FilesSource
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, format_of
 
 
-def test_the_ending_gives_the_format() -> None:
+def test_a_source_resolves_its_format_from_the_extension() -> None:
     assert FilesSource(uri="in/*.csv.gz", key=("id",)).resolved_format == "csv"
 
 
-def test_a_format_given_wins_over_the_ending() -> None:
+def test_an_explicit_format_takes_precedence_over_the_extension() -> None:
     assert FilesSource(uri="in/a.json", format="csv", key=("id",)).resolved_format == "csv"
 
 
-def test_without_ending_and_format_the_source_is_refused() -> None:
+def test_a_source_without_a_known_extension_or_a_format_is_refused() -> None:
     (problem,) = FilesSource.problems({"uri": "in/table", "key": ["id"]})
     assert "`format` is needed: 'in/table' ends in none of" in str(problem)
 
@@ -35,7 +35,7 @@ def test_a_source_without_key_is_refused() -> None:
     assert problem.field == "key"
 
 
-def test_a_key_is_a_list_and_not_a_text() -> None:
+def test_a_key_is_a_list_and_not_a_string() -> None:
     (problem,) = FilesSource.problems({"uri": "a.csv", "key": "id"})
     assert problem.field == "key"
     assert problem.got == "id"
@@ -71,6 +71,6 @@ def test_the_extension_determines_the_format(uri: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["in/table", "in/*", "in.csv/table", "in/a.txt", "in/a.gz", ""])
-def test_without_a_known_ending_the_format_must_be_given(uri: str) -> None:
+def test_without_a_known_extension_the_format_is_required(uri: str) -> None:
     with pytest.raises(ValueError, match=r"`format` is needed: .* ends in none of .*\.jsonl.*\.parquet"):
         format_of(uri)

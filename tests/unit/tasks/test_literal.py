@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.tasks.literal import is_pending, literal_problems,
 
 
 class Reference:
-    """As an `XComArg`: it is known only at run time."""
+    """Stands for an `XComArg`, whose value is known only at run time."""
 
     def __repr__(self):
         return "Reference"
@@ -45,18 +45,18 @@ def problems(**parts: Any) -> list[str]:
     ],
     ids=repr,
 )
-def test_what_airflow_still_renders_is_pending(value: Any) -> None:
+def test_values_that_airflow_renders_later_are_pending(value: Any) -> None:
     assert is_pending(value)
 
 
 @pytest.mark.parametrize(
     "value", ["", "a { b }", 0, 1.5, True, None, [], {}, {"a": [1, None, "b"]}, EchoModel(type="echo")], ids=repr
 )
-def test_what_is_written_out_is_not_pending(value: Any) -> None:
+def test_literal_values_are_not_pending(value: Any) -> None:
     assert not is_pending(value)
 
 
-def test_a_good_job_has_no_problems() -> None:
+def test_a_valid_job_has_no_problems() -> None:
     assert problems() == []
 
 
@@ -76,7 +76,7 @@ def test_a_good_job_has_no_problems() -> None:
     ],
     ids=str,
 )
-def test_what_waits_for_airflow_is_not_judged(parts: dict[str, Any]) -> None:
+def test_pending_values_are_not_checked(parts: dict[str, Any]) -> None:
     assert problems(**parts) == []
 
 
@@ -95,11 +95,11 @@ def test_what_waits_for_airflow_is_not_judged(parts: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_already_is_told(parts: dict[str, Any], field: str) -> None:
+def test_invalid_literal_values_are_reported(parts: dict[str, Any], field: str) -> None:
     assert problems(**parts) == [field]
 
 
-def test_braces_that_are_not_airflows_hide_nothing() -> None:
+def test_braces_that_airflow_does_not_render_hide_no_problem() -> None:
     data = job(prompt={"template": "Say {{ row.text", "system": "{% if %}", "media": [{"uri": "{{ row.a"}]})
     found = literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media"))
     assert [problem.field for problem in found] == ["prompt.template", "prompt.system", "prompt.media.0.uri"]
@@ -110,17 +110,17 @@ def test_a_spec_value_becomes_plain_data_that_airflow_renders() -> None:
     assert plain(source) == {"type": "files", "uri": "{{ params.uri }}", "format": "csv", "key": ["id"]}
 
 
-def test_only_what_was_set_is_kept_and_the_type() -> None:
+def test_only_the_type_and_fields_that_were_set_are_kept() -> None:
     assert plain(GeminiModel(name="gemini-2.5-pro")) == {"type": "gemini", "name": "gemini-2.5-pro"}
     assert plain(Limits(max_attempts=2)) == {"max_attempts": 2}
 
 
 @pytest.mark.parametrize("value", [None, "{{ ds }}", {"uri": "a"}, 3])
-def test_plain_data_stays_as_it_is(value: Any) -> None:
+def test_plain_data_is_not_copied(value: Any) -> None:
     assert plain(value) is value
 
 
-def test_what_is_wrong_with_the_whole_spec_is_found_though_its_prompt_has_braces() -> None:
+def test_problems_of_the_whole_spec_are_found_although_the_prompt_has_braces() -> None:
     on_dataflow = {"type": "dataflow", "location": "europe-west1"}
     never_rendered = ("prompt.template", "prompt.system")
     (problem,) = literal_problems(JobSpec, job(runner=on_dataflow), never_rendered)

@@ -101,7 +101,7 @@ def test_a_poll_reads_connections_in_the_event_loop_of_the_triggerer():
     loops = []
 
     async def read():
-        """As Airflow 3.1 sends a request to the supervisor, through streams that belong to one event loop."""
+        """Reads like Airflow 3.1, which sends requests to the supervisor through streams of one event loop."""
         loops.append(asyncio.get_running_loop())
 
     class Reading:
@@ -132,7 +132,7 @@ class KilledTrigger(CountdownTrigger):
 
 
 def kills_when_cancelled(monkeypatch, *, calls_on_kill, states):
-    """How often a trigger calls its own `on_kill` when the triggerer cancels it."""
+    """Returns how often a trigger calls its own `on_kill` when the triggerer cancels it."""
     asked = []
 
     def get_task_states(**which):
@@ -161,14 +161,14 @@ def kills_when_cancelled(monkeypatch, *, calls_on_kill, states):
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped", "queued", None])
-def test_below_airflow_3_3_a_trigger_whose_task_was_marked_or_cleared_kills_itself(state, monkeypatch):
+def test_below_airflow_3_3_a_trigger_whose_task_was_marked_or_cleared_calls_on_kill(state, monkeypatch):
     assert kills_when_cancelled(monkeypatch, calls_on_kill=False, states={"r": {"t": state}}) == 1
 
 
 @pytest.mark.parametrize("states", [{"r": {"t": "deferred"}}, {"r": {"t_7": "deferred"}}, EOFError("stopped")])
-def test_below_airflow_3_3_a_trigger_whose_triggerer_stops_leaves_the_job_alone(states, monkeypatch):
+def test_below_airflow_3_3_a_trigger_whose_triggerer_stops_does_not_call_on_kill(states, monkeypatch):
     assert kills_when_cancelled(monkeypatch, calls_on_kill=False, states=states) == 0
 
 
-def test_from_airflow_3_3_on_airflow_itself_calls_on_kill(monkeypatch):
+def test_from_airflow_3_3_on_only_airflow_calls_on_kill(monkeypatch):
     assert kills_when_cancelled(monkeypatch, calls_on_kill=True, states={"r": {"t": "failed"}}) == 0

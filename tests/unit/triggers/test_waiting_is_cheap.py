@@ -1,4 +1,4 @@
-"""What a poll of a waiting sensor costs a triggerer, as counts; `bench.waiting_sensors` measures the seconds."""
+"""Cost of a poll of a waiting sensor in the triggerer, as counts; `bench.waiting_sensors` measures the seconds."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.counting import function_calls
 QUESTION = {"model": {"type": "gemini", "name": MODEL, "project": "llmbeam-sandbox"}}
 #: Requests of one poll to Cloud Monitoring, and of one probe to the model: it stops after three rejections.
 METRICS_REQUESTS, PROBE_REQUESTS = 4, 3
-#: Cloud Monitoring, the token service, and where an account may be used; the model is one more.
+#: Hosts of one poll: Cloud Monitoring, the token service, the allowed locations of the account, and the model.
 HOSTS = 4
 POLLS_AT_ONCE = 8
-#: Sensors whose polls are profiled, which makes them several times slower.
+#: Number of sensors whose polls are profiled, which makes the polls several times slower.
 PROFILED = 4
 
 
@@ -39,7 +39,7 @@ def cloud():
 
 @pytest.fixture(autouse=True)
 def few_threads(monkeypatch):
-    """Fewer polls at once than sensors, so that what grows with the sensors shows."""
+    """Limits the concurrent polls below the number of sensors, to detect costs that grow with the sensors."""
     monkeypatch.setattr(base, "_MAX_CONCURRENT_POLLS", POLLS_AT_ONCE)
     base._threads.cache_clear()
     yield
@@ -72,7 +72,7 @@ def counted(found, name, function):
 
 
 class Rounds:
-    """Replaces `asyncio.sleep`: all triggers poll when the test says so, and it waits for nothing."""
+    """Replaces `asyncio.sleep`: all triggers poll when the test calls `poll`, without delays."""
 
     def __init__(self, triggers):
         self._triggers = triggers
@@ -125,7 +125,7 @@ def profiled(monkeypatch, number):
 
 @pytest.mark.parametrize(
     ("sensors", "probe_requests", "most_calls"),
-    [(50, 0, 35_000), (24, 8, 55_000)],  # seen: 24,773 and 38,663 calls, on Python 3.11
+    [(50, 0, 35_000), (24, 8, 55_000)],  # measured: 24,773 and 38,663 calls, on Python 3.11
     ids=["metrics", "probes"],
 )
 def test_a_poll_of_a_waiting_sensor_reuses_connections_hooks_and_threads(
@@ -141,7 +141,7 @@ def test_a_poll_of_a_waiting_sensor_reuses_connections_hooks_and_threads(
             raise AssertionError("a sensor found capacity where there is none")
 
     async def polled():
-        """Returns what the first polls and the later ones have counted, and the requests of the later ones."""
+        """Returns the counts of the first polls and of the later ones, and the requests of the later ones."""
         rounds = Rounds(triggers)
         monkeypatch.setattr(asyncio, "sleep", rounds.sleep)
         tasks = [asyncio.create_task(run(each)) for each in triggers]

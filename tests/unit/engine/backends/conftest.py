@@ -21,7 +21,7 @@ def sandbox(server: Sandbox) -> Sandbox:
 
 @pytest.fixture(autouse=True)
 def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys, projects and proxies of the developer's own shell stay out of it."""
+    """Removes the keys, projects and proxies of the developer's shell from the environment."""
     for name in (
         "GOOGLE_API_KEY",
         "GEMINI_API_KEY",

@@ -26,5 +26,5 @@ from airflow_provider_llmbeam.engine.outcome import FailureKind
         (529, "server_error"),
     ],
 )
-def test_an_http_status_is_sorted(http_status: int, kind: FailureKind) -> None:
+def test_an_http_status_determines_the_failure_kind(http_status: int, kind: FailureKind) -> None:
     assert kind_of_status(http_status) == kind

@@ -30,7 +30,7 @@ texts = st.lists(st.text(max_size=50).map(Prompt), min_size=1, max_size=20)
     ],
     ids=["echo", "openai", "gemini"],
 )
-def test_each_model_has_its_way_to_embed_many_texts_at_once(
+def test_each_model_has_a_backend_that_embeds_many_texts_per_request(
     monkeypatch: pytest.MonkeyPatch, model: Model, backend: type
 ) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "k")
@@ -62,7 +62,7 @@ def test_a_200_that_is_no_object_is_garbage(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("vector", [None, "AACAPw==", {"0": 1.0}])
-def test_what_is_no_list_is_no_vector(vector: object) -> None:
+def test_a_value_that_is_not_a_list_is_no_vector(vector: object) -> None:
     assert vector_reply(vector, input_tokens=1, model="m").vector is None
 
 
@@ -86,7 +86,7 @@ def test_an_echo_draws_its_vector_from_the_text() -> None:
 
 
 @pytest.mark.parametrize("dimensions", [1, 3, 1536])
-def test_an_echo_has_as_many_dimensions_as_asked_for(dimensions: int) -> None:
+def test_an_echo_vector_has_the_requested_dimensions(dimensions: int) -> None:
     (vector,) = embed(Embedding(dimensions=dimensions), "half an emoji \ud83d", latency_seconds=0.001)
     assert len(vector) == dimensions
     assert all(map(math.isfinite, vector))

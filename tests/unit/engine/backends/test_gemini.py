@@ -64,7 +64,7 @@ def ask(
 
 
 def credentials(path: Path, **changes: Any) -> str:
-    """Google credentials as `gcloud auth application-default login` leaves them, with a token that still holds."""
+    """Google credentials as `gcloud auth application-default login` writes them, with a valid token."""
     path.write_text(
         json.dumps(
             {
@@ -86,7 +86,7 @@ def credentials(path: Path, **changes: Any) -> str:
 def model(
     request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> GeminiModel:
-    """The same model behind both of its doors."""
+    """The same model through the Gemini Developer API and through Vertex AI."""
     if request.param == "developer":
         monkeypatch.setenv("GOOGLE_API_KEY", "k")
         return GeminiModel(base_url=sandbox.gemini_url)
@@ -100,7 +100,7 @@ def developer(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> GeminiModel:
     return GeminiModel(base_url=sandbox.gemini_url)
 
 
-# What a body means
+# Replies
 
 
 def response(**body: Any) -> types.GenerateContentResponse:
@@ -163,12 +163,12 @@ def test_a_blocked_prompt_has_the_block_reason() -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"candidates": []}, {"promptFeedback": {}}])
-def test_neither_answer_nor_reason_is_garbage(body: dict[str, Any]) -> None:
+def test_a_reply_without_an_answer_and_a_reason_is_garbage(body: dict[str, Any]) -> None:
     error = refusal(types.GenerateContentResponse.model_validate(body))
     assert (error.kind, error.http_status) == ("garbage", 200)
 
 
-# What an error means
+# Errors
 
 
 class Headers:
@@ -201,7 +201,7 @@ def violation(quota_id: str) -> dict[str, Any]:
         (3, 3.0),
     ],
 )
-def test_the_advice_of_a_429_is_in_its_body(delay: Any, seconds: float | None) -> None:
+def test_the_retry_delay_of_a_429_is_read_from_its_body(delay: Any, seconds: float | None) -> None:
     error = api_error(429, violation("PerMinute"), advice(delay))
     assert _retry_after_seconds(error, _details(error)) == seconds
 
@@ -209,13 +209,13 @@ def test_the_advice_of_a_429_is_in_its_body(delay: Any, seconds: float | None) -
 @pytest.mark.parametrize(
     ("header", "seconds"), [("9", 9.0), ("0.5", 0.5), ("Fri, 20 Nov 2026 09:00:00 GMT", 47.0), ("", 47.0)]
 )
-def test_a_header_that_can_be_read_goes_first(header: str, seconds: float) -> None:
+def test_a_valid_retry_after_header_takes_precedence(header: str, seconds: float) -> None:
     error = api_error(429, advice("47s"), response=Headers(retry_after=header))
     assert _retry_after_seconds(error, _details(error)) == seconds
 
 
 @pytest.mark.parametrize("details", [[], [{"@type": f"{TYPE}RetryInfo"}], [{"retryDelay": "4s"}], ["odd"], [None]])
-def test_a_429_without_advice_has_none(details: list[Any]) -> None:
+def test_a_429_without_a_retry_delay_has_none(details: list[Any]) -> None:
     error = api_error(429, *details)
     assert _retry_after_seconds(error, _details(error)) is None
 
@@ -223,7 +223,7 @@ def test_a_429_without_advice_has_none(details: list[Any]) -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"error": "no"}, {"error": None}, {"error": {"details": None}}, {"message": "no"}]
 )
-def test_an_error_of_an_odd_shape_has_no_details(body: dict[str, Any]) -> None:
+def test_a_malformed_error_has_no_details(body: dict[str, Any]) -> None:
     assert _details(errors.APIError(500, body, None)) == []
 
 
@@ -239,7 +239,7 @@ def test_a_quota_per_day_is_recognised(quota_id: str, is_per_day: bool) -> None:
     assert _is_per_day([advice("47s"), violation(quota_id)]) is is_per_day
 
 
-def test_a_quota_per_day_is_exhausted_although_the_server_advises_to_come_back() -> None:
+def test_a_quota_per_day_is_exhausted_although_the_server_sends_a_retry_delay() -> None:
     error = _from_api_error(api_error(429, violation("GenerateRequestsPerDayPerProject"), advice("47s")))
     assert (error.kind, error.http_status) == ("quota_exhausted", 429)
 
@@ -249,7 +249,7 @@ def test_a_quota_per_minute_is_waited_for() -> None:
     assert (error.kind, error.retry_after_seconds, error.message) == ("throttled", 47.0, "no")
 
 
-def test_a_bad_key_is_a_matter_of_access_although_it_comes_as_a_400() -> None:
+def test_a_400_for_an_invalid_key_is_unauthorized() -> None:
     error = _from_api_error(api_error(400, {"@type": f"{TYPE}ErrorInfo", "reason": "API_KEY_INVALID"}))
     assert (error.kind, error.http_status) == ("unauthorized", 400)
 
@@ -258,7 +258,7 @@ def test_any_other_400_is_a_bad_request() -> None:
     assert _from_api_error(api_error(400, {"reason": "INVALID_ARGUMENT"})).kind == "bad_request"
 
 
-# What is sent
+# Requests
 
 
 def test_only_parameters_that_are_set_are_sent() -> None:
@@ -283,7 +283,7 @@ def test_every_parameter_that_is_set_is_sent() -> None:
     assert (config.response_mime_type, config.response_json_schema) == ("application/json", SCHEMA)
 
 
-def test_an_empty_schema_still_asks_for_json() -> None:
+def test_an_empty_schema_still_requests_json() -> None:
     assert _config(Generation(), {}).response_mime_type == "application/json"
 
 
@@ -320,17 +320,17 @@ VERTEX = "aiplatform.googleapis.com/v1beta1/projects/p/locations"
         ),
     ],
 )
-def test_a_model_is_asked_where_it_lives(given: dict[str, Any], address: str) -> None:
+def test_the_project_and_location_determine_the_address(given: dict[str, Any], address: str) -> None:
     assert GeminiModel(**given).address == address
 
 
 @pytest.mark.parametrize("project", [None, "p"])
 @pytest.mark.parametrize("location", ["global", "us", "eu", "us-central1"])
 @pytest.mark.parametrize("name", ["x", "models/x"])
-def test_the_address_is_the_one_that_google_genai_asks(
+def test_the_address_is_the_one_that_google_genai_uses(
     project: str | None, location: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a change there is noticed here."""
+    """Detects a change of the address in google-genai."""
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -384,7 +384,7 @@ def test_a_429_has_the_retry_delay_and_is_not_retried_by_the_backend(sandbox: Sa
     assert len(sandbox.requests) == 1
 
 
-def test_a_429_may_keep_its_advice_to_itself(sandbox: Sandbox, developer: GeminiModel) -> None:
+def test_a_429_can_omit_the_retry_delay(sandbox: Sandbox, developer: GeminiModel) -> None:
     sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=None))
     (error,) = ask(developer, Prompt("a"))
     assert (error.kind, error.retry_after_seconds) == ("throttled", None)
@@ -413,7 +413,7 @@ def test_a_daily_quota_differs_from_a_quota_per_minute(developer: GeminiModel) -
     ],
     ids=lambda value: f"{value.kind}-{value.http_status}" if isinstance(value, Fault) else None,
 )
-def test_each_trouble_has_its_kind_and_is_never_sent_again_here(
+def test_each_fault_has_its_kind_and_is_not_retried_by_the_backend(
     sandbox: Sandbox, model: GeminiModel, fault: Fault, kind: str
 ) -> None:
     """The first request opens the connection: a client may re-send only what fails on a kept one."""
@@ -425,7 +425,7 @@ def test_each_trouble_has_its_kind_and_is_never_sent_again_here(
     assert len(sandbox.requests) == 2
 
 
-def test_a_request_can_be_left_alone(sandbox: Sandbox, model: GeminiModel) -> None:
+def test_a_request_can_be_cancelled(sandbox: Sandbox, model: GeminiModel) -> None:
     async def main() -> None:
         backend = GeminiBackend(model, Generation(), None)
         try:
@@ -467,7 +467,7 @@ def test_a_server_that_does_not_listen_is_a_connection_error(developer: GeminiMo
     assert (error.kind, error.http_status) == ("connection", None)
 
 
-def test_half_an_emoji_in_a_prompt_is_no_reason_to_try_again(developer: GeminiModel) -> None:
+def test_a_lone_surrogate_in_a_prompt_causes_no_retry(developer: GeminiModel) -> None:
     (reply,) = ask(developer, Prompt("cut \ud83d"))
     assert isinstance(reply, Reply) or reply.kind == "bad_request"
 
@@ -481,7 +481,7 @@ def test_media_of_an_unknown_kind_is_refused_before_anything_is_sent(
     assert len(sandbox.requests) == 0
 
 
-def test_the_other_name_of_the_key_is_known_too(
+def test_the_alternative_variable_of_the_key_is_read_too(
     sandbox: Sandbox, developer: GeminiModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOOGLE_API_KEY")
@@ -491,7 +491,7 @@ def test_the_other_name_of_the_key_is_known_too(
 
 
 def test_vertex_without_credentials_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As the class promises; else every row meets it, one by one, as a defect of ours."""
+    """Without this check every row would fail one by one with an internal error."""
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
 
     async def main() -> None:
@@ -516,10 +516,10 @@ def service_account(path: Path, token_uri: str) -> str:
     return str(path)
 
 
-def test_credentials_that_were_revoked_are_a_matter_of_access(
+def test_revoked_credentials_are_unauthorized(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The token service says no: every further row would meet the same."""
+    """The token service refuses, as it would for every further row."""
     key = service_account(tmp_path / "key.json", f"{sandbox.url}/no-such-service")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
     (error,) = ask(GeminiModel(project="p", base_url=sandbox.gemini_url), Prompt("a"))
@@ -527,17 +527,17 @@ def test_credentials_that_were_revoked_are_a_matter_of_access(
     assert len(sandbox.requests) == 0
 
 
-def test_a_token_service_that_cannot_be_reached_is_a_broken_connection(
+def test_an_unreachable_token_service_is_a_connection_error(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It passes: the row is tried again, and the job is not given up as hopeless."""
+    """The error is transient: the row is retried, and sending does not stop."""
     key = service_account(tmp_path / "key.json", "http://127.0.0.1:9/token")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
     (error,) = ask(GeminiModel(project="p", base_url=sandbox.gemini_url), Prompt("a"))
     assert error.kind == "connection"
 
 
-def test_a_token_is_renewed_once_for_everybody_and_not_for_each_request(
+def test_a_token_is_renewed_once_for_all_requests(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     renewals = []

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.spec import Embedding, GeminiModel
 
 EMBEDDING = Embedding(dimensions=5, task_type="RETRIEVAL_DOCUMENT")
 VERTEX = {"project": "p", "location": "us-central1"}
-#: Model, its place, the method that embeds it, and how many texts that takes at once.
+#: Model, its location, its method of the sandbox, and the maximum of texts per request.
 WAYS: list[tuple[str, dict[str, str], Method, int]] = [
     ("gemini-embedding-001", {}, "gemini.batchEmbedContents", 100),
     ("gemini-embedding-2", {}, "gemini.batchEmbedContents", 100),
@@ -107,7 +107,7 @@ def test_google_genai_sends_the_same(name: str, place: dict[str, str], method: M
 
 
 def _plain(value: Any) -> Any:
-    """Without roles, which google-genai does not need either, and with protobuf's JSON names."""
+    """Returns the body without roles, which google-genai does not need, and with the JSON names of protobuf."""
     if isinstance(value, dict):
         return {
             name.replace("task_type", "taskType"): _plain(inner) for name, inner in value.items() if name != "role"
@@ -160,7 +160,7 @@ def test_the_developer_api_reports_no_tokens_so_they_are_estimated(sandbox: Sand
     ids=lambda value: f"{value.kind}-{value.http_status}" if isinstance(value, Fault) else None,
 )
 @pytest.mark.parametrize(("name", "place", "method"), [WAYS[0][:3], WAYS[2][:3], WAYS[4][:3]])
-def test_each_trouble_has_its_kind_and_is_never_sent_again_here(
+def test_each_fault_has_its_kind_and_is_not_retried_by_the_backend(
     sandbox: Sandbox, name: str, place: dict[str, str], method: Method, fault: Fault, kind: str
 ) -> None:
     sandbox.faults.when(method, "unlucky", fault)

@@ -37,7 +37,7 @@ def jwt(**claims: Any) -> str:
 
 
 class CloudRun:
-    """A token service and a service behind it that takes each token so often."""
+    """A token service and a service that accepts each token a limited number of times."""
 
     def __init__(self, token_seconds: float = 3600, uses: int = 1_000_000) -> None:
         self.token_seconds = token_seconds
@@ -102,7 +102,7 @@ def service_account(path: Path, token_uri: str) -> str:
     return str(path)
 
 
-def test_one_id_token_serves_all_requests_and_no_key_goes_to_the_service(
+def test_one_id_token_serves_all_requests_and_no_api_key_is_sent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "not-for-them")
@@ -118,7 +118,7 @@ def test_one_id_token_serves_all_requests_and_no_key_goes_to_the_service(
     assert (len(service.made), len(service.served), service.refused) == (1, 21, 0)
 
 
-def test_vectors_are_asked_for_with_an_id_token_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_embedding_requests_carry_an_id_token_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     service = CloudRun()
 
     async def body(asked: OpenAIModel) -> Any:
@@ -130,8 +130,8 @@ def test_vectors_are_asked_for_with_an_id_token_too(monkeypatch: pytest.MonkeyPa
     assert service.run(body, tmp_path / "key.json", monkeypatch) == [0.5]
 
 
-def test_a_token_is_renewed_before_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Within the last minutes of its hour: a request must not meet the end on its way."""
+def test_a_token_is_renewed_before_it_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A token must not expire during a request, so it is renewed minutes before its end."""
     service = CloudRun(token_seconds=200)
 
     async def body(asked: OpenAIModel) -> None:
@@ -146,7 +146,7 @@ def test_a_token_is_renewed_before_its_end(monkeypatch: pytest.MonkeyPatch, tmp_
     assert [service.served.count(token) for token in service.made] == [1, 8]
 
 
-def test_a_token_is_made_in_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_token_is_fetched_in_another_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     key = service_account(tmp_path / "key.json", "http://127.0.0.1:9/token")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
     makers: list[int] = []
@@ -180,7 +180,7 @@ def test_a_401_renews_the_token_once_for_all_requests_in_flight(
     assert service.served.count(service.made[1]) == 8
 
 
-def test_a_service_that_refuses_every_token_is_a_matter_of_access_and_not_asked_for_more_of_them(
+def test_a_service_that_refuses_every_token_is_unauthorized_and_no_further_token_is_fetched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     service = CloudRun(uses=0)
@@ -196,7 +196,7 @@ def test_a_service_that_refuses_every_token_is_a_matter_of_access_and_not_asked_
     assert (len(service.made), service.refused) == (1, 5)
 
 
-def test_a_token_service_that_cannot_be_reached_is_a_broken_connection(
+def test_an_unreachable_token_service_is_a_connection_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     key = service_account(tmp_path / "key.json", "http://127.0.0.1:9/token")
@@ -216,7 +216,7 @@ def test_an_impersonated_account_has_id_tokens_of_its_own() -> None:
 
 @pytest.fixture
 def metadata_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What every machine of Google Cloud can ask about its own account."""
+    """A metadata server, which tells a Google Cloud machine about its service account."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -244,7 +244,7 @@ def metadata_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     server.server_close()
 
 
-def test_a_machine_of_google_cloud_asks_its_metadata_server(
+def test_a_google_cloud_machine_gets_its_token_from_the_metadata_server(
     monkeypatch: pytest.MonkeyPatch, metadata_server: list[str]
 ) -> None:
     found = compute_engine.Credentials()  # type: ignore[no-untyped-call]

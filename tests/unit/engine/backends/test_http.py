@@ -19,14 +19,14 @@ def server():
         yield running
 
 
-def test_the_proxy_of_the_environment_is_asked_for_addresses_beyond_it(monkeypatch, server):
+def test_requests_go_through_the_proxy_of_the_environment(monkeypatch, server):
     monkeypatch.setenv("http_proxy", server.url)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     assert asyncio.run(fetch("http://model.invalid")) == "OK"
 
 
-def test_an_address_that_needs_no_proxy_is_asked_itself(monkeypatch, server):
+def test_requests_to_addresses_in_no_proxy_are_direct(monkeypatch, server):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert asyncio.run(fetch(server.url)) == "OK"

@@ -76,7 +76,7 @@ def test_a_finish_reason_is_normalised(reason: str | None, expected: str) -> Non
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}])
-def test_a_server_that_counts_no_tokens_is_understood(usage: Any) -> None:
+def test_a_reply_without_usage_has_zero_tokens(usage: Any) -> None:
     reply = _reply(json.dumps(body(usage=usage, model=None)), "gemma")
     assert (reply.input_tokens, reply.output_tokens, reply.model) == (0, 0, "gemma")
 
@@ -138,7 +138,7 @@ def test_an_error_keeps_the_message_of_the_server(text: str, message: str) -> No
     assert message in error_of(400, None, text).message
 
 
-def test_an_empty_account_is_not_worth_waiting_for() -> None:
+def test_an_account_without_balance_counts_as_an_exhausted_quota() -> None:
     text = '{"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}'
     assert error_of(429, "1", text).kind == "quota_exhausted"
 
@@ -147,7 +147,7 @@ def test_an_empty_account_is_not_worth_waiting_for() -> None:
     ("header", "seconds"),
     [(None, None), ("", None), ("7", 7.0), ("0.5", 0.5), ("Fri, 20 Nov 2026 09:00:00 GMT", None), ("-1", 0.0)],
 )
-def test_the_advice_of_a_429_is_read_from_its_header(header: str | None, seconds: float | None) -> None:
+def test_the_retry_delay_of_a_429_is_read_from_its_header(header: str | None, seconds: float | None) -> None:
     error = error_of(429, header, "{}")
     assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, seconds)
 
@@ -169,7 +169,7 @@ def test_every_parameter_that_is_set_is_sent() -> None:
     }
 
 
-def test_openai_itself_gets_its_own_name_for_the_cap() -> None:
+def test_requests_to_openai_use_max_completion_tokens() -> None:
     own = OpenAIModel(type="openai", name="gpt")
     assert _parameters(own, Generation(), None)["max_completion_tokens"] == 1024
 
@@ -230,7 +230,9 @@ def test_a_429_has_the_retry_delay(sandbox: Sandbox) -> None:
     ],
     ids=lambda value: f"{value.kind}-{value.http_status}" if isinstance(value, Fault) else None,
 )
-def test_each_trouble_has_its_kind_and_is_never_sent_again_here(sandbox: Sandbox, fault: Fault, kind: str) -> None:
+def test_each_fault_has_its_kind_and_is_not_retried_by_the_backend(
+    sandbox: Sandbox, fault: Fault, kind: str
+) -> None:
     """The first request opens the connection: a client may re-send only what fails on a kept one."""
     sandbox.faults.when(METHOD, "unlucky", fault)
     first, error = ask(sandbox.openai_url, Prompt("hello"), Prompt("unlucky"))
@@ -254,7 +256,7 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(reply, Reply)
 
 
-def test_half_an_emoji_in_a_prompt_does_not_stop_it(sandbox: Sandbox) -> None:
+def test_a_prompt_with_a_lone_surrogate_is_sent(sandbox: Sandbox) -> None:
     (reply,) = ask(sandbox.openai_url, Prompt("cut \ud83d"))
     assert isinstance(reply, Reply) or reply.kind == "bad_request"
 

@@ -53,23 +53,23 @@ def test_vectors_are_read_and_the_tokens_shared_out_by_length() -> None:
     ]
 
 
-def test_each_vector_goes_to_the_text_it_names() -> None:
+def test_each_vector_is_assigned_to_the_text_of_its_index() -> None:
     data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]
     assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m")] == [[1.0], [2.0]]
 
 
-def test_vectors_that_name_no_text_are_in_order() -> None:
+def test_vectors_without_an_index_are_assigned_in_order() -> None:
     data = [{"embedding": [1.0]}, {"embedding": [2.0]}]
     assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m")] == [[1.0], [2.0]]
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, [1]])
-def test_a_server_that_counts_no_tokens_is_estimated(usage: Any) -> None:
+def test_tokens_that_the_server_does_not_report_are_estimated(usage: Any) -> None:
     replies = _replies(body([1.0], [2.0], usage=usage, model=None), PROMPTS, "nomic")
     assert [(reply.input_tokens, reply.model) for reply in replies] == [(10, "nomic"), (5, "nomic")]
 
 
-def test_one_vector_that_is_none_is_that_texts_own_trouble() -> None:
+def test_an_invalid_vector_affects_only_its_text() -> None:
     assert [reply.vector for reply in _replies(body(None, [1.0]), PROMPTS, "m")] == [None, [1.0]]
 
 
@@ -129,7 +129,9 @@ def test_a_429_has_the_retry_delay(sandbox: Sandbox) -> None:
     ],
     ids=lambda value: f"{value.kind}-{value.http_status}" if isinstance(value, Fault) else None,
 )
-def test_each_trouble_has_its_kind_and_is_never_sent_again_here(sandbox: Sandbox, fault: Fault, kind: str) -> None:
+def test_each_fault_has_its_kind_and_is_not_retried_by_the_backend(
+    sandbox: Sandbox, fault: Fault, kind: str
+) -> None:
     sandbox.faults.when(METHOD, "unlucky", fault)
     _, error = ask(sandbox.openai_url, ["hello"], ["hello", "unlucky"])
     assert isinstance(error, RequestError)

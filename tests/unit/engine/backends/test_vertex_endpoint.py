@@ -133,7 +133,7 @@ def test_a_chat_is_sent_below_the_endpoints_name_without_a_model() -> None:
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
 
 
-@pytest.mark.parametrize("end", ["data: [DONE]\n\n", ""], ids=["told", "not told"])
+@pytest.mark.parametrize("end", ["data: [DONE]\n\n", ""], ids=["done line", "no done line"])
 def test_a_streamed_chat_needs_no_done_line(end: str) -> None:
     pieces = [
         {"choices": [{"delta": {"content": "Hi"}}]},
@@ -192,14 +192,14 @@ def test_a_wrong_number_of_predictions_is_an_error(wrong: Callable[[list[str]], 
     assert "for 3 instances" in str(found[0])
 
 
-def test_a_prediction_that_cannot_be_read_fails_its_own_row_alone() -> None:
+def test_a_prediction_that_cannot_be_read_fails_only_its_row() -> None:
     found = outcomes(lambda *_: {"predictions": ["one", {"error": "too long"}, "three"]}, 3)
     assert [getattr(outcome, "text", None) for outcome in found] == ["one", None, "three"]
     assert isinstance(found[1], Failure)
     assert found[1].kind == "invalid_output"
 
 
-def test_one_bad_prompt_does_not_spoil_its_neighbours() -> None:
+def test_one_bad_prompt_does_not_fail_its_neighbours() -> None:
     def answer(_: str, body: dict[str, Any]) -> Any:
         prompts = [instance["prompt"] for instance in body["instances"]]
         return google_error(400, "bad row") if "row 5" in prompts else {"predictions": prompts}
@@ -233,7 +233,7 @@ def test_a_prompt_larger_than_the_endpoint_takes_is_refused_before_it_is_sent() 
         Prompt("é" * 1_500_000),
         request_format="raw",
     )
-    assert getattr(reply, "text", reply) == "fits"  # an address of its own takes 10 MB
+    assert getattr(reply, "text", reply) == "fits"  # a dedicated address takes 10 MB
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_prompt_larger_than_the_endpoint_takes_is_refused_before_it_is_sent() 
     ],
     ids=str,
 )
-def test_each_way_to_answer_a_raw_request_is_read(body: Any, text: str, tokens: tuple[int, int]) -> None:
+def test_each_reply_format_of_a_raw_request_is_read(body: Any, text: str, tokens: tuple[int, int]) -> None:
     (reply,) = ask(lambda *_: body, Prompt("Hello"), request_format="raw")
     assert isinstance(reply, Reply)
     assert (reply.text, (reply.input_tokens, reply.output_tokens)) == (text, tokens)
@@ -291,7 +291,7 @@ def test_a_200_that_is_no_answer_is_garbage(request_format: str, body: str) -> N
     ],
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
 )
-def test_each_trouble_has_its_kind_in_every_format(
+def test_each_fault_has_its_kind_in_every_request_format(
     request_format: str, response: tuple[int, str, dict[str, str]], kind: str, seconds: float | None
 ) -> None:
     status, words, headers = response
@@ -346,12 +346,12 @@ def test_a_server_that_does_not_listen_is_a_connection_error() -> None:
 
 
 @pytest.mark.parametrize("request_format", ["instances", "raw"])
-def test_half_an_emoji_in_a_prompt_is_sent_all_the_same(request_format: str) -> None:
+def test_a_prompt_with_a_lone_surrogate_is_sent(request_format: str) -> None:
     (reply,) = ask(lambda *_: {"predictions": ["a"]}, Prompt("\ud83d"), request_format=request_format)
     assert isinstance(reply, Reply)
 
 
-def test_only_instances_take_several_prompts() -> None:
+def test_only_the_instances_format_takes_several_prompts() -> None:
     kinds = {
         request_format: isinstance(
             open_vertex_endpoint(model(None, request_format), Generation(), None), StaticBackend

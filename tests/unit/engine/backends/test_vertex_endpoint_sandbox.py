@@ -105,7 +105,7 @@ def test_a_chat_is_streamed(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("request_format", ["chat", "instances", "raw"])
-def test_a_model_that_warms_up_is_worth_another_try(request_format: str) -> None:
+def test_a_model_that_is_warming_up_gives_a_server_error(request_format: str) -> None:
     (error,) = ask(bring_up(), request_format, "a")
     assert (error.kind, error.http_status) == ("server_error", 503)
 
@@ -117,7 +117,7 @@ def test_an_endpoint_without_a_deployed_model_is_an_error(request_format: str) -
     assert "does not exist, or has no deployed model" in error.message
 
 
-def test_an_endpoint_with_an_address_of_its_own_is_not_asked_at_the_shared_one(clock: ManualClock) -> None:
+def test_a_dedicated_endpoint_is_not_found_at_the_shared_address(clock: ManualClock) -> None:
     made = bring_up(is_dedicated=True)
     clock.advance(30)
     (error,) = ask(made, "chat", "a")

@@ -31,7 +31,7 @@ def test_the_last_cent_may_be_spent() -> None:
     assert budget.is_spent
 
 
-def test_what_is_free_is_never_too_much() -> None:
+def test_free_tokens_never_spend_a_budget() -> None:
     budget = Budget(0.01, Price(input_usd_per_million_tokens=0, output_usd_per_million_tokens=0))
     budget.add(10**12, 10**12)
     assert not budget.is_spent

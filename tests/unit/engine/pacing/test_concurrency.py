@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 
 
 def serve(limit: ConcurrencyLimit, capacity: int, answers: int, seed: int = 0) -> None:
-    """A server that works on `capacity` requests at once and queues the rest, as vLLM does."""
+    """Simulates a server that processes `capacity` requests at once and queues the rest, like vLLM."""
     chances = random.Random(seed)
     for _ in range(answers):
         tokens = max(1, round(chances.expovariate(1 / 200)))
@@ -17,13 +17,13 @@ def serve(limit: ConcurrencyLimit, capacity: int, answers: int, seed: int = 0) -
         limit.answered((32 + tokens) * 0.01 * queue * chances.uniform(0.9, 1.1), tokens)
 
 
-def test_a_server_that_keeps_up_gets_all_that_is_allowed():
+def test_a_server_that_keeps_up_gets_the_maximum_concurrency():
     limit = ConcurrencyLimit(64)
     serve(limit, capacity=256, answers=3000)
     assert limit.limit == 64
 
 
-def test_long_answers_among_short_ones_are_no_queue():
+def test_long_answers_among_short_ones_do_not_count_as_a_queue():
     limit = ConcurrencyLimit(64)
     serve(limit, capacity=64, answers=200)
     for _ in range(100):
@@ -31,7 +31,7 @@ def test_long_answers_among_short_ones_are_no_queue():
     assert limit.limit == 64
 
 
-def test_a_server_that_slows_down_gets_less_and_gets_it_back_when_it_recovers():
+def test_the_limit_falls_when_the_server_slows_down_and_rises_when_it_recovers():
     limit = ConcurrencyLimit(64)
     serve(limit, capacity=64, answers=500)
     serve(limit, capacity=8, answers=500)

@@ -8,7 +8,7 @@ from airflow_provider_llmbeam.engine.pacing.gate import Gate, Slots
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 
 
-def test_a_retry_passes_the_fresh_ones_that_wait(run):
+def test_a_retry_is_admitted_before_first_attempts_that_wait(run):
     async def scenario() -> list[str]:
         gate, order = Gate(Governor(requests_per_minute=60), asyncio.get_running_loop().time), []
 
@@ -45,7 +45,7 @@ def test_release_all_releases_every_waiter(run):
     assert run(scenario()) == 0
 
 
-def test_places_are_never_more_than_the_limit_of_the_moment(run):
+def test_slots_in_use_never_exceed_the_current_limit(run):
     async def scenario() -> None:
         limit, taken, peaks = 4, 0, []
         slots = Slots(lambda: limit)
@@ -91,7 +91,7 @@ def test_a_cancelled_waiter_uses_no_admission(run):
     assert run(scenario()) == 3
 
 
-def test_spreading_over_the_latency_is_no_throttling(run):
+def test_spreading_over_the_latency_does_not_count_as_throttling(run):
     async def scenario() -> tuple[float, float]:
         loop = asyncio.get_running_loop()
         gate = Gate(Governor(requests_per_minute=60_000), loop.time)

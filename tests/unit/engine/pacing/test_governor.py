@@ -19,7 +19,7 @@ gaps = st.lists(st.floats(0, 3), min_size=1, max_size=120)
 
 
 def send_all(governor: Governor, arrivals: list[float], tokens: list[float]) -> list[float]:
-    """Requests come one after the other and wait for their turn; returns when each left."""
+    """Returns the times at which requests are sent that arrive one after the other and wait for admission."""
     left, now = [], 0.0
     for gap, cost in zip(arrivals, tokens, strict=True):
         now += gap
@@ -30,7 +30,7 @@ def send_all(governor: Governor, arrivals: list[float], tokens: list[float]) -> 
 
 
 @given(gaps, st.floats(1, 6000))
-def test_in_no_window_more_requests_leave_than_the_quota_and_the_credit(arrivals, per_minute):
+def test_no_window_has_more_requests_than_the_quota_and_the_credit(arrivals, per_minute):
     governor = Governor(requests_per_minute=per_minute)
     left = send_all(governor, arrivals, [1.0] * len(arrivals))
     rate = per_minute / 60
@@ -42,7 +42,7 @@ def test_in_no_window_more_requests_leave_than_the_quota_and_the_credit(arrivals
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 500)), min_size=1, max_size=80), st.floats(600, 60_000))
-def test_in_no_window_more_tokens_leave_than_the_quota_and_the_credit_and_one_prompt(arrivals, per_minute):
+def test_no_window_has_more_tokens_than_the_quota_the_credit_and_one_prompt(arrivals, per_minute):
     governor = Governor(tokens_per_minute=per_minute)
     costs = [cost for _, cost in arrivals]
     left = send_all(governor, [gap for gap, _ in arrivals], costs)
@@ -60,7 +60,7 @@ def test_in_no_window_more_tokens_leave_than_the_quota_and_the_credit_and_one_pr
     st.none() | st.floats(600, 1e6),
     st.integers(1, 16),
 )
-def test_no_request_waits_for_ever_whatever_happened_before(events, requests, tokens, workers):
+def test_no_request_waits_forever_regardless_of_the_history(events, requests, tokens, workers):
     governor = Governor(requests_per_minute=requests, tokens_per_minute=tokens, expected_workers=workers)
     now = 0.0
     for gap, event in events:
@@ -99,7 +99,7 @@ def test_requests_are_spaced_not_sent_in_a_burst():
     assert left[3:] == pytest.approx([left[3] + 0.1 * number for number in range(47)])
 
 
-def test_a_prompt_larger_than_the_credit_leaves_when_all_of_the_credit_is_there():
+def test_a_prompt_larger_than_the_credit_is_admitted_once_the_credit_is_full():
     governor = Governor(tokens_per_minute=60_000)  # 1,000 a second
     assert governor.admit(0.0, 900) == 0
     assert governor.admit(0.0, 5000) == pytest.approx(0.9)
@@ -122,20 +122,20 @@ def test_a_shorter_hold_does_not_end_a_longer_one():
     assert governor.admit(2.0, 1) == 8.0
 
 
-def test_machines_that_were_rejected_together_come_back_one_gap_apart_at_most():
+def test_machines_that_were_rejected_together_resume_at_most_one_gap_apart():
     governor = Governor(requests_per_minute=600)
     assert governor.rejected(0.0, 2.0, chance=1.0) == pytest.approx(2.1, abs=0.02)
 
 
-def test_an_advice_of_no_time_is_not_taken():
+def test_a_retry_delay_of_zero_is_replaced_by_the_first_hold():
     assert Governor(requests_per_minute=600).rejected(0.0, 0.0) == Governor.FIRST_HOLD_SECONDS
 
 
-def test_an_advice_of_days_is_not_taken_either():
+def test_a_retry_delay_of_a_day_is_replaced_by_the_longest_hold():
     assert Governor(requests_per_minute=600).rejected(0.0, 86_400.0) == Governor.LONGEST_HOLD_SECONDS
 
 
-def test_a_429_without_advice_doubles_the_hold_until_an_answer_comes():
+def test_a_429_without_a_retry_delay_doubles_the_hold_until_a_request_is_answered():
     governor = Governor(requests_per_minute=600)
     holds, now = [], 0.0
     for _ in range(4):
@@ -167,7 +167,7 @@ def test_overloads_that_follow_each_other_closely_cut_deeper():
 
 
 def let_through(governor, start, *, sends, tokens=1.0, gap=0.0):
-    """The server takes so many requests from `start` on, one per gap at most, then rejects one."""
+    """Simulates a server that admits `sends` requests from `start` on, at most one per gap, then rejects one."""
     now = start
     for _ in range(sends + 1):
         now += gap
@@ -185,7 +185,7 @@ def test_a_429_that_follows_another_closely_cuts_to_what_was_let_through_since()
     assert 0.5 < governor.state.share < 0.7
 
 
-def test_a_429_that_comes_alone_cuts_a_little_however_few_were_let_through_since():
+def test_an_isolated_429_cuts_a_little_however_few_were_let_through_since():
     governor = Governor(requests_per_minute=6000)
     now = let_through(governor, 0.0, sends=100)
     for second in range(600):
@@ -228,7 +228,7 @@ def test_a_share_far_below_the_usual_one_is_reclaimed_sooner():
 
 
 @pytest.mark.parametrize("governor", [Governor(), Governor(requests_per_minute=6000)])
-def test_a_day_without_work_is_no_reason_to_overflow(governor):
+def test_a_day_without_work_does_not_cause_an_overflow(governor):
     governor.admit(0.0, 1)
     governor.rejected(0.0, None)
     assert governor.admit(86_400.0, 1) == 0
@@ -244,7 +244,7 @@ def test_the_share_of_machines_that_left_is_taken_over():
     assert governor.state.share == 1.0
 
 
-def test_the_stated_quota_is_never_exceeded_however_quiet_it_is():
+def test_the_stated_quota_is_never_exceeded_however_few_429s_there_are():
     governor = Governor(requests_per_minute=600)
     for second in range(3600):
         governor.admit(float(second), 1)
@@ -268,7 +268,7 @@ def test_without_a_quota_and_without_a_429_the_rate_doubles():
     assert left[-1] < 12
 
 
-def test_a_429_before_there_was_anything_to_learn_from_does_not_crawl_for_long():
+def test_a_429_before_any_learned_rate_slows_requests_only_briefly():
     governor = Governor()
     governor.admit(0.0, 1)
     governor.rejected(0.0, 2.0)
@@ -280,7 +280,7 @@ def test_a_429_before_there_was_anything_to_learn_from_does_not_crawl_for_long()
     assert sent > 100
 
 
-def test_with_tokens_limited_alone_requests_are_not():
+def test_a_limit_of_tokens_alone_does_not_limit_requests():
     governor = Governor(tokens_per_minute=6e9)
     left = send_all(governor, [0.0] * 500, [1.0] * 500)
     assert left[-1] <= 0.5
@@ -297,10 +297,10 @@ def test_a_state_fits_a_record_of_doubles():
 
 @pytest.mark.parametrize(
     ("machines", "expected_workers", "most_rejected"),
-    # Measured: 0, 0.45 and 0.73 % with the right guess, 0.13 % four times too large, 2.25 % four times too small.
+    # Measured: 0, 0.45 and 0.73 % with the right number, 0.13 % four times too large, 2.25 % four times too small.
     [(1, 1, 0.002), (4, 4, 0.01), (16, 16, 0.01), (4, 16, 0.005), (16, 4, 0.03)],
 )
-def test_an_hour_of_machines_that_cannot_talk_uses_the_quota_with_few_429s(
+def test_machines_without_shared_state_use_the_quota_of_an_hour_with_few_429s(
     machines, expected_workers, most_rejected
 ):
     found = simulate(
@@ -334,7 +334,7 @@ def stepped(shares, step_seconds, seed):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_quota_that_steps_down_and_up_is_used_with_few_429s(seed):
-    # Steps a little shorter or longer: where in its swing a step meets the share is luck.
+    # Steps a little shorter or longer, because the state of the share at a step is a coincidence.
     _, figures = stepped(STEPPED.server.step_shares, 18.5 + 3 * seed / 8, seed)
     assert figures["utilisation"] >= 0.94
     assert figures["rejected_ratio"] <= 0.008
@@ -364,6 +364,6 @@ def test_a_known_quota_that_processes_share_is_never_exceeded(letter, processes)
     assert sum(record.is_billed for record in records) == len(records) == job.rows
 
 
-def test_machines_that_cannot_talk_share_a_quota_of_tokens_with_few_429s():
+def test_machines_without_shared_state_share_a_quota_of_tokens_with_few_429s():
     records = simulate_job(next(job for job in JOBS if job.letter == "F"), machines=2)
     assert sum(not record.is_billed for record in records) < 0.02 * len(records)

@@ -20,7 +20,7 @@ def shared(path, **limits):
     return SharedGovernor(Governor(**(limits or {"requests_per_minute": 600})), path)
 
 
-def test_two_governors_of_one_file_give_out_one_quota(path):
+def test_two_governors_with_one_state_file_share_one_quota(path):
     first, second = shared(path), shared(path)
     admitted, now = 0, 100.0
     while now < 110:
@@ -30,14 +30,14 @@ def test_two_governors_of_one_file_give_out_one_quota(path):
     assert admitted == pytest.approx(100, abs=5)
 
 
-def test_a_429_of_one_holds_the_other(path):
+def test_a_429_of_one_governor_holds_the_other(path):
     first, second = shared(path), shared(path)
     first.admit(100.0, 1)
     first.rejected(100.0, 5.0)
     assert second.admit(101.0, 1) == pytest.approx(4.0)
 
 
-def test_tokens_that_one_gives_back_are_free_for_the_other(path):
+def test_tokens_refunded_by_one_governor_are_available_to_the_other(path):
     first, second = shared(path, tokens_per_minute=60_000), shared(path, tokens_per_minute=60_000)
     first.admit(100.0, 1000)
     assert second.admit(100.0, 500) == pytest.approx(0.5)
@@ -68,12 +68,12 @@ def test_a_process_killed_while_it_holds_the_lock_leaves_it_free(path):
     holder.wait()
     holder.stdout.close()
     file = os.open(path, os.O_RDWR)
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where somebody holds it
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if another process holds it
     os.close(file)
     assert governor.admit(100.0, 1) == 0
     governor.close()
 
 
-def test_other_limits_have_another_file_and_the_same_the_same():
+def test_different_limits_have_different_files_and_equal_limits_share_one():
     assert shared_path("gemini", 600, None) == shared_path("gemini", 600, None)
     assert shared_path("gemini", 600, None) != shared_path("gemini", 300, None)

@@ -49,7 +49,7 @@ def on_dataflow(**runner: Any) -> JobSpec:
     ids=str,
 )
 def test_a_local_job_never_downloads_a_runner(options: list[str]) -> None:
-    """Beam takes each of these names for its own default, which may be a binary from the network."""
+    """Beam replaces each of these names with a default, which may be a binary from the network."""
     runner, _ = runner_of(JOB, options)
     assert isinstance(runner, FnApiRunner)
 
@@ -110,6 +110,6 @@ def test_dataflow_needs_a_project() -> None:
         runner_of(on_dataflow(project=None), [])
 
 
-def test_the_command_line_has_the_last_word() -> None:
+def test_the_command_line_takes_precedence() -> None:
     _, options = runner_of(on_dataflow(machine_type="n2-standard-2"), ["--machine_type=e2-small"])
     assert options.view_as(WorkerOptions).machine_type == "e2-small"

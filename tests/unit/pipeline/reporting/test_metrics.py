@@ -29,7 +29,7 @@ def named(counters: dict[str, int]) -> Counts:
 
 
 class Bundle:
-    """What a runner keeps for a bundle's thread."""
+    """The metrics that a runner keeps for the thread of a bundle."""
 
     def __init__(self) -> None:
         self._container = MetricsContainer("step")
@@ -75,12 +75,12 @@ def test_a_batch_is_counted_as_its_engine_works(completion) -> None:
     assert batch.take() == Counts()
 
 
-def test_what_an_earlier_try_was_given_counts_as_it_would_have(completion) -> None:
+def test_answers_of_an_earlier_try_count_as_in_that_try(completion) -> None:
     known = [completion(attempts=2, rejections=3, input_tokens=7, output_tokens=1), completion(attempts=0)]
     assert counts_of(known) == Counts(answered=2, requests=5, rejections=3, input_tokens=17, output_tokens=4)
 
 
-def test_a_step_moves_its_counters_now_and_then_and_at_the_end(bundle: Bundle) -> None:
+def test_a_step_updates_its_counters_periodically_and_at_the_end(bundle: Bundle) -> None:
     step = CountingDoFn()
     step.start_bundle()
     for _ in range(step.UPDATE_EVERY + 1):
@@ -92,7 +92,7 @@ def test_a_step_moves_its_counters_now_and_then_and_at_the_end(bundle: Bundle) -
     assert bundle.counts() == PROGRESS.snapshot() == Counts(rows=step.UPDATE_EVERY + 1, duplicates=5)
 
 
-def test_what_a_failed_bundle_left_is_not_counted(bundle: Bundle) -> None:
+def test_the_counts_of_a_failed_bundle_are_discarded(bundle: Bundle) -> None:
     step = CountingDoFn()
     step.start_bundle()
     step.count("rows")
@@ -101,8 +101,8 @@ def test_what_a_failed_bundle_left_is_not_counted(bundle: Bundle) -> None:
     assert bundle.counts() == Counts()
 
 
-def test_counters_move_while_a_batch_runs(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the bundle's thread has counted is looked at from another, as a runner does."""
+def test_counters_are_updated_while_a_batch_runs(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread reads the counters of the bundle, like a runner."""
     monkeypatch.setattr("airflow_provider_llmbeam.pipeline.engine_thread.SIGNAL_SECONDS", 0.02)
     handler = LLMModelHandler(EchoModel(type="echo", latency_seconds=0.05), limits=Limits(max_in_flight=4))
     seen: list[Counts] = []
@@ -163,7 +163,7 @@ def test_the_counters_of_a_job_are_those_of_its_report(job, tmp_path: Path, sand
     sandbox.faults.queue("gemini.generateContent", Fault(kind="error", http_status=400, message="no"))
     counts, report = run(spec)
     agrees(counts, report)
-    # Four rows have no prompt, the other 40 have 31 prompts, and one prompt is refused.
+    # Four rows have no prompt, the other 40 rows have 31 distinct prompts, and one prompt is refused.
     assert (counts.rows, counts.duplicates, counts.answered, counts.died) == (44, 9, 30, 5)
     assert (counts.requests, counts.rejections) == (33, 2)
     assert PROGRESS.snapshot() == counts
@@ -176,7 +176,7 @@ def test_the_counters_of_a_job_are_those_of_its_report(job, tmp_path: Path, sand
 
 
 def test_a_bundle_that_the_runner_repeats_counts_what_was_answered_before(tmp_path: Path) -> None:
-    """What the first try has counted is thrown away with it."""
+    """The counts of the first try are discarded with it."""
     first, second = (LLMModelHandler(EchoModel(type="echo"), journal_uri=f"{tmp_path}/") for _ in range(2))
     first.run_inference(["a", "b"], first.load_model())
     once = PROGRESS.snapshot()

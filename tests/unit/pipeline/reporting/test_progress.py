@@ -20,7 +20,7 @@ def test_a_progress_line_has_the_current_counts() -> None:
     )
 
 
-def test_before_the_first_row_there_is_no_share() -> None:
+def test_before_the_first_row_the_line_has_no_percentage() -> None:
     assert progress_line(Counts(), 0.0) == "rows 0/0 · 0.0 rows/s · 0 tokens · 0 × 429 · 0 failed"
 
 
@@ -48,11 +48,11 @@ counts = st.integers(0, 1000)
 
 
 @given(st.builds(Counts, counts, counts, counts, counts, counts))
-def test_never_more_rows_are_done_than_there_are(now: Counts) -> None:
+def test_the_rows_done_never_exceed_all_rows(now: Counts) -> None:
     assert 0 <= now.done <= now.rows
 
 
-def test_a_snapshot_stays_as_it_was() -> None:
+def test_a_snapshot_does_not_change() -> None:
     progress = Progress()
     progress.add(Counts(rows=3))
     before = progress.snapshot()
@@ -60,14 +60,14 @@ def test_a_snapshot_stays_as_it_was() -> None:
     assert (before.rows, progress.snapshot().rows) == (3, 4)
 
 
-def test_the_next_job_starts_from_nothing() -> None:
+def test_the_next_job_starts_counting_at_zero() -> None:
     progress = Progress()
     progress.add(Counts(answered=5))
     progress.reset()
     assert progress.snapshot() == Counts()
 
 
-def test_threads_may_count_at_once() -> None:
+def test_threads_can_count_concurrently() -> None:
     progress = Progress()
 
     def count() -> None:
@@ -112,7 +112,7 @@ def test_a_log_gets_a_line_on_each_change_and_one_at_the_end(lines: list[str]) -
     assert len(lines) == len(set(lines))
 
 
-def test_a_line_has_the_cost_where_the_price_is_known(lines: list[str]) -> None:
+def test_a_line_has_the_cost_if_the_price_is_known(lines: list[str]) -> None:
     price = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=10.0)
     with shown_progress(price, interval_seconds=60):
         PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000))
@@ -130,7 +130,7 @@ def test_a_job_that_fails_leaves_no_thread_behind(lines: list[str]) -> None:
     assert lines == []
 
 
-def test_a_job_starts_to_count_from_nothing() -> None:
+def test_a_progress_log_starts_counting_at_zero() -> None:
     PROGRESS.add(Counts(rows=7))
     with shown_progress(interval_seconds=60):
         assert PROGRESS.snapshot() == Counts()

@@ -70,7 +70,7 @@ def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
     assert full.tokens.model_dump() == {"input": 614, "output": 6, "per_minute": 1240.0}
 
 
-def test_only_what_was_asked_in_this_run_counts_as_cut(full: Report) -> None:
+def test_only_answers_of_this_run_count_as_truncated(full: Report) -> None:
     assert full.truncated == 0
 
 
@@ -99,7 +99,7 @@ def test_the_report_holds_the_whole_spec(full: Report, spec: JobSpec) -> None:
     assert JobSpec.parse(full.spec) == spec
 
 
-def test_a_report_survives_the_way_through_json(full: Report) -> None:
+def test_a_report_round_trips_through_json(full: Report) -> None:
     assert Report.model_validate_json(full.model_dump_json()) == full
 
 
@@ -126,6 +126,6 @@ def test_without_a_quota_there_is_no_ratio(job, completion) -> None:
     assert found.requests.quota_ratio is None
 
 
-def test_answers_in_no_time_have_no_rate(spec: JobSpec, completion) -> None:
+def test_answers_within_zero_seconds_have_no_rate(spec: JobSpec, completion) -> None:
     row = AnsweredRow({}, "a", completion(sent_at=100.0, answered_at=100.0), "fresh")
     assert report(spec, tally_of(spec, row)).requests.per_minute is None

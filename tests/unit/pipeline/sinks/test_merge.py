@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.pipeline.sinks.merge import MergeColumn, merge_sta
 TARGET = DatasetReference("p", "d").table("answers")
 
 
-def test_a_merge_inserts_what_is_new_and_updates_only_what_differs() -> None:
+def test_a_merge_inserts_new_rows_and_updates_only_differing_ones() -> None:
     columns = [
         MergeColumn("day", "STRING", "DATE"),
         MergeColumn("answer", "STRING", "STRING"),
@@ -52,5 +52,5 @@ def test_json_and_arrays_are_compared_as_text() -> None:
     )
 
 
-def test_a_name_cannot_leave_its_quotes() -> None:
+def test_a_name_cannot_break_out_of_its_quotes() -> None:
     assert quoted("a`b\\c") == "`a\\`b\\\\c`"

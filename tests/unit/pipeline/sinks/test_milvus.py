@@ -115,7 +115,7 @@ def test_a_key_column_has_the_type_of_its_values_else_text(
     assert fields["id"] == kind
 
 
-def test_several_key_columns_name_a_row_together(sink: MilvusSink, tmp_path: Path) -> None:
+def test_several_key_columns_identify_a_row_together(sink: MilvusSink, tmp_path: Path) -> None:
     rows = [{"part": part, "id": number} for part in "ab" for number in range(2)]
     for _ in range(2):
         publish(sink, ("part", "id"), stage(tmp_path, *rows))
@@ -123,13 +123,13 @@ def test_several_key_columns_name_a_row_together(sink: MilvusSink, tmp_path: Pat
 
 
 def test_the_id_of_a_row_never_changes_between_versions_and_is_that_of_its_values() -> None:
-    """Another value here would write every row a second time."""
+    """A different value would write every row a second time."""
     assert entity_id({"id": 7, "text": "x"}, KEY) == entity_id({"id": 7}, KEY)
     assert entity_id({"id": 7}, KEY) == "066221bae6a7c071d0540676fafd57559f0217b8a68bdfa619fe178df6b2ea5d"
     assert len({entity_id({"id": value}, KEY) for value in (7, 7.0, "7", True, [7])}) == 5
 
 
-def test_a_run_without_rows_leaves_the_collection_as_it_is(sink: MilvusSink, tmp_path: Path) -> None:
+def test_a_run_without_rows_leaves_the_collection_unchanged(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path))
     assert not Path(sink.uri).exists()
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
@@ -169,13 +169,13 @@ def test_a_collection_with_another_key_is_refused(sink: MilvusSink, tmp_path: Pa
         check(sink, ("id", "part"), 2)
 
 
-def test_an_index_by_another_metric_is_refused(sink: MilvusSink, tmp_path: Path) -> None:
+def test_an_index_with_another_metric_is_refused(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
     with pytest.raises(JobSpecError, match=r"has an index by \['COSINE'\], and `sink.metric_type` is 'L2'"):
         check(sink.model_copy(update={"metric_type": "L2"}), KEY, 2)
 
 
-def test_a_key_that_its_field_cannot_hold_is_said_with_the_fields_name(sink: MilvusSink, tmp_path: Path) -> None:
+def test_the_error_for_a_key_that_does_not_fit_names_its_field(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
     with pytest.raises(JobFailedError, match=r"\bid\b.*are in the journal"):
         publish(sink, KEY, stage(tmp_path, {"id": "seven"}))
@@ -196,7 +196,7 @@ def test_the_file_can_be_opened_by_others_afterwards(sink: MilvusSink, tmp_path:
     assert ended.stdout.strip() == "1"
 
 
-def test_a_file_that_another_process_has_open_is_said_to_be_so(sink: MilvusSink) -> None:
+def test_a_file_that_another_process_has_open_is_an_error(sink: MilvusSink) -> None:
     Path(sink.uri).parent.mkdir()
     code = (
         "import sys; from pymilvus import MilvusClient; client = MilvusClient(sys.argv[1]); "
@@ -233,13 +233,15 @@ def test_a_server_is_used_like_a_file(sink: MilvusSink, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("module", ["pymilvus", "milvus_lite.server_manager"])
-def test_a_missing_package_names_the_extra(sink: MilvusSink, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def test_the_error_for_a_missing_package_names_the_extra(
+    sink: MilvusSink, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(JobSpecError, match=r"`airflow-provider-llmbeam\[milvus\]` where the job runs"):
         check(sink, KEY, None)
 
 
-def test_rows_that_milvus_passes_over_stop_the_job(
+def test_rows_that_milvus_drops_stop_the_job(
     sink: MilvusSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MilvusClient, "upsert", lambda *_: {"upsert_count": 1})

@@ -20,7 +20,7 @@ def content_of(*rows: dict[str, Any]) -> str:
     return staged.content
 
 
-def test_equal_answers_are_equal_content_however_they_came() -> None:
+def test_equal_answers_have_equal_content_regardless_of_order_and_origin() -> None:
     one, two = {"id": 1, "answer": "a", "origin": "fresh"}, {"id": 2, "answer": "b", "origin": "fresh"}
     content = content_of(one, two)
     assert content_of(two, {**one, "origin": "resumed"}) == content

@@ -32,7 +32,7 @@ from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
         ({"a": [{"b": b"x"}]}, {"a": [{"b": "eA=="}]}),
     ],
 )
-def test_values_become_what_json_has(value: Any, expected: Any) -> None:
+def test_values_of_each_type_become_json_values(value: Any, expected: Any) -> None:
     row = json_values({"v": value})
     assert row == {"v": expected}
     assert json.loads(json.dumps(row)) == row

@@ -63,7 +63,7 @@ def merged(*tallies: Tally) -> Tally:
 
 
 def sums(tally: Tally) -> tuple[Any, ...]:
-    """All but the words: any failure's own will do."""
+    """Returns all values but the messages, which may be those of any failure."""
     return (
         tally.answered,
         tally.failed,
@@ -78,7 +78,7 @@ def sums(tally: Tally) -> tuple[Any, ...]:
 
 @given(elements, elements, elements)
 @settings(deadline=None, max_examples=50)
-def test_it_makes_no_difference_where_and_in_which_order_rows_are_counted(
+def test_the_tally_is_independent_of_where_and_in_which_order_rows_are_counted(
     a: list[Any], b: list[Any], c: list[Any]
 ) -> None:
     whole = sums(tally_of([*a, *b, *c]))
@@ -94,8 +94,8 @@ def test_it_makes_no_difference_where_and_in_which_order_rows_are_counted(
 def test_each_kind_of_failure_has_its_own_message(a: list[Any], b: list[Any]) -> None:
     tally = merged(tally_of(a), tally_of(b))
     assert tally.messages.keys() == tally.failed.keys()
-    said = {(row.failure.kind, row.failure.message) for row in [*a, *b] if isinstance(row, FailedRow)}
-    assert tally.messages.items() <= said
+    all_messages = {(row.failure.kind, row.failure.message) for row in [*a, *b] if isinstance(row, FailedRow)}
+    assert tally.messages.items() <= all_messages
 
 
 @given(elements)
@@ -106,7 +106,7 @@ def test_every_row_counts_once(rows: list[Any]) -> None:
     assert tally.latencies.total() == tally.answered["fresh"]
 
 
-def test_merging_leaves_the_parts_alone(completion) -> None:
+def test_merging_does_not_change_the_parts(completion) -> None:
     part = tally_of([AnsweredRow({}, "f", completion(), "fresh")])
     before = sums(part)
     merged(part, part)
@@ -131,7 +131,7 @@ def test_a_fresh_answer_counts_with_all_its_cost(completion) -> None:
 
 
 @pytest.mark.parametrize("origin", ["resumed", "duplicate"])
-def test_an_answer_that_cost_nothing_in_this_run_counts_as_a_row_alone(completion, origin: Any) -> None:
+def test_an_answer_without_cost_in_this_run_counts_only_as_a_row(completion, origin: Any) -> None:
     tally = tally_of([AnsweredRow({}, "f", completion(attempts=3), origin)])
     assert sums(tally) == sums(Tally(answered=Counter({origin: 1})))
 
@@ -181,7 +181,7 @@ def test_an_answer_in_no_time_has_a_latency(completion) -> None:
     assert percentile_seconds(tally.latencies, 0.5) == 0.0
 
 
-def test_each_bundle_counts_for_itself() -> None:
+def test_each_bundle_counts_separately() -> None:
     step = CountRows()
     counts = []
     for rows in (3, 0, 2):

@@ -24,7 +24,7 @@ values = st.integers() | st.text(max_size=5) | st.booleans()
 
 
 def packed(rows: list[dict[str, Any]]) -> dict[int, list[bytes]]:
-    """Blocks by part, as a bundle makes them."""
+    """Returns the blocks of a bundle by partition."""
     step = _PackKeys(("id",))
     step.start_bundle()
     parts: dict[int, list[bytes]] = {}
@@ -42,7 +42,7 @@ def test_exactly_the_keys_that_occur_twice_are_found(keys: list[Any]) -> None:
     assert sorted(found) == sorted(line for line, count in lines.items() if count > 1)
 
 
-def test_a_large_block_is_handed_on_before_the_bundle_ends() -> None:
+def test_a_large_block_is_emitted_before_the_bundle_ends() -> None:
     rows = [{"id": "x" * 1000}] * (2 + _BLOCK_BYTES // 1000) * 2
     (blocks,) = packed(rows).values()
     assert len(blocks) > 1
@@ -54,18 +54,18 @@ def test_similar_keys_are_different(one: Any, other: Any) -> None:
     assert encode_key({"id": one}, ("id",)) != encode_key({"id": other}, ("id",))
 
 
-def test_a_key_is_its_columns_alone() -> None:
+def test_a_key_consists_only_of_its_columns() -> None:
     assert encode_key({"b": 2, "text": "x", "a": 1}, ("a", "b")) == b'{"a": 1, "b": 2}\n'
 
 
-def test_the_first_offenders_are_named() -> None:
+def test_the_error_names_the_first_duplicate_keys() -> None:
     lines = [f'{{"id": {number}}}'.encode() for number in range(7, 0, -1)]
     named = re.escape("7 keys belong to several rows each: " + ", ".join(f'{{"id": {n}}}' for n in range(1, 6)))
     with pytest.raises(JobSpecError, match=rf"{named}, and 2 more\..*Nothing was sent or billed\."):
         refuse_duplicates(lines)
 
 
-def test_without_offenders_nothing_is_refused() -> None:
+def test_without_duplicate_keys_nothing_is_refused() -> None:
     refuse_duplicates([])
 
 

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.publish import check_ratio, check_sums
 
 
-def test_sums_that_fit_pass() -> None:
+def test_matching_sums_pass() -> None:
     check_sums(Tally(read=3, answered=Counter(fresh=1, duplicate=1), failed=Counter(blocked=1)))
     check_sums(Tally())
 

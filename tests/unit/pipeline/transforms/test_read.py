@@ -41,7 +41,7 @@ def test_a_blank_line_is_no_row(line: bytes) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=9)))
-def test_a_row_is_read_as_it_was_written(row: dict[str, Any]) -> None:
+def test_a_row_round_trips_through_a_json_line(row: dict[str, Any]) -> None:
     assert read_line(json.dumps(row).encode()) == row
     assert read_line(json.dumps(row, ensure_ascii=False).encode()) == row
 
@@ -78,17 +78,17 @@ def test_a_line_that_is_not_json_fails_with_its_text(line: bytes) -> None:
 
 
 @given(st.binary(min_size=1))
-def test_no_line_whatever_stops_the_job(line: bytes) -> None:
+def test_no_line_stops_the_job(line: bytes) -> None:
     assert len(list(parse_json_line(line))) <= 1
 
 
 @pytest.mark.parametrize("line", [b"[" * 100_000, b'{"a":' * 100_000])
 def test_a_line_of_nothing_but_brackets_is_unreadable(line: bytes) -> None:
-    """The parser gives up by `RecursionError`, not `ValueError`; one such line would end the job."""
+    """The parser fails with `RecursionError`, not `ValueError`; one such line would end the job."""
     assert read_line(line).failure.kind == "unreadable_row"
 
 
-def test_half_a_character_becomes_the_replacement_character() -> None:
+def test_a_lone_surrogate_becomes_the_replacement_character() -> None:
     assert read_line(rb'{"a": "cut \ud83d", "b": "\ud83d\ude00", "c": "\\ud83d"}') == {
         "a": "cut \N{REPLACEMENT CHARACTER}",
         "b": "😀",
@@ -96,8 +96,8 @@ def test_half_a_character_becomes_the_replacement_character() -> None:
     }
 
 
-def test_half_a_character_written_out_in_bytes_goes_no_further_either() -> None:
-    """Python's JSON parser decodes bytes that are no UTF-8; a row of such text fits neither Beam nor a server."""
+def test_a_lone_surrogate_encoded_in_bytes_is_not_passed_on_either() -> None:
+    """Python's JSON parser accepts bytes that are not UTF-8; neither Beam nor a server can encode the result."""
     found = read_line(b'{"a": "cut \xed\xa0\xbd"}')
     assert isinstance(found, FailedRow) or found["a"].encode()
 
@@ -111,7 +111,7 @@ def test_a_csv_without_rows_has_none() -> None:
 
 
 @given(st.lists(st.tuples(cells, cells), max_size=6))
-def test_a_csv_is_read_as_it_was_written(rows: list[tuple[str, str]]) -> None:
+def test_a_table_round_trips_through_csv(rows: list[tuple[str, str]]) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerows([("first", "second"), *rows])
@@ -122,12 +122,12 @@ def test_a_quoted_cell_may_hold_lines_and_commas() -> None:
     assert read_csv('id,text\n1,"one\ntwo, ""three"""\n') == [{"id": "1", "text": 'one\ntwo, "three"'}]
 
 
-def test_a_cell_may_be_longer_than_the_csv_modules_own_limit() -> None:
+def test_a_cell_can_be_longer_than_the_default_limit_of_the_csv_module() -> None:
     assert len(read_csv(f"id,text\n1,{'x' * 1_000_000}\n")[0]["text"]) == 1_000_000
 
 
 @pytest.mark.parametrize("line", ["2", "2,a,b", "2,a,"])
-def test_a_line_of_another_width_dies_alone(line: str) -> None:
+def test_a_line_with_another_number_of_cells_fails_alone(line: str) -> None:
     first, odd, last = read_csv(f"id,text\n1,a\n{line}\n3,c\n")
     assert (first, last) == ({"id": "1", "text": "a"}, {"id": "3", "text": "c"})
     assert odd.failure.kind == "unreadable_row"
@@ -136,12 +136,12 @@ def test_a_line_of_another_width_dies_alone(line: str) -> None:
 
 
 def test_a_column_without_a_name_is_a_column() -> None:
-    """As pandas writes its index by default."""
+    """Pandas writes its index without a column name by default."""
     assert [row.get("text") for row in read_csv(",text\n0,a\n1,b\n") if isinstance(row, dict)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("line", ['2,"b"x', '2,"b" ,'])
-def test_a_malformed_line_does_not_take_the_rows_after_it_along(line: str) -> None:
+def test_a_malformed_line_does_not_fail_the_rows_after_it(line: str) -> None:
     found = read_csv(f"id,text\n1,a\n{line}\n3,c\n4,d\n")
     assert [row["id"] for row in found if isinstance(row, dict)] == ["1", "3", "4"]
     (odd,) = [row for row in found if isinstance(row, FailedRow)]
@@ -177,7 +177,7 @@ def check_key(*key: str, row: Any) -> Any:
     return found
 
 
-def test_a_row_with_its_key_goes_on() -> None:
+def test_a_row_with_its_key_is_passed_on() -> None:
     row = {"id": 0, "part": "", "text": None}
     assert check_key("id", "part", row=row) is row
     assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 0)
@@ -194,9 +194,9 @@ def test_a_row_without_a_key_fails_and_lists_its_columns(row: dict[str, Any]) ->
     assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
 
 
-def test_an_unreadable_line_stays_what_it_is() -> None:
-    dead = read_line(b"{")
-    assert check_key("id", row=dead).value is dead
+def test_an_unreadable_line_is_passed_on_unchanged() -> None:
+    failed = read_line(b"{")
+    assert check_key("id", row=failed).value is failed
     assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
 
 

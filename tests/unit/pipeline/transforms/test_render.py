@@ -37,7 +37,7 @@ def test_system_and_media_are_templates_too() -> None:
 
 
 @given(st.text(max_size=30))
-def test_what_a_row_holds_is_never_a_template_and_never_escaped(text: str) -> None:
+def test_the_values_of_a_row_are_never_templates_and_never_escaped(text: str) -> None:
     assert render("{{ row.text }}", {"text": text}) == text
 
 
@@ -46,7 +46,7 @@ def test_a_row_that_looks_like_a_template_is_sent_as_it_is(text: str) -> None:
     assert render("{{ row.text }}", {"text": text}) == text
 
 
-def test_white_space_around_a_template_stays() -> None:
+def test_white_space_around_a_template_is_kept() -> None:
     assert render("\n a \n\n") == "\n a \n\n"
 
 
@@ -66,7 +66,7 @@ def test_the_error_names_a_missing_variable() -> None:
         render("{{ variables.day }}")
 
 
-def test_a_template_may_ask_whether_a_column_exists() -> None:
+def test_a_template_can_test_whether_a_column_exists() -> None:
     template = "{% if row.a is defined %}{{ row.a }}{% else %}none{% endif %} {{ row.b | default('some') }}"
     assert render(template, {"a": 1}) == "1 some"
     assert render(template, {"b": 2}) == "none 2"
@@ -79,23 +79,23 @@ def test_a_column_may_be_called_like_a_method(column: str) -> None:
 
 @pytest.mark.parametrize("column", ["items", "keys", "values", "get", "copy", "pop", "update"])
 def test_a_missing_column_called_like_a_method_is_an_error(column: str) -> None:
-    """Else the prompt would say `<built-in method …>`, another one each time."""
+    """Otherwise the prompt would contain `<built-in method …>`, which differs in each process."""
     with pytest.raises(jinja2.TemplateError):
         render(f"{{{{ row.{column} }}}}", {"id": 1})
 
 
-def test_a_row_can_be_walked_through() -> None:
+def test_a_template_can_iterate_over_a_row() -> None:
     assert render("{% for name, value in row.items() %}{{ name }}={{ value }};{% endfor %}", {"a": 1, "b": 2}) == (
         "a=1;b=2;"
     )
 
 
-def test_nothing_renders_as_nothing() -> None:
+def test_none_renders_as_an_empty_string() -> None:
     assert render("[{{ row.a }}][{{ none }}]", {"a": None}) == "[][]"
 
 
 @pytest.mark.parametrize(("value", "text"), [(0, "0"), (False, "False"), ("", ""), ([1], "[1]")])
-def test_only_nothing_renders_as_nothing(value: Any, text: str) -> None:
+def test_only_none_renders_as_an_empty_string(value: Any, text: str) -> None:
     assert render("{{ row.a }}", {"a": value}) == text
 
 
@@ -139,15 +139,15 @@ def test_the_step_names_a_row_by_its_fingerprint(job) -> None:
     assert fingerprint == Fingerprinter(spec.model, spec.generation, None)("Say hi", None)
 
 
-def test_the_step_lets_a_row_die_that_cannot_be_rendered(job) -> None:
+def test_a_row_that_cannot_be_rendered_becomes_a_failed_row(job) -> None:
     step = Render(job(prompt={"template": "{{ 1 / row.count }}"}))
     step.setup()
     step.start_bundle()
-    (died,) = step.process({"count": 0})
+    (output,) = step.process({"count": 0})
     step.finish_bundle()
-    assert isinstance(died, beam.pvalue.TaggedOutput)
-    assert died.tag == FAILED
-    assert died.value.row == {"count": 0}
-    assert died.value.failure.kind == "template_error"
-    assert died.value.failure.message == "ZeroDivisionError: division by zero"
+    assert isinstance(output, beam.pvalue.TaggedOutput)
+    assert output.tag == FAILED
+    assert output.value.row == {"count": 0}
+    assert output.value.failure.kind == "template_error"
+    assert output.value.failure.message == "ZeroDivisionError: division by zero"
     assert PROGRESS.snapshot().died == 1

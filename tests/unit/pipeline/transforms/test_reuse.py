@@ -25,7 +25,7 @@ def test_equal_prompts_are_one_request() -> None:
     assert PROGRESS.snapshot().duplicates == 2
 
 
-def test_rows_that_the_journal_answers_are_not_asked(completion) -> None:
+def test_rows_with_an_answer_in_the_journal_are_not_sent(completion) -> None:
     answer = completion()
     found = reuse(ROWS[:2], [("nightly", answer)])
     assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == REUSED for output in found)
@@ -33,7 +33,7 @@ def test_rows_that_the_journal_answers_are_not_asked(completion) -> None:
     assert PROGRESS.snapshot().resumed == 2
 
 
-def test_an_answer_that_was_written_down_twice_is_used_once(completion) -> None:
+def test_an_answer_recorded_twice_is_used_once(completion) -> None:
     assert len(reuse(ROWS[:1], [("nightly", completion())] * 2)) == 1
 
 
@@ -53,7 +53,7 @@ def test_an_answer_of_another_job_is_cached_and_the_newest_one_is_taken(completi
     assert (output.value.origin, output.value.completion) == ("cached", new)
 
 
-def test_an_own_answer_goes_before_a_newer_one_of_another_job(completion) -> None:
+def test_an_answer_of_this_job_takes_precedence_over_a_newer_one_of_another_job(completion) -> None:
     own = completion(answered_at=1.0)
     (output,) = reuse(ROWS[:1], [("nightly", own), ("tuesday", completion(answered_at=2.0))])
     assert (output.value.origin, output.value.completion) == ("resumed", own)

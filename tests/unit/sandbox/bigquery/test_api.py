@@ -116,7 +116,7 @@ def stage(client: bigquery.Client) -> None:
 # Datasets and tables
 
 
-def test_datasets_come_and_go(client: bigquery.Client) -> None:
+def test_datasets_are_created_listed_and_deleted(client: bigquery.Client) -> None:
     made = client.create_dataset("second")
     assert made.location == "US"
     assert [found.dataset_id for found in client.list_datasets()] == ["llm", "second"]
@@ -130,7 +130,7 @@ def test_datasets_come_and_go(client: bigquery.Client) -> None:
         client.get_dataset("second")
 
 
-def test_tables_come_and_go(client: bigquery.Client) -> None:
+def test_tables_are_created_updated_listed_and_deleted(client: bigquery.Client) -> None:
     made = client.create_table(bigquery.Table(ANSWERS, schema=SCHEMA))
     assert (made.num_rows, [one.name for one in made.schema]) == (0, ["id", "text"])
     with pytest.raises(Conflict, match=r"Already Exists: Table my-project:llm\.answers"):
@@ -145,7 +145,7 @@ def test_tables_come_and_go(client: bigquery.Client) -> None:
         client.get_table(ANSWERS)
 
 
-def test_a_table_is_gone_when_it_expires() -> None:
+def test_a_table_is_deleted_when_it_expires() -> None:
     clock = ManualClock()
     with Sandbox(clock=clock) as sandbox:
         client = connect(sandbox)
@@ -177,7 +177,7 @@ def test_a_view_is_queried_and_not_extracted(client: bigquery.Client) -> None:
 # Queries
 
 
-def test_values_of_each_type_arrive_as_they_are(client: bigquery.Client) -> None:
+def test_values_of_each_type_arrive_unchanged(client: bigquery.Client) -> None:
     load(client, ANSWERS, [WIDE_ROW, {}], schema=WIDE).result()
     expected = {
         "n": 7,
@@ -241,7 +241,7 @@ def test_results_come_in_pages_in_order(client: bigquery.Client) -> None:
     assert [row.n for row in client.query_and_wait(sql, page_size=700)] == list(range(1, 2501))
 
 
-def test_a_result_goes_where_it_is_sent(client: bigquery.Client) -> None:
+def test_a_query_result_is_written_to_its_destination(client: bigquery.Client) -> None:
     def write(disposition: str, value: int) -> None:
         config = QueryJobConfig(destination=ANSWERS, write_disposition=disposition)
         client.query(f"SELECT {value} AS id, 'x' AS text", job_config=config).result()
@@ -299,7 +299,7 @@ def test_a_table_is_made_replaced_and_dropped_by_sql(client: bigquery.Client) ->
     ],
 )
 @pytest.mark.parametrize("is_dry", [False, True])
-def test_a_wrong_query_is_refused_in_bigquerys_words(
+def test_an_invalid_query_is_refused_with_the_message_of_bigquery(
     client: bigquery.Client, sql: str, error: type[Exception], message: str, is_dry: bool
 ) -> None:
     client.create_table(bigquery.Table(ANSWERS, schema=SCHEMA))
@@ -307,7 +307,7 @@ def test_a_wrong_query_is_refused_in_bigquerys_words(
         client.query(sql, job_config=QueryJobConfig(dry_run=is_dry)).result(job_retry=None)
 
 
-def test_a_dry_run_says_what_would_be_read_and_runs_nothing(sandbox: Sandbox, client: bigquery.Client) -> None:
+def test_a_dry_run_reports_the_bytes_to_read_and_runs_nothing(sandbox: Sandbox, client: bigquery.Client) -> None:
     stage(client)
     dry = client.query(f"SELECT id FROM `{ANSWERS}`", job_config=QueryJobConfig(dry_run=True))
     assert (dry.total_bytes_processed, [one.name for one in dry.schema]) == (2 * 8, ["id"])
@@ -330,7 +330,7 @@ def test_a_query_over_its_limit_is_not_run(sandbox: Sandbox, client: bigquery.Cl
 # MERGE
 
 
-def test_a_merge_changes_and_adds_rows_and_says_how_many(client: bigquery.Client) -> None:
+def test_a_merge_updates_and_inserts_rows_and_reports_the_counts(client: bigquery.Client) -> None:
     stage(client)
     job = client.query(MERGE)
     job.result()
@@ -361,7 +361,7 @@ def test_a_merge_that_matches_a_row_twice_is_refused(client: bigquery.Client) ->
     assert rows_of(client) == [(1, "one"), (2, "two")]
 
 
-def test_a_merge_that_dies_half_way_leaves_the_target_as_it_was(sandbox: Sandbox, client: bigquery.Client) -> None:
+def test_an_aborted_merge_leaves_the_target_unchanged(sandbox: Sandbox, client: bigquery.Client) -> None:
     stage(client)
     sandbox.faults.when("bigquery.jobs.insert", "MERGE", Fault(kind="abort"), times=1)
     job = client.query(MERGE, job_id="merge-1", job_retry=None)
@@ -392,7 +392,7 @@ def test_dml_counts_its_rows(client: bigquery.Client) -> None:
 # Jobs
 
 
-def test_a_job_id_is_used_once(sandbox: Sandbox, client: bigquery.Client) -> None:
+def test_a_job_id_can_be_used_only_once(sandbox: Sandbox, client: bigquery.Client) -> None:
     stage(client)
     client.query(MERGE, job_id="merge-of-run-7", job_retry=None).result()
     reference = {"projectId": PROJECT, "jobId": "merge-of-run-7"}
@@ -428,7 +428,7 @@ def test_a_job_takes_its_time_and_can_be_cancelled() -> None:
 
 
 @pytest.mark.parametrize("form", ["NEWLINE_DELIMITED_JSON", "PARQUET", "AVRO"])
-def test_what_was_extracted_is_loaded_again(client: bigquery.Client, bucket: storage.Bucket, form: str) -> None:
+def test_an_extracted_table_is_loaded_again(client: bigquery.Client, bucket: storage.Bucket, form: str) -> None:
     load(client, ANSWERS, [WIDE_ROW, {}], schema=WIDE).result()
     config = ExtractJobConfig(destination_format=form, use_avro_logical_types=True)
     extract = client.extract_table(ANSWERS, "gs://rows/out/part-*", job_config=config)
@@ -442,7 +442,7 @@ def test_what_was_extracted_is_loaded_again(client: bigquery.Client, bucket: sto
     assert [dict(row) for row in client.list_rows(STAGED)] == [dict(row) for row in client.list_rows(ANSWERS)]
 
 
-def test_a_file_is_loaded_with_the_schema_it_brings(client: bigquery.Client) -> None:
+def test_a_file_is_loaded_with_its_own_or_the_given_schema(client: bigquery.Client) -> None:
     file = io.BytesIO()
     pq.write_table(pa.table({"id": [1, 2], "tags": [["a"], []]}), file)
     file.seek(0)
@@ -471,7 +471,7 @@ def test_a_large_upload_arrives_in_chunks(sandbox: Sandbox, client: bigquery.Cli
         ({"id": 2, "text": {}}, "Could not convert value to string. Field: text"),
     ],
 )
-def test_a_load_tells_which_row_does_not_fit_and_loads_none(
+def test_a_failed_load_names_the_invalid_row_and_loads_none(
     client: bigquery.Client, row: dict[str, Any], message: str
 ) -> None:
     job = load(client, ANSWERS, [{"id": 1, "text": "one"}, row])
@@ -485,7 +485,7 @@ def test_a_load_tells_which_row_does_not_fit_and_loads_none(
     assert rows_of(client) == [(1, "one")]
 
 
-def test_a_load_of_nothing_fails(client: bigquery.Client) -> None:
+def test_a_load_without_files_dataset_or_matching_schema_fails(client: bigquery.Client) -> None:
     config = LoadJobConfig(source_format="NEWLINE_DELIMITED_JSON", schema=SCHEMA)
     with pytest.raises(NotFound, match="Not found: URI gs://rows/none/"):
         client.load_table_from_uri("gs://rows/none/*", ANSWERS, job_config=config).result()
@@ -496,7 +496,7 @@ def test_a_load_of_nothing_fails(client: bigquery.Client) -> None:
         load(client, ANSWERS, [], schema=[SchemaField("text", "INTEGER")]).result()
 
 
-def test_a_load_finds_its_schema(client: bigquery.Client) -> None:
+def test_a_load_detects_its_schema(client: bigquery.Client) -> None:
     config = LoadJobConfig(source_format="NEWLINE_DELIMITED_JSON", autodetect=True)
     rows = [{"id": 1, "x": 1}, {"id": 2, "x": 2.5, "who": {"name": "Ann"}}]
     client.load_table_from_json(rows, ANSWERS, job_config=config).result()
@@ -528,7 +528,7 @@ def test_streamed_rows_with_the_same_id_are_kept_once(client: bigquery.Client) -
 # Faults
 
 
-def test_the_client_comes_back_after_a_fault(sandbox: Sandbox, client: bigquery.Client) -> None:
+def test_the_client_retries_after_a_fault(sandbox: Sandbox, client: bigquery.Client) -> None:
     faults = [Fault(kind="error", http_status=503), Fault(kind="rate-limit"), Fault(kind="disconnect")]
     sandbox.faults.queue("bigquery.tables.get", *faults)
     client.create_table(bigquery.Table(ANSWERS, schema=SCHEMA))
@@ -548,7 +548,7 @@ def test_a_job_whose_answer_is_lost_is_found_by_its_id(sandbox: Sandbox, client:
     assert inserted[-1].resource == "my-project/merge-1"
 
 
-def test_a_refusal_is_worded_as_bigquery_does(sandbox: Sandbox, client: bigquery.Client) -> None:
+def test_a_refusal_has_the_message_of_bigquery(sandbox: Sandbox, client: bigquery.Client) -> None:
     sandbox.faults.queue("bigquery.jobs.query", Fault(kind="error", http_status=403))
     with pytest.raises(Forbidden, match="Access Denied") as caught:
         client.query_and_wait("SELECT 1", retry=None)

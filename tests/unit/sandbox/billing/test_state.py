@@ -54,7 +54,7 @@ def test_minutes_are_counted_per_accelerator_and_after_a_time(bill: Bill, clock:
     assert bill.gpu_minutes(after=clock()) == 0
 
 
-def test_labels_are_those_of_now_until_the_end(bill: Bill, clock: ManualClock) -> None:
+def test_labels_are_the_current_ones_until_the_charge_ends(bill: Bill, clock: ManualClock) -> None:
     labels = {"a": "1"}
     bill.start("a", clock(), rent(labels=labels))
     labels["a"] = "2"
@@ -64,7 +64,7 @@ def test_labels_are_those_of_now_until_the_end(bill: Bill, clock: ManualClock) -
     assert dict(bill.lines[0].labels) == {"a": "2"}
 
 
-def test_what_is_due_is_done_in_its_order_before_the_bill_is_read(
+def test_due_actions_run_in_order_before_the_bill_is_read(
     bill: Bill, timeline: Timeline, clock: ManualClock
 ) -> None:
     start = clock()

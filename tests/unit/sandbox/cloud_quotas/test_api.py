@@ -19,7 +19,7 @@ def infos(http, path, **query):
 
 
 def limit_in(info, location, **names):
-    """Reads a limit as the API's reference says: the first, most specific entry that takes these dimensions."""
+    """Reads a limit as the API reference defines it: the first entry that matches these dimensions."""
     names["region"] = location
     for one in info["dimensionsInfos"]:
         is_meant = all(names.get(name) == value for name, value in one.get("dimensions", {}).items())
@@ -28,7 +28,7 @@ def limit_in(info, location, **names):
     return None
 
 
-def test_a_models_limit_is_told_by_location(http, sandbox) -> None:
+def test_the_limit_of_a_model_is_listed_by_location(http, sandbox) -> None:
     with Sandbox(
         models=ModelSettings(
             quota=Quota(requests_per_minute=600), location_quotas={"europe-west4": Quota(requests_per_minute=30)}
@@ -66,7 +66,7 @@ def test_a_models_limit_is_told_by_location(http, sandbox) -> None:
             assert limit_in(info, "us-central1", base_model="gemini-2.5-flash") == "-1"
 
 
-def test_only_models_with_a_published_quota_that_were_asked_or_named_are_listed(http, sandbox) -> None:
+def test_only_used_or_named_models_with_a_published_quota_are_listed(http, sandbox) -> None:
     assert REQUESTS not in infos(http, VERTEX)
     add = sandbox.monitoring.add_traffic
     for model in ("gemini-2.5-flash", "gemini-1.5-pro-002", "text-embedding-005"):
@@ -79,7 +79,7 @@ def test_only_models_with_a_published_quota_that_were_asked_or_named_are_listed(
     assert REQUESTS not in infos(http, VERTEX)
 
 
-def test_accelerators_are_told_by_region() -> None:
+def test_accelerator_quotas_are_listed_by_region() -> None:
     quota = {"europe-west4": {"NVIDIA_L4": 2}, "us-central1": {"NVIDIA_H100_80GB": 8}}
     with Sandbox(endpoints=EndpointSettings(gpu_quota=quota)) as cloud, httpx.Client(base_url=cloud.url) as client:
         vertex, run = infos(client, VERTEX), infos(client, RUN)
@@ -98,7 +98,7 @@ def test_accelerators_are_told_by_region() -> None:
         assert infos(client, f"{PARENT}/compute.googleapis.com/quotaInfos") == {}
 
 
-def test_what_is_without_limit_is_minus_one(http) -> None:
+def test_an_unlimited_quota_is_minus_one(http) -> None:
     assert limit_in(infos(http, VERTEX)[L4], "us-central1") == "-1"
 
 
@@ -111,14 +111,14 @@ def test_quotas_come_in_pages(http) -> None:
     assert "nextPageToken" not in rest
 
 
-def test_a_quota_that_is_not_there_is_not_found(http) -> None:
+def test_a_missing_quota_is_not_found(http) -> None:
     refused = http.get(f"{VERTEX}/Nothing")
     assert refused.status_code == 404
     assert refused.json()["error"]["status"] == "NOT_FOUND"
 
 
 @pytest.mark.parametrize(("kind", "status"), [("error", 403), ("rate-limit", 429)])
-def test_a_fault_is_worded_as_google_words_it(http, sandbox, kind, status) -> None:
+def test_a_fault_has_the_error_format_of_google(http, sandbox, kind, status) -> None:
     fault = Fault(kind=kind, http_status=status if kind == "error" else None)
     sandbox.faults.queue("cloudquotas.quotaInfos.list", fault)
     refused = http.get(VERTEX)
@@ -126,7 +126,7 @@ def test_a_fault_is_worded_as_google_words_it(http, sandbox, kind, status) -> No
     assert refused.json()["error"]["status"] in ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED")
 
 
-def test_vertex_paths_are_limited_in_each_location_by_itself() -> None:
+def test_vertex_paths_are_limited_separately_in_each_location() -> None:
     quotas = {"europe-west4": Quota(requests_per_minute=60)}
     clock = ManualClock()
     with Sandbox(
@@ -150,7 +150,7 @@ def test_vertex_paths_are_limited_in_each_location_by_itself() -> None:
         assert [ask("global") for _ in range(2)] == [200, 429]
 
 
-def test_googles_own_host_leads_here_through_the_proxy(sandbox, google) -> None:
+def test_the_google_host_reaches_the_sandbox_through_the_proxy(sandbox, google) -> None:
     import google.auth
 
     credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])

@@ -89,7 +89,7 @@ def token_for(audience):
     return id_token.fetch_id_token(Request(), audience)
 
 
-def test_a_service_comes_up_answers_and_goes(client, sandbox, clock) -> None:
+def test_a_service_is_created_answers_and_is_deleted(client, sandbox, clock) -> None:
     operation = begin(client)
     assert (
         client.get_service(name=f"{PARENT}/services/gemma").terminal_condition.state.name
@@ -121,8 +121,8 @@ def test_the_openai_client_talks_to_a_service_with_an_identity_token(client, san
         answer = chat.chat.completions.create(model="google/gemma-3-4b-it", messages=messages)
         assert "hello" in answer.choices[0].message.content
         stream = chat.chat.completions.create(model="google/gemma-3-4b-it", messages=messages, stream=True)
-        told = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-        assert told == answer.choices[0].message.content
+        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert streamed == answer.choices[0].message.content
         plain = chat.completions.create(model="google/gemma-3-4b-it", prompt=["one", "two words"], max_tokens=5)
         assert [choice.text for choice in plain.choices] == [choice.text for choice in plain.choices]
         assert len(plain.choices) == 2
@@ -136,7 +136,7 @@ def test_the_openai_client_talks_to_a_service_with_an_identity_token(client, san
     assert len(sandbox.requests.paid("run.completions")) == 2
 
 
-def test_only_a_token_for_the_service_itself_opens_it(client, clock) -> None:
+def test_only_a_token_for_the_service_is_accepted_unless_everyone_may_invoke_it(client, clock) -> None:
     service = done(clock, begin(client))
     assert ask(service.uri, "").status_code == 403
     assert ask(service.uri, "sandbox-access-token").status_code == 401
@@ -148,7 +148,9 @@ def test_only_a_token_for_the_service_itself_opens_it(client, clock) -> None:
     assert ask(service.uri, "").status_code == 200
 
 
-def test_an_instance_that_nothing_keeps_starts_with_a_request_and_ends_when_idle(client, sandbox, clock) -> None:
+def test_with_a_minimum_of_zero_an_instance_starts_with_a_request_and_ends_when_idle(
+    client, sandbox, clock
+) -> None:
     uri = done(clock, begin(client, least=0)).uri
     assert sandbox.bill.running == []
     [started] = sandbox.bill.lines
@@ -170,7 +172,7 @@ def test_an_instance_that_nothing_keeps_starts_with_a_request_and_ends_when_idle
     assert ask(uri, token).status_code == 503
 
 
-def test_instances_that_are_kept_are_billed_until_the_service_is_gone(client, sandbox, clock) -> None:
+def test_minimum_instances_are_billed_until_the_service_is_deleted(client, sandbox, clock) -> None:
     service = done(clock, begin(client, least=2, most=2), seconds=60)
     assert [(one.kind, one.gpu, one.gpus) for one in sandbox.bill.running] == [
         ("run.instance", "NVIDIA_L4", 1)
@@ -209,7 +211,7 @@ def test_a_patch_scales_to_zero_and_leaves_the_rest(client, sandbox, clock) -> N
     ],
     ids=["gpu", "cpu", "rtx", "scaling", "quota", "labels"],
 )
-def test_what_cannot_run_is_refused_before_anything_is_billed(client, sandbox, fields, words) -> None:
+def test_an_invalid_service_is_refused_before_anything_is_billed(client, sandbox, fields, words) -> None:
     with pytest.raises(BadRequest, match=words):
         begin(client, **fields)
     assert (sandbox.services, sandbox.bill.running, sandbox.bill.lines) == ([], [], [])
@@ -223,7 +225,7 @@ def test_a_region_without_the_gpu_and_a_wrong_id_are_refused(client) -> None:
             begin(client, own)
 
 
-def test_a_name_is_taken_once(client) -> None:
+def test_a_name_can_be_used_only_once(client) -> None:
     begin(client)
     with pytest.raises(Conflict, match="already exists"):
         begin(client)
@@ -239,7 +241,7 @@ def test_a_name_is_taken_once(client) -> None:
     ],
     ids=["gated", "unknown", "stock-out", "error"],
 )
-def test_a_service_that_does_not_start_stays_and_is_billed_until_then(
+def test_a_service_that_fails_to_start_remains_and_is_billed_until_the_failure(
     client, sandbox, clock, fields, fault, error, words
 ) -> None:
     if fault is not None:
@@ -264,7 +266,7 @@ def test_operations_are_attached_to_again(client, clock) -> None:
         client.get_operation({"name": name})
 
 
-def test_a_held_operation_goes_on_until_the_release_whatever_the_clock_says(client, sandbox, clock) -> None:
+def test_a_held_operation_runs_until_the_release_regardless_of_the_clock(client, sandbox, clock) -> None:
     hold = sandbox.faults.hold("run.services.create")
     operation = begin(client)
     clock.advance(3600)
@@ -295,7 +297,7 @@ def test_a_cpu_service_costs_nothing_here_but_is_on_the_bill(client, sandbox, cl
     assert (running.gpu, running.gpus, running.usd_per_hour) == ("", 0, 0)
 
 
-def test_a_token_from_a_secret_must_be_there(client, sandbox, clock) -> None:
+def test_a_secret_that_a_container_references_must_exist(client, sandbox, clock) -> None:
     asked = spec(token="")
     reference = {"secret": "projects/llmbeam-sandbox/secrets/hf", "version": "latest"}
     asked["template"]["containers"][0]["env"] = [
@@ -311,7 +313,7 @@ def test_a_token_from_a_secret_must_be_there(client, sandbox, clock) -> None:
     assert done(clock, client.create_service(parent=PARENT, service=asked, service_id="with")).uri
 
 
-def test_a_failed_update_keeps_what_served_before(client, sandbox, clock) -> None:
+def test_a_failed_update_keeps_the_previous_revision_serving(client, sandbox, clock) -> None:
     service = done(clock, begin(client))
     service.template.containers[0].args = ["--model=nobody/x"]
     with pytest.raises(FailedPrecondition, match="not a valid model identifier"):

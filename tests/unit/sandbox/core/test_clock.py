@@ -5,7 +5,7 @@ import pytest
 from airflow_provider_llmbeam.sandbox import ManualClock
 
 
-def test_a_manual_clock_moves_only_when_told() -> None:
+def test_a_manual_clock_moves_only_when_advanced() -> None:
     clock = ManualClock(10.0)
     assert (clock(), clock()) == (10.0, 10.0)
     clock.advance(2.5)

@@ -25,7 +25,7 @@ def test_methods_do_not_share_a_queue() -> None:
     assert faults.left() == {GENERATE: 1}
 
 
-def test_what_no_call_has_met_is_named() -> None:
+def test_the_error_names_faults_that_no_call_has_consumed() -> None:
     faults = Faults(METHODS)
     faults.queue(GENERATE, ERROR, DROP)
     faults.when("openai.models", "x", ERROR, times=3)
@@ -33,21 +33,21 @@ def test_what_no_call_has_met_is_named() -> None:
         faults.assert_all_consumed()
 
 
-def test_nothing_left_passes() -> None:
+def test_the_check_passes_if_all_faults_are_consumed() -> None:
     faults = Faults(METHODS)
     faults.queue(GENERATE, ERROR)
     faults.take(GENERATE, "")
     faults.assert_all_consumed()
 
 
-def test_every_nth_call_meets_the_fault() -> None:
+def test_every_nth_call_gets_the_fault() -> None:
     faults = Faults(METHODS)
     faults.every(GENERATE, 3, ERROR)
     assert [faults.take(GENERATE, "") is ERROR for _ in range(7)] == [False, False, True] * 2 + [False]
     faults.assert_all_consumed()
 
 
-def test_a_rule_meets_only_prompts_with_its_string() -> None:
+def test_a_rule_matches_only_prompts_with_its_string() -> None:
     faults = Faults(METHODS)
     faults.when(GENERATE, "row 7", ERROR)
     assert [faults.take(GENERATE, text) for text in ("row 6", "a row 7", "row 7")] == [None, ERROR, ERROR]
@@ -59,14 +59,14 @@ def test_a_counted_rule_ends() -> None:
     assert [faults.take(GENERATE, "x") for _ in range(3)] == [ERROR, ERROR, None]
 
 
-def test_the_queue_goes_before_the_rules_and_uses_none_of_them_up() -> None:
+def test_queued_faults_take_precedence_over_rules_and_consume_none() -> None:
     faults = Faults(METHODS)
     faults.when(GENERATE, "x", DROP, times=1)
     faults.queue(GENERATE, ERROR)
     assert [faults.take(GENERATE, "x") for _ in range(3)] == [ERROR, DROP, None]
 
 
-def test_clear_forgets_queues_and_rules() -> None:
+def test_clear_removes_queues_and_rules() -> None:
     faults = Faults(METHODS)
     faults.queue(GENERATE, ERROR)
     faults.every(GENERATE, 1, ERROR)
@@ -109,26 +109,26 @@ def test_a_stream_error_needs_a_stream(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS.names if m not in METHODS.abortable])
-def test_only_work_that_has_a_middle_can_be_aborted(method: Method) -> None:
+def test_only_abortable_methods_can_be_aborted(method: Method) -> None:
     with pytest.raises(ValueError, match="'abort' needs one of"):
         Faults(METHODS).queue(method, Fault(kind="abort"))
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS.names if m not in METHODS.accelerators])
 @pytest.mark.parametrize("kind", ["stock-out", "quota"])
-def test_only_what_asks_for_accelerators_can_get_none(method: Method, kind: FaultKind) -> None:
+def test_only_methods_that_request_accelerators_can_lack_them(method: Method, kind: FaultKind) -> None:
     with pytest.raises(ValueError, match=f"'{kind}' needs one of"):
         Faults(METHODS).queue(method, Fault(kind=kind))
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS.names if m not in METHODS.operations])
-def test_only_what_begins_an_operation_can_fail_or_last_later(method: Method) -> None:
+def test_only_methods_that_start_an_operation_can_have_an_operation_fault(method: Method) -> None:
     for fault in (Fault(kind="operation-error"), Fault(kind="slow", after_seconds=1)):
         with pytest.raises(ValueError, match=f"'{fault.kind}' needs one of"):
             Faults(METHODS).queue(method, fault)
 
 
-def test_a_slow_operation_says_how_slow() -> None:
+def test_a_slow_operation_needs_its_duration() -> None:
     with pytest.raises(ValueError, match="needs `after_seconds`"):
         Fault(kind="slow")
     with pytest.raises(ValueError, match="`after_seconds` must be >= 0; got -1"):
@@ -137,7 +137,7 @@ def test_a_slow_operation_says_how_slow() -> None:
         Fault(kind="error", after_seconds=1)
 
 
-def test_a_stock_out_has_two_wordings() -> None:
+def test_a_stock_out_has_two_messages() -> None:
     with pytest.raises(ValueError, match="must be 429 or 503; got 500"):
         Fault(kind="stock-out", http_status=500)
 
@@ -148,7 +148,7 @@ def test_counts_start_at_one(add: str, arguments: tuple[object, ...]) -> None:
         getattr(Faults(METHODS), add)(GENERATE, *arguments)
 
 
-def test_a_rule_needs_a_string_to_look_for() -> None:
+def test_a_rule_needs_a_string_to_match() -> None:
     with pytest.raises(ValueError, match="`contains` must not be empty"):
         Faults(METHODS).when(GENERATE, "", ERROR)
 
@@ -171,7 +171,7 @@ def test_a_released_hold_stays_released_and_runs_its_callbacks_once() -> None:
     assert (hold.waiting, hold.is_released, called) == (0, True, ["waited", "at once"])
 
 
-def test_a_released_hold_hides_no_rule_that_comes_after_it() -> None:
+def test_a_released_hold_does_not_mask_a_later_rule() -> None:
     faults = Faults(METHODS)
     faults.hold(GENERATE).release()
     faults.when(GENERATE, "x", ERROR)
@@ -186,7 +186,7 @@ def test_clear_releases_all_holds() -> None:
     assert faults.take(GENERATE, "") is None
 
 
-def test_a_hold_of_a_method_that_begins_an_operation_holds_the_operation() -> None:
+def test_a_hold_of_a_method_that_starts_an_operation_holds_the_operation() -> None:
     faults = Faults(METHODS)
     hold = faults.hold("vertex.endpoints.deployModel")
     fault = faults.take("vertex.endpoints.deployModel", "")

@@ -43,7 +43,7 @@ def test_the_hub_has_open_and_gated_models() -> None:
         ({"imageUri": "x"}, "", "", ""),
     ],
 )
-def test_a_container_serves_what_its_command_says(container, model: str, name: str, failure: str) -> None:
+def test_a_container_serves_the_model_of_its_command(container, model: str, name: str, failure: str) -> None:
     served = read_container(container)
     assert (served.model, served.name) == (model, name or model)
     assert failure in served.failure if failure else served.failure == ""
@@ -61,7 +61,7 @@ def test_a_container_serves_what_its_command_says(container, model: str, name: s
         ("labels.a=b AND display_name=y", False),
     ],
 )
-def test_filters_look_at_labels_and_names(text: str, is_meant: bool) -> None:
+def test_filters_match_labels_and_names(text: str, is_meant: bool) -> None:
     assert matches(text, {"displayName": "x", "labels": {"a": "b"}}) is is_meant
 
 

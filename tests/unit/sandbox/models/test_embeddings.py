@@ -35,7 +35,7 @@ def test_equal_texts_have_equal_vectors_of_length_one() -> None:
 @pytest.mark.parametrize(
     ("model", "dimensions"), [("gemini-embedding-001", 3072), ("text-embedding-3-small", 1536)]
 )
-def test_a_model_has_dimensions_of_its_own(model: str, dimensions: int) -> None:
+def test_each_model_has_its_default_dimensions(model: str, dimensions: int) -> None:
     assert len(vector("a", model=model)) == dimensions
 
 
@@ -53,7 +53,7 @@ def test_the_openai_client_gets_vectors(sandbox: Sandbox, encoding: Any) -> None
     assert sandbox.requests.paid("openai.embeddings") == {prompt_sha256("Hi"): 1, prompt_sha256("there"): 1}
 
 
-def test_the_openai_client_asks_for_base64_by_itself(sandbox: Sandbox) -> None:
+def test_the_openai_client_requests_base64_by_default(sandbox: Sandbox) -> None:
     with openai.OpenAI(base_url=sandbox.openai_url, api_key="any", max_retries=0) as client:
         found = client.embeddings.create(model="m", input="Hi", dimensions=4)
     assert found.data[0].embedding == pytest.approx(vector("Hi", model="m", dimensions=4), abs=1e-7)
@@ -111,7 +111,7 @@ def test_google_genai_gets_vectors_of_vertex_ai(sandbox: Sandbox, model: str, me
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_the_openai_api_refuses_is_not_billed(
+def test_requests_that_the_openai_api_refuses_are_not_billed(
     http: httpx.Client, sandbox: Sandbox, body: dict[str, Any], message: str
 ) -> None:
     response = http.post(PATH, json=body)
@@ -120,7 +120,7 @@ def test_what_the_openai_api_refuses_is_not_billed(
     assert sandbox.stats()["billed_answers"] == 0
 
 
-def test_embeddings_ask_for_the_key_too() -> None:
+def test_embeddings_require_the_key_too() -> None:
     with Sandbox(models=ModelSettings(openai_api_key="secret")) as closed:
         assert httpx.post(closed.openai_url + "/embeddings", json={"model": "m", "input": "a"}).status_code == 401
 
@@ -142,7 +142,7 @@ def test_embeddings_ask_for_the_key_too() -> None:
         (f"{PUBLISHER}/gemini-embedding-2:embedContent", {}, "Invalid JSON payload"),
     ],
 )
-def test_what_google_refuses_is_not_billed(
+def test_requests_that_google_refuses_are_not_billed(
     http: httpx.Client, sandbox: Sandbox, path: str, body: dict[str, Any], message: str
 ) -> None:
     response = http.post(path, json=body, headers={"Authorization": "Bearer t"})
@@ -151,13 +151,13 @@ def test_what_google_refuses_is_not_billed(
     assert sandbox.stats()["billed_answers"] == 0
 
 
-def test_google_wants_its_key_or_token(sandbox: Sandbox) -> None:
+def test_google_paths_require_a_key_or_a_token(sandbox: Sandbox) -> None:
     assert httpx.post(sandbox.url + BATCH, json=batch("a")).status_code == 403
     path = f"{PUBLISHER}/text-embedding-005:predict"
     assert httpx.post(sandbox.url + path, json={"instances": [{"content": "a"}]}).status_code == 401
 
 
-def test_a_used_up_quota_refuses_a_request_of_many_texts_at_once(clock: ManualClock) -> None:
+def test_a_used_up_quota_rejects_a_request_of_many_texts_as_a_whole(clock: ManualClock) -> None:
     with Sandbox(models=ModelSettings(quota=Quota(tokens_per_minute=600)), clock=clock) as limited:
         body = {"model": "m", "input": ["x" * 40, "y" * 40]}
         statuses = [httpx.post(limited.openai_url + "/embeddings", json=body).status_code for _ in range(2)]
@@ -165,12 +165,12 @@ def test_a_used_up_quota_refuses_a_request_of_many_texts_at_once(clock: ManualCl
         assert limited.stats()["input_tokens"] == 20
 
 
-def test_a_fault_is_met_by_the_request_that_holds_the_text(http: httpx.Client, sandbox: Sandbox) -> None:
+def test_a_fault_applies_to_the_request_that_contains_the_text(http: httpx.Client, sandbox: Sandbox) -> None:
     sandbox.faults.when("openai.embeddings", "bad", Fault(kind="error", http_status=400), times=1)
     bodies = [{"model": "m", "input": texts, "dimensions": 2} for texts in (["a"], ["a", "bad"], ["bad"])]
     assert [http.post(PATH, json=body).status_code for body in bodies] == [200, 400, 200]
 
 
-def test_a_vector_comes_whole_or_not_at_all(sandbox: Sandbox) -> None:
+def test_embeddings_cannot_have_a_stream_fault(sandbox: Sandbox) -> None:
     with pytest.raises(ValueError, match="A 'stream-error' needs one of"):
         sandbox.faults.queue("openai.embeddings", Fault(kind="stream-error"))

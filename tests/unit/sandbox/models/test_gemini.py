@@ -41,7 +41,7 @@ class Review(pydantic.BaseModel):
 
 
 def once(url: str) -> types.HttpOptions:
-    """Options for a client that never retries by itself."""
+    """Options for a client that never retries."""
     return types.HttpOptions(base_url=url, timeout=60_000, retry_options=types.HttpRetryOptions(attempts=1))
 
 
@@ -211,7 +211,7 @@ def test_a_body_of_32_megabytes_is_read() -> None:
         assert response.json()["usageMetadata"]["promptTokenCount"] == 8_000_000
 
 
-# What the service refuses
+# Refusals
 
 
 def test_an_unregistered_caller_is_refused(sandbox: Sandbox) -> None:
@@ -322,7 +322,7 @@ def test_a_hang_ends_when_the_client_gives_up_and_is_not_billed(sandbox: Sandbox
 
 
 @pytest.mark.parametrize("http_status", [400, 403, 500, 502, 503, 504])
-def test_an_error_has_the_status_and_message_asked_for(
+def test_an_error_has_the_configured_status_and_message(
     sandbox: Sandbox, gemini: genai.Client, http_status: int
 ) -> None:
     fault = Fault(kind="error", http_status=http_status, message="Out of order.")
@@ -332,7 +332,7 @@ def test_an_error_has_the_status_and_message_asked_for(
     assert (caught.value.code, caught.value.message) == (http_status, "Out of order.")
 
 
-def test_a_rate_limit_says_when_to_come_back_in_the_body_only(sandbox: Sandbox, gemini: genai.Client) -> None:
+def test_a_rate_limit_has_its_retry_delay_only_in_the_body(sandbox: Sandbox, gemini: genai.Client) -> None:
     sandbox.faults.queue("gemini.generateContent", Fault(kind="rate-limit", retry_delay_seconds=1.5))
     with pytest.raises(errors.ClientError) as caught:
         ask(gemini)
@@ -343,7 +343,7 @@ def test_a_rate_limit_says_when_to_come_back_in_the_body_only(sandbox: Sandbox, 
     assert "retry-after" not in caught.value.response.headers
 
 
-def test_a_rate_limit_can_say_nothing(sandbox: Sandbox, gemini: genai.Client) -> None:
+def test_a_rate_limit_can_omit_the_retry_delay(sandbox: Sandbox, gemini: genai.Client) -> None:
     sandbox.faults.queue("gemini.generateContent", Fault(kind="rate-limit", retry_delay_seconds=None))
     with pytest.raises(errors.ClientError) as caught:
         ask(gemini)
@@ -381,19 +381,19 @@ def test_a_stream_error_in_a_json_array_is_its_last_element(sandbox: Sandbox, ht
     assert [next(iter(part)) for part in parts] == ["candidates", "error"]
 
 
-def test_free_methods_meet_faults_too(sandbox: Sandbox, developer: genai.Client) -> None:
+def test_free_methods_get_faults_too(sandbox: Sandbox, developer: genai.Client) -> None:
     sandbox.faults.queue("gemini.countTokens", Fault(kind="error", http_status=503))
     with pytest.raises(errors.ServerError):
         developer.models.count_tokens(model=MODEL, contents="hi")
 
 
-def test_a_refused_request_uses_no_fault_up(sandbox: Sandbox, http: httpx.Client) -> None:
+def test_a_refused_request_consumes_no_fault(sandbox: Sandbox, http: httpx.Client) -> None:
     sandbox.faults.queue("gemini.generateContent", Fault(kind="error"))
     assert http.post(PATH, json={}).status_code == 400
     assert sandbox.faults.left() == {"gemini.generateContent": 1}
 
 
-def test_a_rule_sees_the_system_text(sandbox: Sandbox, developer: genai.Client) -> None:
+def test_a_rule_matches_the_system_text_too(sandbox: Sandbox, developer: genai.Client) -> None:
     sandbox.faults.when("gemini.generateContent", "Be brief", Fault(kind="error"), times=1)
     assert ask(developer).text
     with pytest.raises(errors.ServerError):
@@ -440,11 +440,11 @@ def test_output_tokens_use_the_quota_up(clock: ManualClock) -> None:
             ask(client)
         client.close()
     seconds = float(caught.value.details["error"]["details"][1]["retryDelay"].removesuffix("s"))
-    # Capacity 6 tokens, 3 per second: all that was used has to be paid back.
+    # Capacity 6 tokens, 3 per second: the whole usage must be refilled.
     assert seconds == pytest.approx((usage.total_token_count or 0) / 3)
 
 
-def test_a_hidden_window_says_nothing_about_the_delay(clock: ManualClock) -> None:
+def test_a_hidden_window_omits_the_retry_delay(clock: ManualClock) -> None:
     quota = Quota(window=FixedWindow(requests=1, seconds=20), tells_retry_delay=False)
     with Sandbox(models=ModelSettings(quota=quota), clock=clock) as limited:
         client = vertex_client(limited.gemini_url)
@@ -457,7 +457,7 @@ def test_a_hidden_window_says_nothing_about_the_delay(clock: ManualClock) -> Non
         client.close()
 
 
-def test_a_rejected_request_uses_no_fault_up(clock: ManualClock) -> None:
+def test_a_rejected_request_consumes_no_fault(clock: ManualClock) -> None:
     with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=1)), clock=clock) as limited:
         client = developer_client(limited.gemini_url)
         ask(client)

@@ -83,14 +83,14 @@ def test_a_stream_joins_to_the_whole_answer(http: httpx.Client) -> None:
     assert "usage" not in parts[-1]
 
 
-def test_a_stream_reports_usage_when_asked(http: httpx.Client) -> None:
+def test_a_stream_reports_usage_on_request(http: httpx.Client) -> None:
     parts = events(http.post(PATH, json=chat(stream=True, stream_options={"include_usage": True})).text)
     assert parts[0]["usage"] is None
     assert parts[-1]["choices"] == []
     assert parts[-1]["usage"]["prompt_tokens"] == 6
 
 
-def test_a_key_is_asked_for_only_when_one_is_set() -> None:
+def test_a_key_is_required_only_if_one_is_set() -> None:
     with Sandbox(models=ModelSettings(openai_api_key="secret")) as closed:
         url = closed.openai_url + "/models"
         refused = httpx.get(url, headers={"Authorization": "Bearer wrong"})
@@ -174,7 +174,7 @@ def test_a_dropped_body_is_billed(sandbox: Sandbox) -> None:
     assert sandbox.requests.paid("openai.chatCompletions").total() == 1
 
 
-def test_the_list_of_models_meets_faults(sandbox: Sandbox, http: httpx.Client) -> None:
+def test_the_list_of_models_gets_faults(sandbox: Sandbox, http: httpx.Client) -> None:
     sandbox.faults.queue("openai.models", Fault(kind="error", http_status=500))
     assert [http.get("/v1/models").status_code for _ in range(2)] == [500, 200]
     sandbox.faults.assert_all_consumed()

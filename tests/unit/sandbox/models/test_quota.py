@@ -34,7 +34,7 @@ def test_a_small_bucket_still_holds_one_request() -> None:
 
 
 @given(st.integers(1, 10_000), st.floats(0.1, 60), st.integers(1, 50))
-def test_who_waits_as_long_as_told_is_admitted(limit: int, burst_seconds: float, extra: int) -> None:
+def test_a_request_after_the_retry_delay_is_admitted(limit: int, burst_seconds: float, extra: int) -> None:
     ledger = QuotaLedger(Quota(requests_per_minute=limit, burst_seconds=burst_seconds))
     now = 1_700_000_000.0
     for _ in range(extra):
@@ -107,7 +107,7 @@ def test_each_model_has_its_own_limits() -> None:
     assert ledger.admit(0.0, 1, "a") is not None
 
 
-def test_a_quota_can_keep_the_delay_to_itself() -> None:
+def test_a_quota_can_omit_the_retry_delay() -> None:
     ledger = QuotaLedger(Quota(requests_per_minute=1, tells_retry_delay=False))
     ledger.admit(0.0, 1)
     rejection = ledger.admit(0.0, 1)
@@ -140,7 +140,7 @@ def test_a_location_has_its_own_quota_and_its_own_ledger() -> None:
     assert quotas.locations == {"europe-west4"}
 
 
-def test_a_change_of_one_quota_leaves_the_meters_of_others_alone() -> None:
+def test_a_change_of_one_quota_keeps_the_ledgers_of_the_others() -> None:
     quotas = LocationQuotas(Quota(requests_per_minute=1), {"europe-west4": Quota(requests_per_minute=1)})
 
     def admits() -> list[bool]:
@@ -153,7 +153,7 @@ def test_a_change_of_one_quota_leaves_the_meters_of_others_alone() -> None:
     assert admits() == [False, True, False]
 
 
-def test_what_was_allowed_before_a_change_is_remembered() -> None:
+def test_the_quota_before_a_change_can_still_be_read() -> None:
     quotas = LocationQuotas(Quota(requests_per_minute=1), {})
     quotas.change(10.0, Quota(requests_per_minute=2))
     quotas.change(20.0, Quota(requests_per_minute=3), "global")

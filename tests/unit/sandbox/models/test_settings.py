@@ -12,7 +12,7 @@ def test_without_spread_the_first_byte_always_takes_the_mean() -> None:
     assert Latency(mean_seconds=0.2).first_byte_seconds(random.Random(1)) == 0.2
 
 
-def test_the_mean_of_many_draws_is_the_mean_asked_for() -> None:
+def test_the_mean_of_many_draws_is_the_configured_mean() -> None:
     source = random.Random(1)
     latency = Latency(mean_seconds=2.0, sigma=0.8)
     draws = [latency.first_byte_seconds(source) for _ in range(20_000)]

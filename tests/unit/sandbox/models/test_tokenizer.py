@@ -29,7 +29,7 @@ def gemini(http: httpx.Client, **config: object) -> dict:
     return reply
 
 
-def test_gemini_counts_as_it_was_told_to(http) -> None:
+def test_gemini_counts_with_the_configured_tokenizer(http) -> None:
     reply = gemini(http)
     (part,) = reply["candidates"][0]["content"]["parts"]
     usage = reply["usageMetadata"]
@@ -38,7 +38,7 @@ def test_gemini_counts_as_it_was_told_to(http) -> None:
     assert http.post(f"{GEMINI}:countTokens", json=body).json()["totalTokens"] == 10
 
 
-def test_an_answer_is_cut_at_so_many_tokens(http) -> None:
+def test_an_answer_is_truncated_with_the_configured_tokenizer(http) -> None:
     reply = gemini(http, maxOutputTokens=3)
     (part,) = reply["candidates"][0]["content"]["parts"]
     assert part["text"].split() == ["one", "two", "three"]
@@ -46,7 +46,7 @@ def test_an_answer_is_cut_at_so_many_tokens(http) -> None:
     assert reply["usageMetadata"]["candidatesTokenCount"] == 3
 
 
-def test_openai_counts_as_it_was_told_to(http) -> None:
+def test_openai_counts_with_the_configured_tokenizer(http) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": PROMPT}]}
     reply = http.post("/v1/chat/completions", json=body).json()
     answered = words(reply["choices"][0]["message"]["content"])
@@ -55,7 +55,7 @@ def test_openai_counts_as_it_was_told_to(http) -> None:
     assert embedded["usage"]["prompt_tokens"] == 11
 
 
-def test_the_quota_counts_so_too() -> None:
+def test_the_quota_counts_with_the_configured_tokenizer() -> None:
     body = {"contents": [{"parts": [{"text": PROMPT}]}]}
     with Sandbox(
         models=ModelSettings(tokenizer=lambda text: 1000 * words(text), quota=Quota(tokens_per_minute=60_000))
@@ -69,7 +69,7 @@ def test_the_quota_counts_so_too() -> None:
     assert found == [200, 429]
 
 
-def test_another_sandbox_and_this_process_count_as_usual(http) -> None:
+def test_another_sandbox_and_this_process_count_with_the_default_tokenizer(http) -> None:
     gemini(http)
     assert count_tokens(PROMPT) == 12
     with Sandbox() as cloud, httpx.Client(base_url=cloud.url, headers={"x-goog-api-key": "k"}) as other:

@@ -45,7 +45,7 @@ def cloud(clock):
 
 
 class Metrics:
-    """Asks Cloud Monitoring with Google's own client; the last half hour if nothing else is said."""
+    """Queries Cloud Monitoring with Google's own client; by default, the last half hour."""
 
     def __init__(self, sandbox, clock):
         self._clock = clock
@@ -76,7 +76,7 @@ class Metrics:
         return [series for reply in replies for series in reply.time_series]
 
     def counts(self, metric, **options):
-        """The sum of each series, by the values of its labels that are not empty."""
+        """Returns the sum of each series, by the non-empty values of its labels."""
         return {
             tuple(value for _, value in sorted(one.metric.labels.items()) if value): sum(values(one))
             for one in self.list(metric, **options)
@@ -116,7 +116,7 @@ def ask(sandbox, model=FLASH, location="us-central1", text="hello", project="p")
 
 
 def deploy(sandbox, location="us-central1"):
-    """Brings a model onto the endpoint "7"."""
+    """Deploys a model to the endpoint "7"."""
     parent = f"{sandbox.url}/v1/projects/p/locations/{location}"
     with httpx.Client(headers={"Authorization": "Bearer t"}, timeout=60) as http:
         container = {"imageUri": "vllm", "args": ["--model=Qwen/Qwen3-4B"]}
@@ -136,10 +136,10 @@ def predict(sandbox):
     ).status_code
 
 
-# What is counted
+# Counts
 
 
-def test_what_the_sandbox_served_is_counted_by_minute(cloud, metrics, clock) -> None:
+def test_requests_to_the_sandbox_are_counted_per_minute(cloud, metrics, clock) -> None:
     assert [ask(cloud, text="hello w") for _ in range(2)] == [200, 200]
     clock.advance(120)
     assert ask(cloud) == 200
@@ -173,7 +173,7 @@ def test_without_traffic_there_is_no_series_at_all(metrics) -> None:
     assert list(metrics.pages(INVOCATIONS)) == [{}]
 
 
-def test_a_point_is_seen_only_after_the_delay(cloud, metrics, clock) -> None:
+def test_a_point_is_visible_only_after_the_delay(cloud, metrics, clock) -> None:
     ask(cloud)
     clock.advance(40 + DELAY - 1)
     assert metrics.list(INVOCATIONS) == []
@@ -196,7 +196,7 @@ def test_a_negative_delay_is_refused() -> None:
         Sandbox(monitoring_delay_seconds=-1)
 
 
-def test_each_project_sees_its_own(cloud, metrics, clock) -> None:
+def test_each_project_has_its_own_requests(cloud, metrics, clock) -> None:
     ask(cloud, project="another")
     cloud.monitoring.add_traffic(FLASH, minutes=1, until=NOON, requests_per_minute=5)
     clock.advance(DELAY + 60)
@@ -213,7 +213,7 @@ def test_developer_paths_and_unknown_models_are_not_counted(cloud, metrics, cloc
     assert metrics.list(INVOCATIONS) == []
 
 
-def test_a_429_is_a_want_of_capacity_and_a_5xx_one_of_the_system(cloud, metrics, clock) -> None:
+def test_a_429_is_a_capacity_error_and_a_5xx_a_system_error(cloud, metrics, clock) -> None:
     cloud.faults.queue(
         "gemini.generateContent",
         Fault(kind="error", http_status=503),
@@ -236,7 +236,7 @@ def test_a_429_is_a_want_of_capacity_and_a_5xx_one_of_the_system(cloud, metrics,
     assert {one.metric.labels["error_category"] for one in rejected} == {"capacity"}
 
 
-def test_a_neighbours_traffic_is_in_the_metrics_and_nowhere_else(cloud, metrics, clock) -> None:
+def test_the_traffic_of_a_neighbour_is_in_the_metrics_and_nowhere_else(cloud, metrics, clock) -> None:
     cloud.monitoring.add_traffic(
         FLASH,
         location="europe-west4",
@@ -257,7 +257,7 @@ def test_a_neighbours_traffic_is_in_the_metrics_and_nowhere_else(cloud, metrics,
     assert ask(cloud) == 200, "no quota is charged"
 
 
-def test_traffic_that_makes_no_sense_is_refused(cloud) -> None:
+def test_invalid_traffic_is_refused(cloud) -> None:
     add = cloud.monitoring.add_traffic
     with pytest.raises(ValueError, match="`minutes` must be >= 1"):
         add(FLASH, minutes=0, requests_per_minute=1)
@@ -278,7 +278,7 @@ def test_a_gap_hides_points_of_some_metrics(cloud, metrics, clock) -> None:
     assert metrics.list(TOKENS) == []
 
 
-def test_a_reset_forgets_what_a_test_has_set(cloud, metrics, clock) -> None:
+def test_a_reset_clears_everything_that_a_test_has_set(cloud, metrics, clock) -> None:
     cloud.monitoring.add_traffic(OLD, minutes=5, requests_per_minute=1)
     cloud.monitoring.hide("token")
     cloud.monitoring.provision(FLASH, tokens_per_second=5)
@@ -296,7 +296,7 @@ def test_a_reset_forgets_what_a_test_has_set(cloud, metrics, clock) -> None:
 # Aligners and reducers
 
 
-def test_a_percentile_comes_out_of_the_distribution(cloud, metrics, clock) -> None:
+def test_a_percentile_is_computed_from_the_distribution(cloud, metrics, clock) -> None:
     cloud.monitoring.add_traffic(FLASH, minutes=5, requests_per_minute=90, first_token_seconds=0.3)
     cloud.monitoring.add_traffic(FLASH, minutes=5, requests_per_minute=10, first_token_seconds=4.0)
     clock.advance(DELAY)
@@ -328,7 +328,7 @@ def test_a_rate_is_per_second_and_a_sum_per_period(cloud, metrics, clock) -> Non
         assert values(metrics.aligned(INVOCATIONS, aligner, 300, **end)[0]) == [expected] * 2
 
 
-def test_series_are_reduced_to_the_labels_asked_for(cloud, metrics, clock) -> None:
+def test_series_are_reduced_to_the_requested_labels(cloud, metrics, clock) -> None:
     for location, rate in (("global", 10), ("europe-west4", 30)):
         cloud.monitoring.add_traffic(FLASH, location=location, minutes=2, requests_per_minute=rate)
         cloud.monitoring.add_traffic(OLD, location=location, minutes=2, requests_per_minute=1)
@@ -354,7 +354,7 @@ def test_series_are_reduced_to_the_labels_asked_for(cloud, metrics, clock) -> No
     assert reduced("SUM", *fields)[frozenset({"europe-west4", FLASH})] == [30, 30]
 
 
-def test_pages_are_of_points_and_cut_series_in_two(cloud, metrics, clock) -> None:
+def test_pages_count_points_and_can_split_a_series(cloud, metrics, clock) -> None:
     for model in (FLASH, OLD):
         cloud.monitoring.add_traffic(model, minutes=3, requests_per_minute=1)
     clock.advance(DELAY)
@@ -385,7 +385,7 @@ def test_only_a_published_quota_has_its_three_metrics(cloud, metrics, clock) -> 
     assert {one.metric.labels["base_model"] for series in found.values() for one in series} == {FLASH}
 
 
-def test_what_is_exceeded_is_the_limit_that_rejected(clock, metrics_of) -> None:
+def test_the_exceeded_metric_is_that_of_the_limit_that_rejected(clock, metrics_of) -> None:
     with Sandbox(
         clock=clock, models=ModelSettings(quota=Quota(requests_per_minute=6000, tokens_per_minute=60))
     ) as cloud:
@@ -431,7 +431,7 @@ def test_provisioned_throughput_serves_up_to_its_limit_and_the_rest_spills_over(
 # Endpoints and accelerators
 
 
-def test_an_endpoint_tells_its_replicas_and_what_it_answered(clock, metrics_of) -> None:
+def test_an_endpoint_reports_its_replicas_and_responses(clock, metrics_of) -> None:
     with Sandbox(clock=clock, endpoints=EndpointSettings(warm_seconds=60)) as cloud:
         deploy(cloud)
         assert predict(cloud) == 503
@@ -493,7 +493,7 @@ def test_the_quota_of_accelerators_is_sampled_every_six_hours(clock, metrics_of)
         }
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -523,7 +523,7 @@ def test_the_quota_of_accelerators_is_sampled_every_six_hours(clock, metrics_of)
         ({"pageToken": "next"}, "Field pageToken had an invalid value"),
     ],
 )
-def test_a_query_that_is_wrong_or_not_emulated_is_refused_with_words(metrics, options, words) -> None:
+def test_an_invalid_or_unemulated_query_is_refused_with_a_message(metrics, options, words) -> None:
     with pytest.raises(HttpError) as refused:
         list(metrics.pages(TOKENS, **options))
     error = json.loads(refused.value.content)["error"]
@@ -563,7 +563,7 @@ def test_a_distribution_has_no_maximum(cloud, metrics, clock) -> None:
         metrics.aligned(FIRST_TOKEN, "ALIGN_SUM", aggregation_crossSeriesReducer="REDUCE_MAX")
 
 
-def test_a_fault_is_worded_as_google_words_it(cloud, metrics) -> None:
+def test_a_fault_has_the_error_format_of_google(cloud, metrics) -> None:
     cloud.faults.queue(
         METHOD,
         Fault(kind="error", http_status=403),
@@ -585,7 +585,7 @@ def test_a_fault_is_worded_as_google_words_it(cloud, metrics) -> None:
     assert metrics.list(TOKENS) == []
 
 
-def test_googles_own_host_leads_here_through_the_proxy(sandbox, google) -> None:
+def test_the_google_host_reaches_the_sandbox_through_the_proxy(sandbox, google) -> None:
     import google.auth
 
     sandbox.monitoring.add_traffic(FLASH, minutes=10, requests_per_minute=6)

@@ -45,7 +45,7 @@ def served() -> Iterator[tuple[Sandbox, Proxy]]:
 
 @pytest.fixture
 def sandbox(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    """A sandbox in place of Google, by the environment alone."""
+    """A sandbox that replaces Google through environment variables alone."""
     yield from for_one_test(served, monkeypatch)
 
 
@@ -78,7 +78,7 @@ def test_unmodified_storage_and_bigquery_clients_reach_the_sandbox() -> None:
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_airflow_hooks_reach_it_by_their_default_connection() -> None:
+def test_airflow_hooks_reach_the_sandbox_with_their_default_connection() -> None:
     hook = GCSHook()
     hook.upload("rows", "dir/a.txt", data="one")
     assert (hook.list("rows", prefix="dir/"), hook.download("rows", "dir/a.txt")) == (["dir/a.txt"], b"one")
@@ -111,13 +111,13 @@ def test_gemini_is_reached_on_both_of_its_hosts(sandbox: Sandbox, client: dict[s
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_httpx_trusts_it_by_the_environment() -> None:
+def test_httpx_trusts_the_proxy_through_the_environment() -> None:
     assert httpx.get(BUCKET).json()["name"] == "rows"
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_aiohttp_trusts_it_in_a_process_started_with_the_environment() -> None:
-    # Not in this one: aiohttp reads the certificates when it is imported.
+def test_aiohttp_trusts_the_proxy_in_a_process_started_with_the_environment() -> None:
+    # In another process, because aiohttp reads the certificates when it is imported.
     code = """
 import aiohttp, asyncio, sys
 async def get():
@@ -129,9 +129,7 @@ asyncio.run(get())
     assert ended.stdout == "rows\n"
 
 
-def test_a_job_reads_and_writes_buckets_and_asks_gemini_by_the_environment(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_a_job_uses_buckets_and_gemini_through_the_environment(sandbox: Sandbox, tmp_path: Path) -> None:
     spec = {
         "name": "nightly",
         "source": {"uri": "gs://rows/in/*.jsonl", "key": ["id"]},
@@ -154,8 +152,8 @@ def test_a_job_reads_and_writes_buckets_and_asks_gemini_by_the_environment(
 
 @NEEDS_PYSOCKS
 @pytest.mark.usefixtures("sandbox")
-def test_httplib2_trusts_it_by_the_environment() -> None:
-    # Named here because httplib2 reads the variable when it is imported.
+def test_httplib2_trusts_the_proxy_through_the_environment() -> None:
+    # Passed explicitly, because httplib2 reads the variable when it is imported.
     http = httplib2.Http(ca_certs=os.environ["HTTPLIB2_CA_CERTS"])
     response, _ = http.request("https://www.googleapis.com/storage/v1/b/rows")
     http.close()
@@ -177,14 +175,16 @@ def test_every_other_host_is_refused_and_counted(sandbox: Sandbox, proxy: Proxy)
     }
 
 
-def test_nobody_trusts_it_without_being_told(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_do_not_trust_the_proxy_without_the_environment(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     monkeypatch.delenv("CURL_CA_BUNDLE")
     with pytest.raises(requests.exceptions.SSLError):
         requests.get(BUCKET, timeout=60)
 
 
-def test_its_certificates_pass_the_strict_check_of_newer_pythons(proxy: Proxy) -> None:
+def test_the_certificates_pass_the_strict_check_of_newer_pythons(proxy: Proxy) -> None:
     context = ssl.create_default_context(cafile=proxy.environment()["SSL_CERT_FILE"])
     context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
     url = "https://us-central1-aiplatform.googleapis.com/"
@@ -193,7 +193,7 @@ def test_its_certificates_pass_the_strict_check_of_newer_pythons(proxy: Proxy) -
 
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # the client leaves it to be collected
+)  # the client leaves it to the garbage collector
 def test_a_lost_connection_is_lost_through_the_proxy_too(sandbox: Sandbox) -> None:
     sandbox.faults.queue("storage.objects.get", Fault(kind="drop"))
     with storage.Client() as client:
@@ -204,7 +204,7 @@ def test_a_lost_connection_is_lost_through_the_proxy_too(sandbox: Sandbox) -> No
         assert blob.download_as_bytes() == b"x" * 2_000_000
 
 
-def test_it_leaves_nothing_behind() -> None:
+def test_the_proxy_removes_its_directory_at_the_end() -> None:
     with Sandbox() as sandbox:
         proxy = Proxy(sandbox)
         with proxy:
@@ -238,7 +238,7 @@ kill $LLMBEAM_SANDBOX_PID
     assert (ended.stdout, ended.stderr) == ("rows\n", "")
 
 
-def test_the_exports_are_in_a_file_while_it_runs(tmp_path: Path) -> None:
+def test_the_exports_are_in_a_file_while_the_sandbox_runs(tmp_path: Path) -> None:
     file = tmp_path / "sandbox.env"
     command = [*COMMAND, "--port", "0", "--env", str(file), "--project", "my-project"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

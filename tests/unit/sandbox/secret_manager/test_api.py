@@ -35,7 +35,7 @@ def access(client, name):
     return client.access_secret_version(name=name, retry=None)
 
 
-def test_a_secret_gives_back_what_its_newest_version_holds(client, secret) -> None:
+def test_latest_is_the_newest_version_of_a_secret(client, secret) -> None:
     assert secret == f"{PARENT}/secrets/gemini-key"
     for number, data in enumerate((b"first", b"second"), start=1):
         made = client.add_secret_version(parent=secret, payload={"data": data})
@@ -60,7 +60,7 @@ def test_secrets_and_versions_are_listed_in_pages(client) -> None:
     assert client.get_secret(name=parent).replication.automatic is not None
 
 
-def test_what_is_not_there_is_404(client, secret) -> None:
+def test_a_missing_secret_or_version_is_404(client, secret) -> None:
     for name in (f"{PARENT}/secrets/none/versions/latest", f"{secret}/versions/latest", f"{secret}/versions/7"):
         with pytest.raises(NotFound, match="not found"):
             access(client, name)
@@ -68,7 +68,7 @@ def test_what_is_not_there_is_404(client, secret) -> None:
         client.get_secret(name=f"{PARENT}/secrets/none")
 
 
-def test_a_secret_is_created_once(client, secret) -> None:
+def test_a_secret_can_be_created_only_once(client, secret) -> None:
     with pytest.raises((AlreadyExists, Conflict), match="already exists"):
         client.create_secret(parent=PARENT, secret_id="gemini-key", secret=REPLICATION)
 
@@ -97,14 +97,14 @@ def test_a_bad_payload_is_refused(client, secret, payload, words) -> None:
         client.add_secret_version(parent=secret, payload=payload)
 
 
-def test_a_payload_that_is_no_base64_is_refused(http) -> None:
+def test_a_payload_that_is_not_base64_is_refused(http) -> None:
     http.post("/v1/projects/p/secrets?secretId=s", json=REPLICATION)
     refused = http.post("/v1/projects/p/secrets/s:addVersion", json={"payload": {"data": "?"}})
     assert refused.status_code == 400
     assert refused.json()["error"]["status"] == "INVALID_ARGUMENT"
 
 
-def test_a_fault_is_worded_as_google_words_it(client, secret, sandbox) -> None:
+def test_a_fault_has_the_error_of_google(client, secret, sandbox) -> None:
     client.add_secret_version(parent=secret, payload={"data": b"k"})
     sandbox.faults.queue(
         METHOD,
@@ -118,6 +118,6 @@ def test_a_fault_is_worded_as_google_words_it(client, secret, sandbox) -> None:
     assert access(client, f"{secret}/versions/latest").payload.data == b"k"
 
 
-def test_a_reset_forgets_all_secrets(client, secret, sandbox) -> None:
+def test_a_reset_deletes_all_secrets(client, secret, sandbox) -> None:
     sandbox.reset()
     assert list(client.list_secrets(parent=PARENT)) == []

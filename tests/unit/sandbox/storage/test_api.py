@@ -63,7 +63,7 @@ def uploads(gcs: Sandbox) -> list[RequestRecord]:
     return [record for record in gcs.requests if record.method == "storage.objects.insert"]
 
 
-def test_what_was_uploaded_is_downloaded(bucket: storage.Bucket) -> None:
+def test_an_uploaded_object_is_downloaded_unchanged(bucket: storage.Bucket) -> None:
     blob = bucket.blob("a dir/ü+%2F.jsonl")
     blob.metadata = {"run": "7"}
     blob.upload_from_string(b'{"a": 1}\n', content_type="application/jsonl")
@@ -98,7 +98,7 @@ def test_a_range_includes_both_bounds(bucket: storage.Bucket) -> None:
     assert blob.open("rb", chunk_size=4).read() == b"0123456789"
 
 
-def test_a_missing_object_and_a_missing_bucket_are_told_apart(
+def test_a_missing_object_and_a_missing_bucket_have_different_errors(
     client: storage.Client, bucket: storage.Bucket
 ) -> None:
     assert bucket.get_blob("no") is None
@@ -176,14 +176,14 @@ def test_copies_rewrites_moves_and_compositions_hold_the_same_bytes(
     assert [blob.name for blob in bucket.list_blobs()] == ["five", "one", "two", "whole"]
 
 
-def test_a_batch_answers_each_call_by_itself(client: storage.Client, bucket: storage.Bucket) -> None:
+def test_a_batch_answers_each_call_separately(client: storage.Client, bucket: storage.Bucket) -> None:
     write(bucket, "a", "b")
     with pytest.raises(NotFound):
         delete_in_batch(client, bucket, "a", "nothing", "b")
     assert list(bucket.list_blobs()) == []
 
 
-def test_buckets_come_and_go(client: storage.Client) -> None:
+def test_buckets_are_created_listed_and_deleted(client: storage.Client) -> None:
     made = client.create_bucket("made-here", location="europe-west3")
     assert client.get_bucket("made-here").location == "europe-west3"
     assert [found.name for found in client.list_buckets()] == ["made-here", "other", "rows"]
@@ -196,7 +196,7 @@ def test_buckets_come_and_go(client: storage.Client) -> None:
     assert client.lookup_bucket("made-here") is None
 
 
-def test_a_bucket_has_a_name_that_google_would_take() -> None:
+def test_a_bucket_name_that_google_would_refuse_is_refused() -> None:
     with pytest.raises(ValueError, match="`buckets` must be names of buckets"):
         Sandbox(buckets=("NO",))
 
@@ -208,7 +208,7 @@ def test_a_wrong_hash_is_refused(bucket: storage.Bucket) -> None:
         blob.upload_from_string("x")
 
 
-def test_reset_forgets_all_but_the_first_buckets(
+def test_reset_keeps_only_the_initial_buckets(
     gcs: Sandbox, client: storage.Client, bucket: storage.Bucket
 ) -> None:
     write(bucket, "a")
@@ -218,7 +218,7 @@ def test_reset_forgets_all_but_the_first_buckets(
     assert list(bucket.list_blobs()) == []
 
 
-def test_a_fault_is_met_once_and_the_client_comes_back(gcs: Sandbox, bucket: storage.Bucket) -> None:
+def test_a_fault_is_consumed_once_and_the_client_retries(gcs: Sandbox, bucket: storage.Bucket) -> None:
     gcs.faults.queue("storage.objects.insert", Fault(kind="error", http_status=503), Fault(kind="rate-limit"))
     bucket.blob("a").upload_from_string("x", if_generation_match=0, retry=RETRY)
     met = uploads(gcs)
@@ -229,7 +229,7 @@ def test_a_fault_is_met_once_and_the_client_comes_back(gcs: Sandbox, bucket: sto
         bucket.blob("a").reload(retry=None)
 
 
-def test_an_upload_that_breaks_off_half_way_makes_no_object(gcs: Sandbox, bucket: storage.Bucket) -> None:
+def test_an_aborted_upload_creates_no_object(gcs: Sandbox, bucket: storage.Bucket) -> None:
     gcs.faults.queue("storage.objects.insert", Fault(kind="abort"))
     with pytest.raises(requests.ConnectionError):
         bucket.blob("a").upload_from_string(b"x" * 2_000_000, retry=None)
@@ -237,7 +237,7 @@ def test_an_upload_that_breaks_off_half_way_makes_no_object(gcs: Sandbox, bucket
     assert not bucket.blob("a").exists()
 
 
-def test_a_chunk_that_breaks_off_is_sent_again_from_where_it_broke(gcs: Sandbox, bucket: storage.Bucket) -> None:
+def test_an_aborted_chunk_is_resumed_where_it_broke_off(gcs: Sandbox, bucket: storage.Bucket) -> None:
     data = os.urandom(3_000_000)
     gcs.faults.queue("storage.objects.insert", Fault(kind="abort"))
     blob = bucket.blob("a", chunk_size=1_048_576)
@@ -248,7 +248,7 @@ def test_a_chunk_that_breaks_off_is_sent_again_from_where_it_broke(gcs: Sandbox,
     assert blob.download_as_bytes() == data[::-1]
 
 
-def test_an_upload_whose_answer_is_lost_has_been_made(gcs: Sandbox, bucket: storage.Bucket) -> None:
+def test_an_upload_whose_reply_is_lost_has_taken_effect(gcs: Sandbox, bucket: storage.Bucket) -> None:
     gcs.faults.queue("storage.objects.insert", Fault(kind="disconnect"))
     with pytest.raises(PreconditionFailed):
         bucket.blob("a").upload_from_string("x", if_generation_match=0, retry=RETRY)
@@ -264,7 +264,7 @@ def test_a_download_that_breaks_off_is_noticed(gcs: Sandbox, bucket: storage.Buc
     assert bucket.blob("a").download_as_bytes(retry=RETRY) == b"x" * 100_000
 
 
-def test_a_call_in_a_batch_meets_its_fault(gcs: Sandbox, client: storage.Client, bucket: storage.Bucket) -> None:
+def test_a_call_in_a_batch_gets_its_fault(gcs: Sandbox, client: storage.Client, bucket: storage.Bucket) -> None:
     write(bucket, "a", "b")
     gcs.faults.when("storage.objects.delete", "rows/b", Fault(kind="error", http_status=503), times=1)
     with pytest.raises(ServiceUnavailable):
@@ -281,7 +281,7 @@ def test_bytes_are_counted(gcs: Sandbox, bucket: storage.Bucket) -> None:
     assert 1000 <= stats["storage_bytes_sent"] < 4000
 
 
-def test_what_is_not_emulated_says_so(gcs: Sandbox) -> None:
+def test_a_path_that_is_not_emulated_returns_404_with_a_message(gcs: Sandbox) -> None:
     answer = requests.get(f"{gcs.url}/storage/v1/b/rows/iam", timeout=60)
     assert answer.status_code == 404
     assert "The sandbox does not emulate this: GET /storage/v1/b/rows/iam" in answer.text
@@ -311,7 +311,7 @@ def test_beam_reads_writes_matches_renames_and_deletes(bucket: storage.Bucket) -
 
 
 @pytest.mark.usefixtures("beam_filesystem")
-def test_a_beam_pipeline_reads_and_writes_it(bucket: storage.Bucket) -> None:
+def test_a_beam_pipeline_reads_and_writes_objects(bucket: storage.Bucket) -> None:
     bucket.blob("in/a.jsonl").upload_from_string("".join(json.dumps({"id": n}) + "\n" for n in range(50)))
     with beam.Pipeline(options=PipelineOptions()) as pipeline:
         _ = (

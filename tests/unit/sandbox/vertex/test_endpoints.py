@@ -48,7 +48,7 @@ def resources(machine="g2-standard-12", kind="NVIDIA_L4", count=1, replicas=1):
 
 
 class Cloud:
-    """The clients, and what a test does with them again and again."""
+    """The clients and the calls that several tests need."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -119,7 +119,7 @@ def cloud(sandbox, clock):
     return Cloud(clock)
 
 
-def test_an_endpoint_is_brought_up_found_and_taken_down(cloud, sandbox) -> None:
+def test_an_endpoint_is_created_deployed_found_and_deleted(cloud, sandbox) -> None:
     made = cloud.endpoint(labels={"llmbeam-key": "x"}, dedicated_endpoint_enabled=True)
     number = made.name.split("/")[1]
     assert number.isdecimal()
@@ -145,7 +145,7 @@ def test_an_endpoint_is_brought_up_found_and_taken_down(cloud, sandbox) -> None:
         cloud.endpoints.get_endpoint(name=made.name)
 
 
-def test_a_deployment_is_billed_from_the_asking_until_it_is_off(cloud, sandbox, clock) -> None:
+def test_a_deployment_is_billed_from_its_request_until_it_is_undeployed(cloud, sandbox, clock) -> None:
     endpoint = cloud.endpoint(labels={"llmbeam-key": "k"}).name
     model, began = cloud.model(), clock()
     operation = cloud.deploy(endpoint, model, machine="g2-standard-24", count=2, replicas=2)
@@ -171,7 +171,7 @@ def test_a_deployment_is_billed_from_the_asking_until_it_is_off(cloud, sandbox, 
     assert sandbox.stats()["bill"]["usd"] == pytest.approx(sandbox.bill.usd)
 
 
-def test_an_endpoint_with_a_model_on_it_or_on_its_way_is_not_deleted(cloud) -> None:
+def test_an_endpoint_with_a_deployed_or_deploying_model_is_not_deleted(cloud) -> None:
     endpoint, model = cloud.endpoint().name, cloud.model()
     operation = cloud.deploy(endpoint, model)
     for _ in range(2):
@@ -212,7 +212,7 @@ def test_endpoints_are_listed_by_label_and_name_and_relabelled(cloud) -> None:
         )
 
 
-def test_an_id_is_taken_once(cloud) -> None:
+def test_an_id_can_be_used_only_once(cloud) -> None:
     pending = cloud.endpoints.create_endpoint(parent=PARENT, endpoint={"display_name": "x"}, endpoint_id="one")
     for _ in range(2):
         with pytest.raises((AlreadyExists, Conflict), match="already exists"):
@@ -242,7 +242,7 @@ def test_operations_are_attached_to_again_listed_and_cancelled(cloud, sandbox) -
         cloud.endpoints.get_operation({"name": name})
 
 
-def test_a_garden_model_comes_with_its_endpoint(cloud, sandbox) -> None:
+def test_a_model_garden_deployment_creates_its_endpoint(cloud, sandbox) -> None:
     operation = cloud.garden_deploy(own="llmbeam-g")
     assert operation.operation.name.startswith(f"projects/{sandbox.endpoints[0]['name'].split('/')[1]}/locations/")
     assert len(sandbox.bill.running) == 1
@@ -256,9 +256,9 @@ def test_a_garden_model_comes_with_its_endpoint(cloud, sandbox) -> None:
         cloud.garden_deploy(own="llmbeam-g")
 
 
-def test_garden_tells_how_a_model_may_be_deployed(cloud) -> None:
-    told = cloud.garden.get_publisher_model(name=GEMMA)
-    [option] = told.supported_actions.multi_deploy_vertex.multi_deploy_vertex
+def test_model_garden_lists_the_deployment_options_of_a_model(cloud) -> None:
+    publisher_model = cloud.garden.get_publisher_model(name=GEMMA)
+    [option] = publisher_model.supported_actions.multi_deploy_vertex.multi_deploy_vertex
     assert option.dedicated_resources.machine_spec.machine_type == "g2-standard-12"
 
 
@@ -281,13 +281,13 @@ def test_garden_tells_how_a_model_may_be_deployed(cloud) -> None:
     ],
     ids=["id", "version", "hub", "eula", "machine", "count", "attached", "region", "quota"],
 )
-def test_what_cannot_be_deployed_is_refused_before_anything_is_billed(cloud, sandbox, asked, error, words) -> None:
+def test_an_undeployable_model_is_refused_before_anything_is_billed(cloud, sandbox, asked, error, words) -> None:
     with pytest.raises(error, match=words):
         cloud.garden_deploy(**asked)
     assert (sandbox.bill.running, sandbox.bill.lines, sandbox.endpoints) == ([], [], [])
 
 
-def test_quota_counts_what_is_deployed_and_tells_the_limit(cloud) -> None:
+def test_the_quota_counts_deployed_replicas_and_the_error_has_the_limit(cloud) -> None:
     cloud.garden_deploy(replicas=3)
     with pytest.raises(TooManyRequests) as refused:
         cloud.garden_deploy(replicas=2)
@@ -343,7 +343,7 @@ def test_a_gated_model_without_a_token_fails_as_its_container_does(cloud, sandbo
     assert len(sandbox.bill.running) == 2
 
 
-def test_faults_of_the_first_call_come_at_once(cloud, sandbox) -> None:
+def test_faults_of_the_first_call_are_returned_at_once(cloud, sandbox) -> None:
     sandbox.faults.queue("vertex.endpoints.create", Fault(kind="error", http_status=403))
     with pytest.raises(Forbidden, match="Permission"):
         cloud.endpoint()
@@ -377,7 +377,7 @@ def test_one_location_may_be_out_of_stock_and_another_not(cloud, sandbox) -> Non
     assert cloud.done(elsewhere).endpoint
 
 
-def test_what_is_not_on_the_endpoint_yet_cannot_be_taken_off(cloud) -> None:
+def test_a_model_that_is_not_deployed_yet_cannot_be_undeployed(cloud) -> None:
     endpoint, model = cloud.endpoint().name, cloud.model()
     asked = {"id": "7", "model": model, "dedicated_resources": resources()}
     operation = cloud.endpoints.deploy_model(endpoint=endpoint, deployed_model=asked, traffic_split={"0": 100})
@@ -398,7 +398,7 @@ def test_what_is_not_on_the_endpoint_yet_cannot_be_taken_off(cloud) -> None:
     ],
     ids=["name", "unknown", "resources", "replicas"],
 )
-def test_a_deployment_that_cannot_be_is_refused(cloud, sandbox, deployed, error, words) -> None:
+def test_an_invalid_deployment_is_refused(cloud, sandbox, deployed, error, words) -> None:
     endpoint, model = cloud.endpoint().name, cloud.model()
     with pytest.raises(error, match=words):
         cloud.endpoints.deploy_model(
@@ -421,7 +421,7 @@ def test_a_model_needs_a_container_and_a_name(cloud) -> None:
     assert [one.name for one in cloud.models.list_models(parent=PARENT)] == [name]
 
 
-def test_a_model_is_labelled_later(cloud) -> None:
+def test_a_model_can_be_labelled_after_its_creation(cloud) -> None:
     name = cloud.garden_deploy(own="llmbeam-m").operation.name.partition("/operations/")[0] + "/models/llmbeam-m"
     labelled = cloud.models.update_model(
         model={"name": name, "labels": {"llmbeam-key": "k"}}, update_mask={"paths": ["labels"]}
@@ -433,14 +433,14 @@ def test_a_model_is_labelled_later(cloud) -> None:
         cloud.models.update_model(model={"name": name}, update_mask={"paths": ["artifact_uri"]})
 
 
-def test_there_is_no_location_for_all(cloud) -> None:
+def test_the_wildcard_location_is_refused(cloud) -> None:
     with pytest.raises(BadRequest, match="wildcard"):
         list(client_of(v1.EndpointServiceClient).list_endpoints(parent=f"projects/{PROJECT}/locations/-"))
     with pytest.raises(BadRequest, match="wildcard"):
         list(run_v2.ServicesClient(transport="rest").list_services(parent=f"projects/{PROJECT}/locations/-"))
 
 
-def test_a_caller_without_a_token_is_turned_away(sandbox) -> None:
+def test_a_caller_without_a_token_is_refused(sandbox) -> None:
     for path in ("v1/" + PARENT + "/endpoints", "v2/" + PARENT + "/services"):
         refused = httpx.get(f"{sandbox.url}/{path}")
         assert (refused.status_code, refused.json()["error"]["status"]) == (401, "UNAUTHENTICATED")
@@ -460,7 +460,7 @@ def test_a_regional_host_serves_its_own_location_only(cloud, sandbox) -> None:
         )
 
 
-def test_a_lost_answer_is_of_work_that_is_done(cloud, sandbox) -> None:
+def test_a_request_whose_reply_is_lost_has_taken_effect(cloud, sandbox) -> None:
     sandbox.faults.queue("vertex.modelGarden.deploy", Fault(kind="disconnect"))
     with pytest.raises((GoogleAPICallError, OSError)):
         cloud.garden_deploy(own="llmbeam-lost")
@@ -468,7 +468,7 @@ def test_a_lost_answer_is_of_work_that_is_done(cloud, sandbox) -> None:
     assert cloud.endpoints.get_endpoint(name=f"{PARENT}/endpoints/llmbeam-lost").deployed_models
 
 
-def test_a_reset_forgets_all(cloud, sandbox, clock) -> None:
+def test_a_reset_deletes_everything(cloud, sandbox, clock) -> None:
     operation = cloud.garden_deploy()
     sandbox.reset()
     clock.advance(600)
@@ -484,6 +484,6 @@ def test_times_below_zero_are_refused(wrong) -> None:
 
 
 @pytest.mark.parametrize("quota", [{"us-central1": {"NVIDIA_X": 1}}, {"us-central1": {"NVIDIA_L4": -1}}])
-def test_a_quota_of_what_there_is_not_is_refused(quota) -> None:
+def test_an_invalid_gpu_quota_is_refused(quota) -> None:
     with pytest.raises(ValueError, match="gpu_quota"):
         Sandbox(endpoints=EndpointSettings(gpu_quota=quota))

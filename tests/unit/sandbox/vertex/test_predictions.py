@@ -83,7 +83,7 @@ def test_chat_completions_are_answered_whole_and_streamed(http, sandbox, clock) 
     assert sandbox.stats()["methods"]["vertex.chatCompletions"]["calls"] == 2
 
 
-def test_instances_are_answered_each_by_itself(http, sandbox, clock) -> None:
+def test_instances_are_answered_separately(http, sandbox, clock) -> None:
     name = bring_up(clock).name
     prompts = ["one river", "two rivers"]
     instances = [
@@ -113,7 +113,7 @@ def test_a_chat_in_a_prediction_is_a_list_of_one_on_the_shared_host(sandbox, clo
     assert answer.deployed_model_id
 
 
-def test_a_chat_in_a_prediction_is_one_object_on_a_host_of_its_own(http, clock) -> None:
+def test_a_chat_in_a_prediction_is_one_object_on_a_dedicated_host(http, clock) -> None:
     made = bring_up(clock, is_dedicated=True)
     chat = {"@requestFormat": "chatCompletions", "messages": CHAT["messages"]}
     answer = http.post(f"https://{made.dedicated_endpoint_dns}/v1/{made.name}:predict", json={"instances": [chat]})
@@ -130,7 +130,7 @@ def test_several_chats_in_one_prediction_are_refused(http, clock) -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"instances": []}, {"instances": [{"text": "x"}]}, {"instances": [{"prompt": 1}]}]
 )
-def test_instances_that_are_none_are_refused(http, clock, body) -> None:
+def test_invalid_instances_are_refused(http, clock, body) -> None:
     name = bring_up(clock).name
     assert http.post(f"{SHARED}/v1/{name}:predict", json=body).status_code == 400
 
@@ -216,7 +216,7 @@ def test_a_model_that_warms_up_answers_503(http, clock) -> None:
         ("vertex.rawPredict", ":rawPredict", CHAT),
     ],
 )
-def test_faults_come_in_the_words_of_google(http, sandbox, clock, method, path, body) -> None:
+def test_faults_have_the_error_format_of_google(http, sandbox, clock, method, path, body) -> None:
     name = bring_up(clock).name
     sandbox.faults.queue(
         method,
@@ -231,7 +231,7 @@ def test_faults_come_in_the_words_of_google(http, sandbox, clock, method, path, 
         answers[2].json()
 
 
-def test_the_bill_is_told_over_http(sandbox, clock) -> None:
+def test_the_bill_is_served_over_http(sandbox, clock) -> None:
     bring_up(clock)
     with httpx.Client(base_url=sandbox.url) as local:
         bill = local.get("/sandbox/bill", params={"after": clock()}).json()

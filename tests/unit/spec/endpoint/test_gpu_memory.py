@@ -32,13 +32,13 @@ NAMED = {machine.machine_type: machine for machine in (*MACHINES.values(), *CLOU
 
 
 def table(title: str) -> list[list[str]]:
-    """The rows of a table of the page."""
+    """Returns the rows of a table of the docs page."""
     found = re.search(rf"## {title}\n.*?\n\n(\|.*?)\n\n", PAGE, re.DOTALL)
     assert found, title
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()[2:]]
 
 
-def test_the_sums_of_the_page_are_those_of_the_code() -> None:
+def test_the_memory_sums_in_the_docs_match_the_code() -> None:
     rows = table("What a model takes")
     assert [row[0] for row in rows] == list(ARCHITECTURES)
     for name, weights, layers, per_token, at_2k, at_8k, at_32k in rows:
@@ -51,7 +51,7 @@ def test_the_sums_of_the_page_are_those_of_the_code() -> None:
             assert cell == f"{sequence_bytes(architecture, length) / 1e9:.2f} GB", (name, length)
 
 
-def test_the_room_of_the_page_is_that_of_the_code() -> None:
+def test_the_numbers_of_sequences_in_the_docs_match_the_code() -> None:
     rows = table("How many sequences fit")
     assert {row[0] for row in rows} >= {machine.machine_type for machine in VERTEX_LADDER[:6]} | {"nvidia-l4"}
     for machine_type, gpus, *cells in rows:
@@ -63,7 +63,7 @@ def test_the_room_of_the_page_is_that_of_the_code() -> None:
             assert cell == (str(total.most_sequences) if total.most_sequences else "–"), (machine_type, name)
 
 
-def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
+def test_the_defaults_in_the_docs_match_the_code() -> None:
     secret = "projects/p/secrets/s/versions/1"
     for name, on_vertex, sequences, on_cloud_run, there in table("Defaults"):
         garden = {"type": "vertex", "model": f"google/gemma3@{name}-it", "accept_eula": True}
@@ -75,7 +75,7 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
         assert (on_cloud_run, there) == (service.machine.machine_type, str(service.sequences))
 
 
-def test_the_numbers_that_the_page_names_are_those_of_the_code() -> None:
+def test_the_constants_in_the_docs_match_the_code() -> None:
     words = " ".join(PAGE.split())
     assert f"{GPU_MEMORY_UTILIZATION * 100:.0f} % of each GPU" in words
     assert f"{OVERHEAD_GB:g} GB per GPU" in words
@@ -106,7 +106,7 @@ def test_one_layer_in_six_keeps_every_token() -> None:
 
 
 @given(st.sampled_from(sorted(ARCHITECTURES)), st.integers(1, 30_000))
-def test_a_local_layer_keeps_its_window_alone(name: str, length: int) -> None:
+def test_a_local_layer_keeps_only_its_window(name: str, length: int) -> None:
     architecture = ARCHITECTURES[name]
     every_token = 2 * architecture.key_value_heads * architecture.head_dim * 2 * architecture.layers * length
     assert sequence_bytes(architecture, length) <= every_token
@@ -133,6 +133,6 @@ def test_the_smallest_machine_fits_and_those_before_it_do_not(name: str, sequenc
             break
 
 
-def test_an_accelerator_that_is_not_known_is_not_judged() -> None:
+def test_an_unknown_accelerator_has_no_memory_sum() -> None:
     machine = GpuMachine("future-1", "NVIDIA_FUTURE", 1)
     assert memory_sum(ARCHITECTURES["gemma-3-27b"], machine, 64, 8192) is None

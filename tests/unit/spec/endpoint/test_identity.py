@@ -57,11 +57,11 @@ def test_a_display_name_stands_for_labels_that_are_missing():
 
 
 @pytest.mark.parametrize("labels", [{}, {"llmbeam-expires": "5"}, {"llmbeam-key": "k", "llmbeam-expires": "soon"}])
-def test_what_is_not_ours_never_expires(labels):
+def test_foreign_resources_never_expire(labels):
     assert expires_at(labels) is None
 
 
-def test_a_model_names_the_endpoint_that_it_asks():
+def test_the_endpoint_of_a_model_is_read_from_its_address():
     key = identity("dag-task-0123456789ab")
     vertex = VertexEndpointModel(
         type="vertex_endpoint", name="g", endpoint=f"projects/p/locations/us-central1/endpoints/{endpoint_id(key)}"

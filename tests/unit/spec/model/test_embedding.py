@@ -1,4 +1,4 @@
-"""What an embedding job may ask for."""
+"""Validation of embedding jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_an_embedding_job_has_its_parameters_even_when_none_is_given(job) -> Non
     assert JobSpec.parse(job(task="embed", embedding=None)) == spec
 
 
-def test_its_parameters_survive_the_way_through_json(job) -> None:
+def test_embedding_parameters_round_trip_through_json(job) -> None:
     spec = JobSpec.parse(job(task="embed", embedding={"dimensions": 256, "task_type": "RETRIEVAL_DOCUMENT"}))
     assert JobSpec.from_json(spec.model_dump_json()) == spec
 
@@ -46,11 +46,13 @@ def test_parameters_of_vectors_need_the_task(job) -> None:
         ("generation.max_output_tokens", {"generation": {"max_output_tokens": 7}}),
     ],
 )
-def test_what_has_no_place_in_a_vector_is_refused_by_name(job, part: str, value: dict[str, Any]) -> None:
+def test_parameters_that_do_not_apply_to_embeddings_are_refused_by_name(
+    job, part: str, value: dict[str, Any]
+) -> None:
     assert f"embeds (`task`), which takes no `{part}`: " in problem(job(task="embed", **value))
 
 
-def test_parameters_of_texts_that_say_the_usual_are_no_trouble(job) -> None:
+def test_generation_parameters_with_default_values_are_accepted(job) -> None:
     assert JobSpec.parse(job(task="embed", generation={"max_output_tokens": 1024})).task == "embed"
 
 
@@ -60,7 +62,7 @@ def test_openai_has_no_task_type(job) -> None:
 
 
 @pytest.mark.parametrize("model", [{}, {"name": "gemini-2.5-pro"}])
-def test_a_gemini_model_that_writes_texts_embeds_none(job, model: dict[str, Any]) -> None:
+def test_a_gemini_model_that_generates_text_is_refused(job, model: dict[str, Any]) -> None:
     found = problem(job(task="embed", model={"type": "gemini", **model}))
     assert "generates texts: use an embedding model, e.g. 'gemini-embedding-001'" in found
 
@@ -74,14 +76,14 @@ def test_a_gemini_model_that_writes_texts_embeds_none(job, model: dict[str, Any]
         "projects/p/locations/l/endpoints/1",
     ],
 )
-def test_a_model_that_may_embed_is_welcome(job, name: str) -> None:
+def test_a_gemini_model_that_may_embed_is_accepted(job, name: str) -> None:
     assert JobSpec.parse(job(task="embed", model={"type": "gemini", "name": name})).model.name == name
 
 
 @pytest.mark.parametrize(
     "embedding", [{"dimensions": 0}, {"task_type": "clustering"}, {"task_type": ""}, {"size": 1}]
 )
-def test_odd_parameters_are_refused(job, embedding: dict[str, Any]) -> None:
+def test_invalid_embedding_parameters_are_refused(job, embedding: dict[str, Any]) -> None:
     (found,) = JobSpec.problems(job(task="embed", embedding=embedding))
     assert found.field == f"embedding.{next(iter(embedding))}"
 
@@ -92,7 +94,7 @@ def test_a_request_holds_at_least_one_text(job, number: int) -> None:
     assert found.field == "batching.max_instances"
 
 
-def test_whatever_decides_a_vector_decides_its_fingerprint() -> None:
+def test_everything_that_affects_a_vector_changes_its_fingerprint() -> None:
     model = EchoModel(type="echo")
     asked = [None, Embedding(), Embedding(dimensions=8), Embedding(task_type="CLUSTERING")]
     names = {Fingerprinter(model, Generation(), None, embedding)("text", None) for embedding in asked}
@@ -102,7 +104,7 @@ def test_whatever_decides_a_vector_decides_its_fingerprint() -> None:
 
 
 def test_the_fingerprint_of_a_vector_never_changes_between_versions() -> None:
-    """Another value here would ask, and pay, for every vector again."""
+    """A different value would request, and pay for, every vector again."""
     name = Fingerprinter(EchoModel(type="echo"), Generation(), None, Embedding())("Hello", None)
     assert name == Fingerprinter(EchoModel(type="echo"), Generation(seed=1), {}, Embedding())("Hello", None)
     assert name == "1bb00aefbc210375c297ca23cf75abc3535912ec7ad93d24889a8bc8bdad3224"

@@ -26,7 +26,7 @@ def fingerprint(
 
 
 def test_a_fingerprint_never_changes_between_versions() -> None:
-    """Another value here would ask, and pay, for every answer again. It needs a new number inside."""
+    """A different value would request, and pay for, every answer again. It needs a new version number inside."""
     assert fingerprint() == "3f76e58b6621832340dd1690881e129f571239f70ad4de38b93d0f38ffea3d8d"
 
 
@@ -52,11 +52,11 @@ def test_a_fingerprint_never_changes_between_versions() -> None:
     ],
     ids=str,
 )
-def test_whatever_decides_the_answer_decides_the_fingerprint(change: dict[str, Any]) -> None:
+def test_everything_that_affects_the_answer_changes_the_fingerprint(change: dict[str, Any]) -> None:
     assert fingerprint(**change) != fingerprint()
 
 
-def test_every_parameter_of_generation_decides() -> None:
+def test_every_generation_parameter_changes_the_fingerprint() -> None:
     changed = {
         "max_output_tokens": 7,
         "temperature": 0.5,
@@ -81,22 +81,22 @@ def test_every_parameter_of_generation_decides() -> None:
     ],
     ids=str,
 )
-def test_where_a_gemini_model_answers_makes_no_difference(model: GeminiModel) -> None:
+def test_the_location_of_a_gemini_model_does_not_change_the_fingerprint(model: GeminiModel) -> None:
     assert fingerprint(model=model) == fingerprint()
 
 
-def test_where_an_openai_model_answers_makes_no_difference() -> None:
+def test_the_address_of_an_openai_model_does_not_change_the_fingerprint() -> None:
     here = OpenAIModel(type="openai", name="gemma")
     there = OpenAIModel(type="openai", name="gemma", base_url="http://host/v1", api_key_env="OTHER_KEY")
     assert fingerprint(model=here) == fingerprint(model=there)
 
 
-def test_how_long_an_echo_takes_makes_no_difference() -> None:
+def test_the_latency_of_an_echo_does_not_change_the_fingerprint() -> None:
     slow = EchoModel(type="echo", latency_seconds=1)
     assert fingerprint(model=slow) == fingerprint(model=EchoModel(type="echo"))
 
 
-def test_the_order_of_a_schemas_keys_makes_no_difference() -> None:
+def test_the_order_of_the_keys_of_a_schema_does_not_change_the_fingerprint() -> None:
     turned = {key: SCHEMA[key] for key in reversed(SCHEMA)}
     assert fingerprint(schema=turned) == fingerprint(schema=SCHEMA)
 

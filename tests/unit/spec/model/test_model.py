@@ -24,7 +24,7 @@ def test_a_slash_at_the_end_of_an_address_makes_no_difference() -> None:
     assert OpenAIModel(type="openai", name="m", base_url="http://host/v1/").base_url == "http://host/v1"
 
 
-def test_gemini_without_address_is_googles_own() -> None:
+def test_gemini_has_no_base_url_by_default() -> None:
     assert GeminiModel().base_url is None
 
 
@@ -53,7 +53,7 @@ def test_the_fields_of_one_model_are_not_those_of_another(job) -> None:
     assert problem.want == "there is no such field"
 
 
-def test_an_echo_does_not_answer_before_it_is_asked() -> None:
+def test_a_negative_latency_of_an_echo_is_refused() -> None:
     (problem,) = EchoModel.problems({"type": "echo", "latency_seconds": -1})
     assert problem.field == "latency_seconds"
 
@@ -83,13 +83,13 @@ def test_the_server_may_choose_the_temperature() -> None:
 ENDPOINT = "projects/p/locations/us-central1/endpoints/llmbeam-1"
 
 
-def test_an_endpoint_without_an_address_is_asked_at_the_one_of_its_location() -> None:
+def test_an_endpoint_without_base_url_uses_the_host_of_its_location() -> None:
     model = VertexEndpointModel(type="vertex_endpoint", name="gemma", endpoint=ENDPOINT)
     assert model.address == f"https://us-central1-aiplatform.googleapis.com/v1/{ENDPOINT}"
     assert model.request_format == "chat"
 
 
-def test_an_endpoint_of_its_own_address_is_asked_there() -> None:
+def test_an_endpoint_with_base_url_uses_it() -> None:
     base_url = "https://1.us-central1-2.prediction.vertexai.goog/"
     model = VertexEndpointModel(type="vertex_endpoint", name="gemma", endpoint=ENDPOINT, base_url=base_url)
     assert model.address == f"{base_url}v1/{ENDPOINT}"
@@ -116,7 +116,7 @@ def test_the_audience_of_id_tokens_is_an_address() -> None:
         ({"prompt": {"template": "a", "media": [{"uri": "{{ row.uri }}"}]}}, "`prompt.media`"),
     ],
 )
-def test_a_format_that_cannot_carry_something_is_refused(job, request_format, parts, field) -> None:
+def test_a_field_that_the_request_format_does_not_support_is_refused(job, request_format, parts, field) -> None:
     model = {"type": "vertex_endpoint", "name": "g", "endpoint": ENDPOINT}
     JobSpec.parse(job(model=model, **parts))
     (problem,) = JobSpec.problems(job(model=model | {"request_format": request_format}, **parts))
@@ -126,7 +126,7 @@ def test_a_format_that_cannot_carry_something_is_refused(job, request_format, pa
     )
 
 
-def test_an_endpoint_that_writes_texts_makes_no_vectors(job) -> None:
+def test_a_vertex_endpoint_is_refused_for_embeddings(job) -> None:
     model = {"type": "vertex_endpoint", "name": "g", "endpoint": ENDPOINT}
     (problem,) = JobSpec.problems(job(model=model, task="embed"))
     assert "a model of type 'vertex_endpoint' generates texts only" in problem.want

@@ -27,7 +27,7 @@ def usd(model: str) -> tuple[float, float] | None:
     return price and (price.input_usd_per_million_tokens, price.output_usd_per_million_tokens)
 
 
-def test_a_cost_is_of_input_and_output() -> None:
+def test_a_cost_includes_input_and_output_tokens() -> None:
     assert Price(**OWN).cost_usd(2_000_000, 500_000) == 4.0
 
 
@@ -42,13 +42,13 @@ def test_the_cost_of_a_sum_is_the_sum_of_the_costs(a: int, b: int, c: int, d: in
 
 @pytest.mark.parametrize("field", OWN)
 @pytest.mark.parametrize("value", [-0.1, "much", None, float("inf"), float("nan")])
-def test_a_price_that_is_none_is_refused(field: str, value: Any) -> None:
+def test_an_invalid_price_is_refused(field: str, value: Any) -> None:
     (problem,) = Price.problems({**OWN, field: value})
     assert problem.field == field
 
 
 @pytest.mark.parametrize("field", OWN)
-def test_a_price_is_of_both(field: str) -> None:
+def test_a_price_needs_both_fields(field: str) -> None:
     (problem,) = Price.problems({name: value for name, value in OWN.items() if name != field})
     assert (problem.field, problem.want) == (field, "this field is needed")
 
@@ -107,7 +107,7 @@ def test_another_model_has_no_known_price(model: str) -> None:
     assert usd(model) is None
 
 
-def test_an_echo_is_free_and_a_server_of_ones_own_unknown() -> None:
+def test_an_echo_is_free_and_a_self_hosted_server_has_no_known_price() -> None:
     free = price_of(EchoModel(type="echo"))
     assert free is not None
     assert free.cost_usd(10**9, 10**9) == 0.0
@@ -122,7 +122,7 @@ def test_the_value_of_the_user_takes_precedence(model: GeminiModel | EchoModel |
 
 
 @pytest.mark.parametrize("budget_usd", [0, -1.0, float("inf")])
-def test_a_budget_is_of_some_money(budget_usd: float) -> None:
+def test_a_budget_must_be_positive_and_finite(budget_usd: float) -> None:
     (problem,) = Limits.problems({"budget_usd": budget_usd})
     assert problem.field == "budget_usd"
 

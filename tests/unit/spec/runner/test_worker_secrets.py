@@ -15,7 +15,7 @@ SECRET = "projects/p/secrets/s/versions/latest"
 
 @pytest.fixture
 def spec(job):
-    """Makes a job on Dataflow."""
+    """Returns a function that makes a Dataflow job."""
 
     def make(runner=(), **parts):
         own = {"type": "dataflow", "location": "europe-west1", **dict(runner)}
@@ -55,7 +55,7 @@ def test_a_job_whose_workers_have_their_keys_is_valid(spec, runner, parts):
     assert spec(runner, **parts).environment_secrets == runner.get("environment_secrets", {})
 
 
-def test_on_this_machine_the_environment_is_this_ones(job):
+def test_a_local_job_needs_no_secrets(job):
     spec = JobSpec.parse(job(model=GEMINI, sink=POSTGRES, state_uri="state"))
     assert (spec.environment_secrets, sink_needs_worker_secrets(spec.runner, spec.sink)) == ({}, False)
 
@@ -70,7 +70,7 @@ def test_only_workers_on_dataflow_need_secrets(spec):
     assert not sink_needs_worker_secrets(found.runner, found.sink)
 
 
-def test_what_is_written_where_a_secret_is_named_is_never_quoted(spec):
+def test_the_value_of_an_invalid_secret_name_is_never_quoted(spec):
     for value in ("AIza-the-key-itself", 7, None):
         with pytest.raises(JobSpecError, match=r"`runner\.environment_secrets") as caught:
             spec({"environment_secrets": {"GOOGLE_API_KEY": value}})
@@ -90,5 +90,5 @@ def test_what_is_written_where_a_secret_is_named_is_never_quoted(spec):
     ],
     ids=["vertex", "cloud run"],
 )
-def test_endpoints_of_google_cloud_are_asked_as_the_workers_service_account(spec, model):
+def test_google_cloud_endpoints_need_no_secret_on_the_workers(spec, model):
     assert spec(model=model).environment_secrets == {}

@@ -31,7 +31,7 @@ def workers(requests_per_minute, seconds, **limits):
 
 
 def table_of(max_in_flight):
-    """The table of the page: (requests per minute, seconds, workers)."""
+    """Returns the table of the docs page: (requests per minute, seconds, workers)."""
     text = re.search(rf"With `max_in_flight` = {max_in_flight}\b.*?\n\n(.*?)\n\n", PAGE, re.DOTALL)[1]
     head, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
     seconds = [float(cell.removesuffix(" s")) for cell in head[1:]]
@@ -43,7 +43,7 @@ def table_of(max_in_flight):
 
 
 @pytest.mark.parametrize("max_in_flight", [64, 512])
-def test_the_numbers_of_the_page_are_those_of_the_code(max_in_flight):
+def test_the_numbers_of_workers_in_the_docs_match_the_code(max_in_flight):
     table = table_of(max_in_flight)
     assert {rate for rate, _, _ in table} == {600, 6_000, 60_000}
     assert {seconds for _, seconds, _ in table} == {2, 5, 20}
@@ -51,7 +51,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code(max_in_flight):
         assert workers(rate, seconds, max_in_flight=max_in_flight) == count, (rate, seconds)
 
 
-def test_the_defaults_that_the_page_names_are_so():
+def test_the_defaults_in_the_docs_match_the_code():
     assert Limits().max_in_flight == 64
     assert runner_of().expected_latency_seconds == 5
     assert max_workers(runner_of(), Limits()) == MAX_WORKERS_WITHOUT_QUOTA == 10
@@ -76,7 +76,7 @@ def test_the_quota_of_a_worker_is_that_of_the_docs(job):
     )
     assert limits_of_a_worker(spec.runner, spec.limits).expected_workers == count
     assert rate / count == part
-    # The page's example of an idle CPU: that part, at 0.3 ms a request.
+    # The docs page's example of an idle CPU, at 0.3 ms per request.
     assert f"{part / 60:g} requests per second at 0.3 ms" in " ".join(PAGE.split())
     assert f"are {part / 60 * 0.3 / 1000:.1%}".replace("%", " %") in " ".join(PAGE.split())
 
@@ -87,7 +87,7 @@ def test_the_quota_of_a_worker_is_that_of_the_docs(job):
     in_flight=st.integers(1, 10_000),
     ratio=st.floats(0.01, 1),
 )
-def test_that_many_workers_carry_the_quota_and_one_less_does_not(rate, seconds, in_flight, ratio):
+def test_the_computed_workers_carry_the_quota_and_one_fewer_does_not(rate, seconds, in_flight, ratio):
     count = workers(rate, seconds, max_in_flight=in_flight, share_ratio=ratio)
     needed = rate * ratio / 60 * seconds
     assert count >= 1
@@ -101,23 +101,23 @@ def test_a_longer_latency_and_a_larger_quota_never_need_fewer(rate, seconds):
     assert workers(rate, seconds * 2) >= workers(rate, seconds)
 
 
-def test_what_is_said_is_not_computed():
+def test_an_explicit_max_workers_is_not_computed():
     limits = Limits(requests_per_minute=60_000)
     assert max_workers(runner_of(max_workers=3), limits) == 3
     assert max_workers(runner_of(max_workers=30), Limits()) == 30
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(requests_per_minute=60)], ids=["no quota", "a quota"])
-def test_a_job_never_begins_with_more_workers_than_it_may_have(limits):
+def test_max_workers_is_never_below_num_workers(limits):
     assert max_workers(runner_of(num_workers=20), limits) == 20
 
 
-def test_on_this_machine_the_limits_stay(job):
+def test_a_local_job_keeps_its_limits(job):
     spec = JobSpec.parse(job())
     assert limits_of_a_worker(spec.runner, spec.limits) is spec.limits
 
 
-def test_workers_that_are_expected_by_hand_stay(job):
+def test_explicit_expected_workers_are_kept(job):
     spec = JobSpec.parse(
         job(
             source={"uri": "gs://b/in.jsonl", "key": ["id"]},
@@ -129,7 +129,7 @@ def test_workers_that_are_expected_by_hand_stay(job):
     assert limits_of_a_worker(spec.runner, spec.limits).expected_workers == 7
 
 
-def test_a_job_with_a_quota_begins_with_all_its_workers() -> None:
+def test_a_job_with_a_quota_starts_with_all_its_workers() -> None:
     runner = DataflowRunner(type="dataflow", location="europe-west1")
     limits = Limits(requests_per_minute=6000)
     assert first_workers(runner, limits) == max_workers(runner, limits) == 8
