@@ -129,6 +129,8 @@ class Given(PipelineOptions):
 
 def main(name: str, arguments: list[str]) -> dict[str, object]:
     waits = "--wait" in arguments
+    # As our own jobs do: without it each submission runs `pip freeze`.
+    arguments = [*arguments, "--experiments=disable_logging_submission_environment"]
     options = PipelineOptions([one for one in arguments if one != "--wait"])
     pipeline = beam.Pipeline(options=options)
     globals()[name](pipeline, options.view_as(Given))
