@@ -1,11 +1,13 @@
-"""Fields and checks of the served model that all endpoints share."""
+"""Base class of endpoints: the fields and checks of the served model."""
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from abc import abstractmethod
+from typing import Annotated
 
 from pydantic import Field
 
+from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     DEFAULT_LENGTH_TOKENS,
@@ -58,56 +60,65 @@ def _memory_is_known(args: tuple[str, ...]) -> bool:
     return _MEMORY_ARGUMENTS.isdisjoint(_names(args))
 
 
-def check_token(model: str, hf_token_secret: str | None) -> None:
-    """Rejects a gated model of the hub without a token."""
-    if hf_token_secret is None and "@" not in model and model.startswith(_GATED):
-        raise ValueError(
-            f"needs `hf_token_secret`: the Hugging Face hub serves {model} only to accounts that accepted its "
-            "terms"
+class EndpointSpec(SpecModel):
+    """An endpoint that serves one model.
+
+    Attributes:
+        model: Name of the model; each type of endpoint documents the forms that it accepts.
+        project: Google Cloud project that is billed. `None`: that of the Airflow connection or the credentials.
+        locations: Regions, tried in this order if one has no such GPU in stock or no quota for it.
+        service_account: Email of the service account of the server.
+        hf_token_secret: Version of a secret of Secret Manager that holds a token of the Hugging Face hub, for
+            gated models.
+        max_model_length_tokens: Maximum length of a sequence, prompt and answer together, in tokens. `None`: 8,192
+            for a known model.
+        max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.
+        expires_after_seconds: Lifetime in seconds; afterwards the sweeper deletes it, independently of Airflow.
+    """
+
+    model: Annotated[str, Field(min_length=1)]
+    project: Project | None = None
+    locations: Annotated[tuple[Location, ...], Field(min_length=1)]
+    service_account: ServiceAccount | None = None
+    hf_token_secret: SecretVersion | None = None
+    max_model_length_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    expires_after_seconds: Annotated[int, Field(ge=600)] = 6 * 3600
+
+    @property
+    @abstractmethod
+    def machine(self) -> GpuMachine | None:
+        """Machine of one server; `None`: the platform chooses."""
+
+    @property
+    def length_tokens(self) -> int | None:
+        """Maximum length of a sequence, in tokens; `None`: the server chooses."""
+        if self.max_model_length_tokens is not None or architecture_of(self.model) is None:
+            return self.max_model_length_tokens
+        return DEFAULT_LENGTH_TOKENS
+
+    @property
+    def sequences(self) -> int | None:
+        """Maximum number of concurrent sequences; `None`: the server chooses."""
+        machine = self.machine
+        if self.max_num_seqs is not None or machine is None:
+            return self.max_num_seqs
+        return default_sequences(self.model, machine, self.length_tokens or 1)
+
+    def _check_token(self) -> None:
+        """Rejects a gated model of the hub without a token."""
+        if self.hf_token_secret is None and "@" not in self.model and self.model.startswith(_GATED):
+            raise ValueError(
+                f"needs `hf_token_secret`: the Hugging Face hub serves {self.model} only to accounts that "
+                "accepted its terms"
+            )
+
+    def _check_memory(self, args: tuple[str, ...], ladder: tuple[GpuMachine, ...]) -> None:
+        """Rejects a model that does not fit the memory of its machine."""
+        if architecture_of(self.model) is None or not _memory_is_known(args):
+            return
+        problem = why_it_cannot_fit(
+            self.model, self.machine or ladder[-1], self.sequences or 1, self.length_tokens or 1, ladder
         )
-
-
-class ServedModel(Protocol):
-    """The served model of an endpoint, its length and concurrency."""
-
-    @property
-    def model(self) -> str: ...  # noqa: D102
-    @property
-    def max_model_length_tokens(self) -> int | None: ...  # noqa: D102
-    @property
-    def max_num_seqs(self) -> int | None: ...  # noqa: D102
-    @property
-    def length_tokens(self) -> int | None: ...  # noqa: D102
-    @property
-    def sequences(self) -> int | None: ...  # noqa: D102
-
-
-def length_tokens_of(endpoint: ServedModel) -> int | None:
-    """Returns the maximum length of a sequence, in tokens; `None`: the server chooses."""
-    if endpoint.max_model_length_tokens is not None or architecture_of(endpoint.model) is None:
-        return endpoint.max_model_length_tokens
-    return DEFAULT_LENGTH_TOKENS
-
-
-def sequences_of(endpoint: ServedModel, machine: GpuMachine | None) -> int | None:
-    """Returns the maximum number of concurrent sequences; `None`: the server chooses."""
-    if endpoint.max_num_seqs is not None or machine is None:
-        return endpoint.max_num_seqs
-    return default_sequences(endpoint.model, machine, endpoint.length_tokens or 1)
-
-
-def check_memory(
-    endpoint: ServedModel,
-    args: tuple[str, ...],
-    machine: GpuMachine | None,
-    ladder: tuple[GpuMachine, ...],
-) -> None:
-    """Rejects a model that does not fit the memory of its machine."""
-    if architecture_of(endpoint.model) is None or not _memory_is_known(args):
-        return
-    machine = machine or ladder[-1]
-    problem = why_it_cannot_fit(
-        endpoint.model, machine, endpoint.sequences or 1, endpoint.length_tokens or 1, ladder
-    )
-    if problem is not None:
-        raise ValueError(problem)
+        if problem is not None:
+            raise ValueError(problem)
