@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError
+from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, page
 
 _TERM = re.compile(r'(?P<field>[\w.-]+)\s*(?:(?P<sign>!=|=|:)\s*(?P<value>"[^"]*"|\S+))?')
 DEFAULT_PAGE = 100
@@ -39,9 +39,8 @@ def paged(
     """Returns the requested page of the resources that the filter of a call selects."""
     if is_filtered:
         found = [one for one in found if matches(call.query.get("filter", ""), one)]
-    start, size = call.number("pageToken", 0), call.number("pageSize", 0) or DEFAULT_PAGE
-    end = start + size
-    return {key: found[start:end]} | ({"nextPageToken": str(end)} if end < len(found) else {})
+    shown, token = page(call, found, default=DEFAULT_PAGE, size="pageSize")
+    return {key: shown, **token}
 
 
 def listed(call: RestCall, key: str, parent: str, resources: Mapping[str, Listed]) -> Reply:
