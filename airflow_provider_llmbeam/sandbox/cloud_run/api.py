@@ -101,8 +101,7 @@ class CloudRun:
     @property
     def services(self) -> list[dict[str, Any]]:
         """All services as the API returns them."""
-        with self.timeline.lock:
-            self.timeline.settle()
+        with self.timeline.settled():
             return [service.resource() for service in self._services.values()]
 
     def at(self, host: str) -> RunService | None:
@@ -136,8 +135,7 @@ class CloudRun:
             check_caller(call.headers)
             if "parent" in call.names:
                 check_location(call.names["parent"].rpartition("/")[2])
-            with self.timeline.lock:
-                self.timeline.settle()
+            with self.timeline.settled():
                 return work(call)
 
         return Route(verb=verb, pattern=re.compile(path), method=method, work=checked)

@@ -98,15 +98,13 @@ class Vertex:
     @property
     def endpoints(self) -> list[dict[str, Any]]:
         """All endpoints as the API returns them."""
-        with self.state.timeline.lock:
-            self.state.timeline.settle()
+        with self.state.timeline.settled():
             return [endpoint.resource() for endpoint in self.state.endpoints.values()]
 
     @property
     def models(self) -> list[dict[str, Any]]:
         """All uploaded models as the API returns them."""
-        with self.state.timeline.lock:
-            self.state.timeline.settle()
+        with self.state.timeline.settled():
             return [model.resource() for model in self.state.models.values()]
 
     def clear(self) -> None:
@@ -155,8 +153,7 @@ class Vertex:
             if "location" in call.names:
                 check_location(call.names["location"])
                 check_host(call.headers.get("host", ""), call.names["location"])
-            with self.state.timeline.lock:
-                self.state.timeline.settle()
+            with self.state.timeline.settled():
                 return work(call)
 
         return Route(verb=verb, pattern=re.compile(path), method=method, work=checked)
