@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
 from airflow.sdk import Connection
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
-from airflow_provider_llmbeam.google_cloud.errors import is_transient, usable_connection
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, is_transient, translated, usable_connection
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
@@ -90,6 +91,10 @@ class RegionalHook(GoogleHook):
         AccessDeniedError: There is no connection of that name.
     """
 
+    #: API of the service, and the role that allows its requests, for error messages.
+    service: ClassVar[str]
+    role: ClassVar[str]
+
     def __init__(
         self,
         location: str,
@@ -100,6 +105,15 @@ class RegionalHook(GoogleHook):
         super().__init__(project, gcp_conn_id, impersonation_chain)
         self.location = location
         self._clients: dict[type, Any] = {}
+
+    @property
+    def parent(self) -> str:
+        """Resource name of the location, `projects/…/locations/…`."""
+        return f"projects/{self.project}/locations/{self.location}"
+
+    def _translated(self, action: str, *, missing: str) -> AbstractContextManager[None]:
+        """Turns errors of one request into a `CloudError`, see `CloudRequest`."""
+        return translated(CloudRequest(action, self.project, self.service, self.role, missing))
 
     def _rest_client(self, kind: type, endpoint: str | None = None) -> Any:
         """Returns the client of a class, made once; `endpoint` is its host if that depends on the region."""

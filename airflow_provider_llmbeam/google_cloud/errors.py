@@ -53,8 +53,8 @@ class CloudRequest:
 
     action: str
     project: str
-    service: str = "dataflow.googleapis.com"
-    role: str = "roles/dataflow.developer"
+    service: str
+    role: str
     missing: str = "what was asked for"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
@@ -51,6 +51,16 @@ class GoogleRest:
         with translated(request):
             result: dict[str, Any] = retry(TRY_SECONDS)(send)()
             return result
+
+    def pages(self, url: str, params: Mapping[str, Any], request: CloudRequest) -> Iterator[dict[str, Any]]:
+        """Reads all pages of a list; the arguments and errors are those of `get`."""
+        query = dict(params)
+        while True:
+            reply = self.get(url, query, request)
+            yield reply
+            if not (token := reply.get("nextPageToken")):
+                return
+            query["pageToken"] = token
 
     def _authorized(self) -> Any:
         if self._session is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
-from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.google_cloud.errors import usable_connection
 from airflow_provider_llmbeam.google_cloud.tokens import id_token
 
 #: Largest number of services that are listed in one location.
@@ -21,10 +21,8 @@ class CloudRunHook(RegionalHook):
     Every method raises a `CloudError` when the request is refused or not answered.
     """
 
-    @property
-    def parent(self) -> str:
-        """Resource name of the location, `projects/…/locations/…`."""
-        return f"projects/{self.project}/locations/{self.location}"
+    service = "run.googleapis.com"
+    role = "roles/run.admin"
 
     def get_id_token(self, audience: str) -> str:
         """Returns an ID token for requests to a service.
@@ -107,14 +105,3 @@ class CloudRunHook(RegionalHook):
         from google.cloud.run_v2 import ServicesClient
 
         return self._rest_client(ServicesClient)
-
-    def _translated(self, action: str, *, missing: str) -> Any:
-        return translated(
-            CloudRequest(
-                action=action,
-                project=self.project,
-                service="run.googleapis.com",
-                role="roles/run.admin",
-                missing=missing,
-            )
-        )

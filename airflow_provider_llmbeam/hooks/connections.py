@@ -18,3 +18,25 @@ class Connections(TypedDict):
     llmbeam_conn_id: str
     gcp_conn_id: str
     impersonation_chain: str | Sequence[str] | None
+
+
+class HasConnections:
+    """Base of the sensors and triggers that take these arguments, and keep them as attributes."""
+
+    llmbeam_conn_id: str
+    gcp_conn_id: str
+    impersonation_chain: str | Sequence[str] | None
+
+    @property
+    def connections(self) -> Connections:
+        """Airflow connections that the poller reads."""
+        return Connections(
+            llmbeam_conn_id=self.llmbeam_conn_id,
+            gcp_conn_id=self.gcp_conn_id,
+            impersonation_chain=self.impersonation_chain,
+        )
+
+
+def plain_chain(chain: str | Sequence[str] | None) -> str | list[str] | None:
+    """Returns the argument `impersonation_chain` as plain JSON."""
+    return chain if isinstance(chain, str | None) else list(chain)

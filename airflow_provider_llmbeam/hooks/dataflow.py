@@ -5,22 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import RequestRefusedError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook, retry
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.google_cloud.dataflow_replies import counts_of, job_of, texts_of
-from airflow_provider_llmbeam.google_cloud.errors import (
-    CloudRequest,
-    before_submission,
-    translated,
-)
+from airflow_provider_llmbeam.google_cloud.errors import before_submission
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL
-
-if TYPE_CHECKING:
-    pass
 
 #: Timeouts of one cancellation request and of all its retries, in seconds: a trigger's `on_kill` is limited to
 #: 30 s (`[triggerer] on_kill_timeout`).
@@ -36,6 +29,9 @@ KEPT_MESSAGES = 50
 class DataflowJobHook(RegionalHook):
     """Finds, reads, launches and cancels the jobs of one project and region."""
 
+    service = "dataflow.googleapis.com"
+    role = "roles/dataflow.developer"
+
     def get(self, job_id: str) -> DataflowJob:
         """Returns a job.
 
@@ -44,8 +40,7 @@ class DataflowJobHook(RegionalHook):
         """
         from google.cloud.dataflow_v1beta3 import GetJobRequest, JobView
 
-        request = self._request(f"show job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}")
-        with translated(request):
+        with self._translated(f"show job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}"):
             # Other views contain neither labels nor environment.
             asked = GetJobRequest(**self._place(), job_id=job_id, view=JobView.JOB_VIEW_DESCRIPTION)
             return job_of(self._client("JobsV1Beta3Client").get_job(asked, **self._patience()))
@@ -81,7 +76,7 @@ class DataflowJobHook(RegionalHook):
         from google.cloud.dataflow_v1beta3 import ListJobsRequest
 
         which = ListJobsRequest.Filter.ACTIVE if active_only else ListJobsRequest.Filter.ALL
-        with translated(self._request(f"list the jobs of {self.location!r}", missing=f"region {self.location!r}")):
+        with self._translated(f"list the jobs of {self.location!r}", missing=f"region {self.location!r}"):
             asked = ListJobsRequest(**self._place(), filter=which, page_size=1_000)
             pager = self._client("JobsV1Beta3Client").list_jobs(asked, **self._patience())
             return [job_of(job) for job in islice(pager, MAX_LISTED)]
@@ -94,10 +89,10 @@ class DataflowJobHook(RegionalHook):
         """
         from google.cloud.dataflow_v1beta3 import Job, JobState, UpdateJobRequest
 
-        request = self._request(f"cancel job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}")
+        translated = self._translated(f"cancel job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}")
         wanted = Job(requested_state=JobState.JOB_STATE_CANCELLED)
         try:
-            with translated(request):
+            with translated:
                 asked = UpdateJobRequest(**self._place(), job_id=job_id, job=wanted)
                 patience = {"retry": retry(CANCEL_SECONDS), "timeout": CANCEL_REQUEST_SECONDS}
                 self._client("JobsV1Beta3Client").update_job(asked, **patience)
@@ -113,7 +108,7 @@ class DataflowJobHook(RegionalHook):
         """
         from google.cloud.dataflow_v1beta3 import JobMessageImportance, ListJobMessagesRequest
 
-        with translated(self._request(f"show the messages of job {job_id!r}", missing=f"job {job_id!r}")):
+        with self._translated(f"show the messages of job {job_id!r}", missing=f"job {job_id!r}"):
             asked = ListJobMessagesRequest(
                 **self._place(), job_id=job_id, minimum_importance=JobMessageImportance.JOB_MESSAGE_ERROR
             )
@@ -132,7 +127,7 @@ class DataflowJobHook(RegionalHook):
         """
         from google.cloud.dataflow_v1beta3 import GetJobMetricsRequest
 
-        with translated(self._request(f"show the counters of job {job_id!r}", missing=f"job {job_id!r}")):
+        with self._translated(f"show the counters of job {job_id!r}", missing=f"job {job_id!r}"):
             asked = GetJobMetricsRequest(**self._place(), job_id=job_id)
             reply = self._client("MetricsV1Beta3Client").get_job_metrics(asked, **self._patience())
             return counts_of(reply.metrics, running=running)
@@ -168,7 +163,7 @@ class DataflowJobHook(RegionalHook):
 
         with (
             before_submission(),
-            translated(self._request(f"launch {template_uri!r}", missing=f"template {template_uri!r}")),
+            self._translated(f"launch {template_uri!r}", missing=f"template {template_uri!r}"),
         ):
             parameter = LaunchFlexTemplateParameter(
                 job_name=name,
@@ -201,9 +196,6 @@ class DataflowJobHook(RegionalHook):
 
     def _place(self) -> dict[str, str]:
         return {"project_id": self.project, "location": self.location}
-
-    def _request(self, action: str, *, missing: str) -> CloudRequest:
-        return CloudRequest(action=action, project=self.project, missing=missing)
 
 
 def belongs_to(job: DataflowJob, identity: str) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
-from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated
 
 #: Largest number of endpoints, and of models, that are listed in one location.
 MAX_LISTED = 5_000
@@ -23,10 +22,8 @@ class VertexAIHook(RegionalHook):
     its reply was lost.
     """
 
-    @property
-    def parent(self) -> str:
-        """Resource name of the location, `projects/…/locations/…`."""
-        return f"projects/{self.project}/locations/{self.location}"
+    service = "aiplatform.googleapis.com"
+    role = "roles/aiplatform.user"
 
     def get_publisher_model(self, name: str) -> Any:
         """Returns a model of Model Garden, `publishers/…/models/…`."""
@@ -165,14 +162,3 @@ class VertexAIHook(RegionalHook):
         from google.cloud import aiplatform_v1
 
         return self._rest_client(getattr(aiplatform_v1, name), f"{self.location}-aiplatform.googleapis.com")
-
-    def _translated(self, action: str, *, missing: str) -> Any:
-        return translated(
-            CloudRequest(
-                action=action,
-                project=self.project,
-                service="aiplatform.googleapis.com",
-                role="roles/aiplatform.user",
-                missing=missing,
-            )
-        )

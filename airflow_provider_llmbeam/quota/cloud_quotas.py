@@ -66,15 +66,12 @@ def read_limits(hook: GoogleHook, service: str, rest: GoogleRest | None = None) 
         role="roles/cloudquotas.viewer",
         missing=f"service {service!r}",
     )
-    params: dict[str, Any] = {"pageSize": _PAGE_SIZE}
-    found: list[QuotaLimit] = []
-    while True:
-        reply = asking.get(url, params, request)
-        for info in reply.get("quotaInfos", ()):
-            found += [_limit(info, each) for each in info.get("dimensionsInfos", ())]
-        if not (token := reply.get("nextPageToken")):
-            return found
-        params["pageToken"] = token
+    return [
+        _limit(info, each)
+        for reply in asking.pages(url, {"pageSize": _PAGE_SIZE}, request)
+        for info in reply.get("quotaInfos", ())
+        for each in info.get("dimensionsInfos", ())
+    ]
 
 
 def _limit(info: Mapping[str, Any], data: Mapping[str, Any]) -> QuotaLimit:

@@ -85,13 +85,8 @@ class MonitoringReader:
             role="roles/monitoring.viewer",
             missing=f"metric {metric!r}",
         )
-        found: list[Series] = []
-        while True:
-            reply = self._rest.get(f"{HOST}/v3/projects/{project}/timeSeries", params, request)
-            found += map(_series, reply.get("timeSeries", ()))
-            if not (token := reply.get("nextPageToken")):
-                return found
-            params["pageToken"] = token
+        pages = self._rest.pages(f"{HOST}/v3/projects/{project}/timeSeries", params, request)
+        return [_series(one) for reply in pages for one in reply.get("timeSeries", ())]
 
 
 def _series(data: Mapping[str, Any]) -> Series:

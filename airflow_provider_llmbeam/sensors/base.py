@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
-from airflow_provider_llmbeam.hooks.connections import Connections
+from airflow_provider_llmbeam.hooks.connections import HasConnections
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import PollSchedule
 from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller, SensorResult
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 300.0
 
 
-class PollingSensor(BaseSensorOperator):
+class PollingSensor(HasConnections, BaseSensorOperator):
     """Polls once in the worker, and then waits without a worker slot.
 
     Each sensor has a `SensorTrigger` of its own, which makes the poller, and returns its XCom from `conclude`.
@@ -68,15 +68,6 @@ class PollingSensor(BaseSensorOperator):
         self.deferrable = deferrable
         self._poller: ScheduledPoller | None = None
         self._last_message = ""
-
-    @property
-    def connections(self) -> Connections:
-        """Airflow connections that the poller reads."""
-        return Connections(
-            llmbeam_conn_id=self.llmbeam_conn_id,
-            gcp_conn_id=self.gcp_conn_id,
-            impersonation_chain=self.impersonation_chain,
-        )
 
     @abstractmethod
     def trigger(self, schedule: PollSchedule) -> SensorTrigger:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -55,6 +56,13 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
         self._delay_seconds = max(self.first_poll_delay_seconds, delay_seconds)
         self._jitter_seconds = jitter_seconds
         self._poller: PollerT | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Returns the class path and the keyword-only arguments; each is an attribute of the same name."""
+        kinds = [kind for kind in type(self).__mro__ if issubclass(kind, PollingTrigger)]
+        parameters = [one for kind in kinds for one in inspect.signature(kind.__init__).parameters.values()]
+        names = dict.fromkeys(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+        return f"{kinds[0].__module__}.{kinds[0].__qualname__}", {name: getattr(self, name) for name in names}
 
     @abstractmethod
     def make_poller(self, log: TaskLog) -> PollerT:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from asgiref.sync import sync_to_async
 
@@ -12,6 +11,7 @@ from airflow_provider_llmbeam.dataflow.monitor import Dataflow, JobMonitor
 from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
 from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
+from airflow_provider_llmbeam.hooks.connections import plain_chain
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
@@ -52,30 +52,11 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         self.job_id = job_id
         self.journal_uri = journal_uri
         self.gcp_conn_id = gcp_conn_id
-        self.impersonation_chain = impersonation_chain
+        self.impersonation_chain = plain_chain(impersonation_chain)
         self.poll_interval_seconds = poll_interval_seconds
         self.budget_usd = budget_usd
-        self.price = price
+        self.price = None if price is None else dict(price)
         self.cancel_on_kill = cancel_on_kill
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Returns the class path and the arguments."""
-        chain = self.impersonation_chain
-        return (
-            "airflow_provider_llmbeam.triggers.dataflow.DataflowJobTrigger",
-            {
-                "project": self.project,
-                "location": self.location,
-                "job_id": self.job_id,
-                "journal_uri": self.journal_uri,
-                "gcp_conn_id": self.gcp_conn_id,
-                "impersonation_chain": chain if isinstance(chain, str | None) else list(chain),
-                "poll_interval_seconds": self.poll_interval_seconds,
-                "budget_usd": self.budget_usd,
-                "price": None if self.price is None else dict(self.price),
-                "cancel_on_kill": self.cancel_on_kill,
-            },
-        )
 
     async def on_kill(self) -> None:
         """Cancels the job, or leaves it running, when the task is marked or cleared."""

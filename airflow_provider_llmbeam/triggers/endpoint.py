@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import Provisioner, ProvisioningHistory
+from airflow_provider_llmbeam.hooks.connections import plain_chain
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
@@ -52,26 +53,9 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
         self.labels = dict(labels)
         self.history = dict(history)
         self.gcp_conn_id = gcp_conn_id
-        self.impersonation_chain = impersonation_chain
+        self.impersonation_chain = plain_chain(impersonation_chain)
         self.poll_interval_seconds = poll_interval_seconds
         self.ready_within_seconds = ready_within_seconds
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Returns the class path and the arguments."""
-        chain = self.impersonation_chain
-        return (
-            "airflow_provider_llmbeam.triggers.endpoint.EndpointTrigger",
-            {
-                "endpoint": self.endpoint,
-                "key": self.key,
-                "labels": self.labels,
-                "history": self.history,
-                "gcp_conn_id": self.gcp_conn_id,
-                "impersonation_chain": chain if isinstance(chain, str | None) else list(chain),
-                "poll_interval_seconds": self.poll_interval_seconds,
-                "ready_within_seconds": self.ready_within_seconds,
-            },
-        )
 
     async def on_kill(self) -> None:
         """Tears the endpoint down when the task is marked or cleared."""

@@ -35,11 +35,6 @@ class EndpointReadyTrigger(SensorTrigger):
         self.max_latency_seconds = max_latency_seconds
         self.embeds = embeds
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Returns the class path and the arguments."""
-        own = {"model": self.model, "max_latency_seconds": self.max_latency_seconds, "embeds": self.embeds}
-        return "airflow_provider_llmbeam.triggers.endpoint_ready.EndpointReadyTrigger", {**own, **self.common}
-
     def make_condition_poller(self, log: TaskLog) -> ReadinessPoller:
         """Returns a new poller that sends one request per poll; it logs nothing itself."""
         # Imported here, so that a Dag file that defers does not load the HTTP client.

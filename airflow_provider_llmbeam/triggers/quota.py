@@ -24,10 +24,6 @@ class QuotaTrigger(SensorTrigger):
         super().__init__(**common)
         self.question = dict(question)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Returns the class path and the arguments."""
-        return "airflow_provider_llmbeam.triggers.quota.QuotaTrigger", {"question": self.question, **self.common}
-
     def make_condition_poller(self, log: TaskLog) -> QuotaPoller:
         """Returns a new poller that logs the state of each location that it does not choose."""
         # Imported here, so that a Dag file that defers does not load Google's clients.

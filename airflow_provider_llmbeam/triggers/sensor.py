@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.hooks.connections import Connections
+from airflow_provider_llmbeam.hooks.connections import HasConnections, plain_chain
 from airflow_provider_llmbeam.polling.poller import Poller
 from airflow_provider_llmbeam.polling.result import PollResult
 from airflow_provider_llmbeam.polling.schedule import PollSchedule
@@ -19,11 +19,10 @@ from airflow_provider_llmbeam.triggers.base import PollingTrigger
 _JITTER_RATIO = 0.1
 
 
-class SensorTrigger(PollingTrigger[ScheduledPoller]):
+class SensorTrigger(HasConnections, PollingTrigger[ScheduledPoller]):
     """Polls until the condition is met or the timeout passes, and fires one event: `SensorResult.to_event`.
 
-    Each sensor has a subclass that makes the poller in `make_condition_poller`, and serialises `common` with its
-    own arguments.
+    Each sensor has a subclass that makes the poller in `make_condition_poller`.
 
     Args:
         schedule: `PollSchedule.to_dict`.
@@ -43,26 +42,10 @@ class SensorTrigger(PollingTrigger[ScheduledPoller]):
         self.schedule = dict(schedule)
         self.llmbeam_conn_id = llmbeam_conn_id
         self.gcp_conn_id = gcp_conn_id
-        self.impersonation_chain = (
-            impersonation_chain if isinstance(impersonation_chain, str | None) else list(impersonation_chain)
-        )
+        self.impersonation_chain = plain_chain(impersonation_chain)
         parsed = PollSchedule.from_dict(self.schedule)
         seconds = parsed.wait_seconds(parsed.polls, time.time())
         super().__init__(seconds, _JITTER_RATIO * seconds)
-
-    @property
-    def connections(self) -> Connections:
-        """Airflow connections that the poller reads."""
-        return Connections(
-            llmbeam_conn_id=self.llmbeam_conn_id,
-            gcp_conn_id=self.gcp_conn_id,
-            impersonation_chain=self.impersonation_chain,
-        )
-
-    @property
-    def common(self) -> dict[str, Any]:
-        """Arguments of this class, as plain JSON."""
-        return {"schedule": self.schedule, **self.connections}
 
     @abstractmethod
     def make_condition_poller(self, log: TaskLog) -> Poller[PollResult]:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platforms.base import HookPlatform
 from airflow_provider_llmbeam.endpoints.platforms.cloud_run_requests import memory_gib, served_name, service
 from airflow_provider_llmbeam.endpoints.price import cloud_run_usd_per_hour
 from airflow_provider_llmbeam.endpoints.refusal import operation_or_fault
@@ -20,25 +21,8 @@ from airflow_provider_llmbeam.spec.model import parse_model
 _INVOKER = "roles/run.invoker"
 
 
-class CloudRunPlatform:
-    """Provisions, finds and removes services on Cloud Run; see `endpoints.platform.EndpointPlatform`.
-
-    Args:
-        hook: Hook of the location.
-    """
-
-    def __init__(self, hook: CloudRunHook) -> None:
-        self._hook = hook
-
-    @property
-    def location(self) -> str:
-        """Region."""
-        return self._hook.location
-
-    @property
-    def project(self) -> str:
-        """Google Cloud project that is billed."""
-        return self._hook.project
+class CloudRunPlatform(HookPlatform[CloudRunHook]):
+    """Provisions, finds and removes services on Cloud Run; see `endpoints.platform.EndpointPlatform`."""
 
     def check(self, plan: EndpointPlan) -> None:
         """Checks that the credentials can issue the ID tokens that the service requires.

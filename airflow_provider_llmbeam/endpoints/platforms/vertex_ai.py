@@ -8,6 +8,7 @@ from typing import Any, cast
 from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms import vertex_ai_requests as requests_of
+from airflow_provider_llmbeam.endpoints.platforms.base import HookPlatform
 from airflow_provider_llmbeam.endpoints.price import vertex_usd_per_hour
 from airflow_provider_llmbeam.endpoints.refusal import operation_or_fault
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
@@ -20,25 +21,8 @@ from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.model import parse_model
 
 
-class VertexAIPlatform:
-    """Provisions, finds and removes endpoints on Vertex AI; see `endpoints.platform.EndpointPlatform`.
-
-    Args:
-        hook: Hook of the location.
-    """
-
-    def __init__(self, hook: VertexAIHook) -> None:
-        self._hook = hook
-
-    @property
-    def location(self) -> str:
-        """Region."""
-        return self._hook.location
-
-    @property
-    def project(self) -> str:
-        """Google Cloud project that is billed."""
-        return self._hook.project
+class VertexAIPlatform(HookPlatform[VertexAIHook]):
+    """Provisions, finds and removes endpoints on Vertex AI; see `endpoints.platform.EndpointPlatform`."""
 
     def check(self, plan: EndpointPlan) -> None:
         """Checks that the model and the Hugging Face token exist.

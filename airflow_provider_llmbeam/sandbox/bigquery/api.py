@@ -23,7 +23,6 @@ from airflow_provider_llmbeam.sandbox.bigquery.responses import (
     insert_error,
     job_resource,
     job_status,
-    next_token,
     processed_bytes,
     results_resource,
     table_outline,
@@ -163,7 +162,7 @@ class BigQuery:
             "etag": "CAE=",
             "datasets": [dataset_resource(one) for one in chosen],
         }
-        return json_reply(body | next_token(token))
+        return json_reply(body | token)
 
     def _get_dataset(self, call: RestCall) -> Reply:
         return json_reply(dataset_resource(self._tables.dataset(call.names["project"], call.names["dataset"])))
@@ -195,7 +194,7 @@ class BigQuery:
         found = [dataset.tables[name] for name in sorted(dataset.tables)]
         chosen, token = page(call, found, default=1000)
         body = {"kind": "bigquery#tableList", "tables": [table_outline(one) for one in chosen]}
-        return json_reply(body | {"totalItems": len(found)} | next_token(token))
+        return json_reply(body | {"totalItems": len(found)} | token)
 
     def _get_table(self, call: RestCall) -> Reply:
         return json_reply(self._table(self._tables.get(_table_id(call))))
@@ -283,7 +282,7 @@ class BigQuery:
         ]
         chosen, token = page(call, found, default=1000)
         listed = [resource | {"state": resource["status"]["state"]} for resource in map(job_resource, chosen)]
-        return json_reply({"kind": "bigquery#jobList", "etag": "CAE=", "jobs": listed} | next_token(token))
+        return json_reply({"kind": "bigquery#jobList", "etag": "CAE=", "jobs": listed} | token)
 
     def _get_job(self, call: RestCall) -> Reply:
         return json_reply(job_resource(self._job(call), base_url=call.base_url))

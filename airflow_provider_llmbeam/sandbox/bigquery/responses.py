@@ -99,11 +99,6 @@ def processed_bytes(statistics: Mapping[str, Any]) -> dict[str, str]:
     return {"totalBytesProcessed": str(statistics.get("totalBytesProcessed", 0))}
 
 
-def next_token(token: str) -> dict[str, str]:
-    """Returns the token of the next page, if there is one."""
-    return {"nextPageToken": token} if token else {}
-
-
 def job_status(job: Job) -> dict[str, Any]:
     """Returns the status of a job as the API returns it."""
     if not job.is_done:

@@ -173,7 +173,6 @@ class Bill:
             self._lines.clear()
 
     def _charges(self) -> list[Charge]:
-        with self._timeline.lock:
-            now = self._timeline.settle()
+        with self._timeline.settled() as now:
             charges = [*self._lines, *(rent.charge(since, None, now) for since, rent in self._running.values())]
         return sorted(charges, key=lambda charge: charge.since)

@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.sandbox.core.clock import Timeline, timestamp
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.operations import Operation, Operations, failure
-from airflow_provider_llmbeam.sandbox.core.resource_filter import paged
+from airflow_provider_llmbeam.sandbox.core.resource_filter import listed, paged
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
 
@@ -101,8 +101,7 @@ class CloudRun:
     @property
     def services(self) -> list[dict[str, Any]]:
         """All services as the API returns them."""
-        with self.timeline.lock:
-            self.timeline.settle()
+        with self.timeline.settled():
             return [service.resource() for service in self._services.values()]
 
     def at(self, host: str) -> RunService | None:
@@ -136,8 +135,7 @@ class CloudRun:
             check_caller(call.headers)
             if "parent" in call.names:
                 check_location(call.names["parent"].rpartition("/")[2])
-            with self.timeline.lock:
-                self.timeline.settle()
+            with self.timeline.settled():
                 return work(call)
 
         return Route(verb=verb, pattern=re.compile(path), method=method, work=checked)
@@ -227,9 +225,7 @@ class CloudRun:
         return json_reply(self._find(call).resource())
 
     def _list(self, call: RestCall) -> Reply:
-        under = f"{call.names['parent']}/services/"
-        found = [one.resource() for name, one in self._services.items() if name.startswith(under)]
-        return json_reply(paged(call, "services", found))
+        return listed(call, "services", call.names["parent"], self._services)
 
     def _set_policy(self, call: RestCall) -> Reply:
         service = self._find(call)

@@ -90,8 +90,7 @@ class Traffic:
         return await self._server.serve(request, kind(**common))
 
     def _service(self, request: web.Request) -> RunService | None:
-        with self._cloud_run.timeline.lock:
-            self._cloud_run.timeline.settle()
+        with self._cloud_run.timeline.settled():
             return self._cloud_run.at(request.host)
 
     def _admit(self, request: web.Request) -> None:
@@ -103,8 +102,7 @@ class Traffic:
             )
         if not service.is_public:
             self._check_token(service, request)
-        with self._cloud_run.timeline.lock:
-            now = self._cloud_run.timeline.settle()
+        with self._cloud_run.timeline.settled() as now:
             if not self._cloud_run.instances.admit(service, now):
                 raise refused_page(
                     503, "Server Error", "The service you requested is not available yet: it is starting."

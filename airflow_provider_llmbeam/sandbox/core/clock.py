@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 Clock = Callable[[], float]
@@ -43,7 +44,7 @@ class ManualClock:
 class Timeline:
     """Actions scheduled by the sandbox's clock.
 
-    No thread runs them: code that reads or changes time-dependent state takes `lock` and calls `settle` first,
+    No thread runs them: code that reads or changes time-dependent state does so in `with timeline.settled()`,
     so that moving a clock by hand is enough to make hours pass.
 
     Args:
@@ -65,14 +66,15 @@ class Timeline:
         with self.lock:
             heapq.heappush(self._due, (when, next(self._serial), action))
 
-    def settle(self) -> float:
-        """Runs all actions that are due, in order, and returns the time up to which they were run."""
+    @contextmanager
+    def settled(self) -> Iterator[float]:
+        """Runs all due actions, in order, and holds the lock; yields the time up to which they were run."""
         with self.lock:
             now = self._clock()
             while self._due and self._due[0][0] <= now:
                 when, _, action = heapq.heappop(self._due)
                 action(when)
-            return now
+            yield now
 
     def clear(self) -> None:
         """Removes all scheduled actions."""

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError
+from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
+from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, page
 
 _TERM = re.compile(r'(?P<field>[\w.-]+)\s*(?:(?P<sign>!=|=|:)\s*(?P<value>"[^"]*"|\S+))?')
 DEFAULT_PAGE = 100
+
+
+class Listed(Protocol):
+    """A resource that a list shows."""
+
+    def resource(self) -> dict[str, Any]:
+        """Returns it as the API returns it."""
 
 
 def matches(text: str, resource: Mapping[str, Any]) -> bool:
@@ -31,9 +39,21 @@ def paged(
     """Returns the requested page of the resources that the filter of a call selects."""
     if is_filtered:
         found = [one for one in found if matches(call.query.get("filter", ""), one)]
-    start, size = call.number("pageToken", 0), call.number("pageSize", 0) or DEFAULT_PAGE
-    end = start + size
-    return {key: found[start:end]} | ({"nextPageToken": str(end)} if end < len(found) else {})
+    shown, token = page(call, found, default=DEFAULT_PAGE, size="pageSize")
+    return {key: shown, **token}
+
+
+def listed(call: RestCall, key: str, parent: str, resources: Mapping[str, Listed]) -> Reply:
+    """Returns the requested page of the resources below a parent.
+
+    Args:
+        call: The call.
+        key: Field of the answer that holds the resources.
+        parent: Full name of the parent.
+        resources: All resources, by full name.
+    """
+    found = [one.resource() for name, one in resources.items() if name.startswith(f"{parent}/")]
+    return json_reply(paged(call, key, found))
 
 
 def _holds(term: str, resource: Mapping[str, Any]) -> bool:

@@ -312,11 +312,20 @@ class Service:
         self._backend.log.append(self._record(route, call, arrival.received_at, reply), arrival.epoch)
 
 
-def page(call: RestCall, values: Sequence[Any], *, default: int) -> tuple[Sequence[Any], str]:
-    """Returns the page of `values` that `pageToken` and `maxResults` select, and the next token or ""."""
-    start, size = call.number("pageToken", 0), call.number("maxResults", default) or default
-    end = start + size
-    return values[start:end], str(end) if end < len(values) else ""
+def page(
+    call: RestCall, values: Sequence[Any], *, default: int, size: str = "maxResults"
+) -> tuple[Sequence[Any], dict[str, str]]:
+    """Returns the requested page of a list, and the field `nextPageToken` unless it is the last one.
+
+    Args:
+        call: The call; its `pageToken` selects the page.
+        values: The list.
+        default: Size of a page for a call that names none.
+        size: Query parameter with the size of a page.
+    """
+    start, count = call.number("pageToken", 0), call.number(size, default) or default
+    end = start + count
+    return values[start:end], {"nextPageToken": str(end)} if end < len(values) else {}
 
 
 def no_content() -> Reply:

@@ -87,8 +87,7 @@ def of_endpoints(what: str, state: VertexState, traffic: Iterable[Traffic], proj
     for one in traffic:
         key = (one.endpoint, minute_of(one.at) + MINUTE_SECONDS)
         busy[key] = busy.get(key, 0.0) + one.seconds * one.count
-    with state.timeline.lock:
-        state.timeline.settle()
+    with state.timeline.settled():
         mine = f"projects/{project_number(project)}/"
         found = [
             (endpoint, deployed)

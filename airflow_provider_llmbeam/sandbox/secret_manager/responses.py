@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_llmbeam.sandbox.core.clock import timestamp
-from airflow_provider_llmbeam.sandbox.core.rest import STATUSES, RestCall, RestError, StatusWording
+from airflow_provider_llmbeam.sandbox.core.rest import STATUSES, RestCall, RestError, StatusWording, page
 from airflow_provider_llmbeam.sandbox.secret_manager.state import Secret
 
 WORDING = StatusWording(
@@ -33,7 +33,5 @@ def version_resource(secret: Secret, number: int) -> dict[str, Any]:
 
 def page_of(call: RestCall, key: str, items: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the requested page of `items` under `key`."""
-    start, size = call.number("pageToken", 0), call.number("pageSize", 0) or 25_000
-    end = start + size
-    token = {"nextPageToken": str(end)} if end < len(items) else {}
-    return {key: items[start:end], "totalSize": len(items), **token}
+    shown, token = page(call, items, default=25_000, size="pageSize")
+    return {key: shown, "totalSize": len(items), **token}

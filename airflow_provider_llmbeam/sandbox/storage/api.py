@@ -139,7 +139,7 @@ class Storage:
         buckets = [bucket for bucket in self.store.buckets() if bucket.name.startswith(prefix)]
         chosen, token = page(call, buckets, default=DEFAULT_PAGE)
         items = [bucket_resource(bucket, call.base_url) for bucket in chosen]
-        return json_reply({"kind": "storage#buckets", "items": items, **_next(token)})
+        return json_reply({"kind": "storage#buckets", "items": items, **token})
 
     def _get_bucket(self, call: RestCall) -> Reply:
         return json_reply(bucket_resource(self.store.bucket(call.names["bucket"]), call.base_url))
@@ -162,7 +162,9 @@ class Storage:
     def _list(self, call: RestCall) -> Reply:
         size = call.number("maxResults", DEFAULT_PAGE) or DEFAULT_PAGE
         listing = self.store.page(call.names["bucket"], call.query, min(size, DEFAULT_PAGE))
-        body: dict[str, Any] = {"kind": "storage#objects", **_next(listing.next_token)}
+        body: dict[str, Any] = {"kind": "storage#objects"}
+        if listing.next_token:
+            body["nextPageToken"] = listing.next_token
         if listing.prefixes:
             body["prefixes"] = list(listing.prefixes)
         body["items"] = [object_resource(found, call.base_url) for found in listing.objects]
@@ -301,7 +303,3 @@ def _route(verb: str, path: str, method: Method, work: Callable[[RestCall], Repl
 
 def _json_part(part: Part) -> dict[str, Any]:
     return RestCall(names={}, query={}, headers={}, body=part.body).fields()
-
-
-def _next(token: str) -> dict[str, str]:
-    return {"nextPageToken": token} if token else {}

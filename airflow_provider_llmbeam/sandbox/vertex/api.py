@@ -13,15 +13,16 @@ from airflow_provider_llmbeam.sandbox.core.checks import check_caller, check_lab
 from airflow_provider_llmbeam.sandbox.core.clock import Timeline
 from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.operations import Operation, Operations
-from airflow_provider_llmbeam.sandbox.core.resource_filter import paged
+from airflow_provider_llmbeam.sandbox.core.resource_filter import listed, paged
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
-from airflow_provider_llmbeam.sandbox.vertex.checks import check_host, check_id, read_hardware
+from airflow_provider_llmbeam.sandbox.vertex.checks import check_host, read_hardware
 from airflow_provider_llmbeam.sandbox.vertex.deployments import (
     begin,
     check_idle,
     check_quota,
     complete,
+    deletion,
     operation,
     outcome,
     remove,
@@ -97,15 +98,13 @@ class Vertex:
     @property
     def endpoints(self) -> list[dict[str, Any]]:
         """All endpoints as the API returns them."""
-        with self.state.timeline.lock:
-            self.state.timeline.settle()
+        with self.state.timeline.settled():
             return [endpoint.resource() for endpoint in self.state.endpoints.values()]
 
     @property
     def models(self) -> list[dict[str, Any]]:
         """All uploaded models as the API returns them."""
-        with self.state.timeline.lock:
-            self.state.timeline.settle()
+        with self.state.timeline.settled():
             return [model.resource() for model in self.state.models.values()]
 
     def clear(self) -> None:
@@ -154,8 +153,7 @@ class Vertex:
             if "location" in call.names:
                 check_location(call.names["location"])
                 check_host(call.headers.get("host", ""), call.names["location"])
-            with self.state.timeline.lock:
-                self.state.timeline.settle()
+            with self.state.timeline.settled():
                 return work(call)
 
         return Route(verb=verb, pattern=re.compile(path), method=method, work=checked)
@@ -163,16 +161,10 @@ class Vertex:
     # Endpoints
 
     def _create(self, call: RestCall) -> Reply:
-        state, project, location = self.state, call.names["project"], call.names["location"]
+        state, location = self.state, call.names["location"]
         fields = {name: value for name, value in call.fields().items() if name in _KEPT}
         check_labels(fields.get("labels") or {})
-        own = call.query.get("endpointId", "")
-        if own:
-            check_id(own, "endpoint_id")
-        own = own or state.next_id()
-        name = f"{parent(project, location)}/endpoints/{own}"
-        if name in state.endpoints or state.operations.running(name):
-            raise RestError(409, f"Endpoint with ID {own} already exists: {name}")
+        name = state.new_name(call.names["project"], location, "Endpoint", call.query.get("endpointId", ""))
         if not fields.get("displayName"):
             raise RestError(400, "The display_name of the Endpoint is required.")
 
@@ -193,9 +185,8 @@ class Vertex:
         return json_reply(self._endpoint(call).resource())
 
     def _list(self, call: RestCall) -> Reply:
-        under = f"{parent(call.names['project'], call.names['location'])}/"
-        found = [one.resource() for name, one in self.state.endpoints.items() if name.startswith(under)]
-        return json_reply(paged(call, "endpoints", found))
+        where = parent(call.names["project"], call.names["location"])
+        return listed(call, "endpoints", where, self.state.endpoints)
 
     def _patch(self, call: RestCall) -> Reply:
         endpoint, fields = self._endpoint(call), call.fields()
@@ -223,15 +214,7 @@ class Vertex:
                 f"{', '.join(endpoint.deployed)}. Undeploy them first.",
                 "FAILED_PRECONDITION",
             )
-        check_idle(state, endpoint.name)
-
-        def finish(at: float) -> dict[str, Any]:
-            state.endpoints.pop(endpoint.name, None)
-            return {}
-
-        answer = ("google.protobuf.Empty", finish)
-        started = operation(state, endpoint.name, call.names["version"], "DeleteOperationMetadata", answer)
-        return self._started(started, call)
+        return self._started(deletion(state, state.endpoints, endpoint.name, call.names["version"]), call)
 
     # Deployments
 

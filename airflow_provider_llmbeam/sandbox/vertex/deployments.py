@@ -152,5 +152,26 @@ def operation(
     )
 
 
+def deletion(state: VertexState, resources: dict[str, Any], name: str, version: str) -> Operation:
+    """Returns the operation that deletes a resource, which has not been started.
+
+    Args:
+        state: State of Vertex AI.
+        resources: Resources of its kind, by full name.
+        name: Full name of the resource.
+        version: Version of the API that requested it.
+
+    Raises:
+        RestError: Another operation is running on the resource.
+    """
+    check_idle(state, name)
+
+    def finish(at: float) -> dict[str, Any]:
+        resources.pop(name, None)
+        return {}
+
+    return operation(state, name, version, "DeleteOperationMetadata", ("google.protobuf.Empty", finish))
+
+
 def _key(endpoint: Endpoint, deployed: Deployed, replica: int) -> str:
     return f"{endpoint.name}/deployedModels/{deployed.id}/{replica}"

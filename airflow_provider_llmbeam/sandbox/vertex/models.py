@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_llmbeam.sandbox.core.checks import check_labels
-from airflow_provider_llmbeam.sandbox.core.resource_filter import paged
+from airflow_provider_llmbeam.sandbox.core.resource_filter import listed
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError
 from airflow_provider_llmbeam.sandbox.models.catalog import read_container
-from airflow_provider_llmbeam.sandbox.vertex.checks import check_id
-from airflow_provider_llmbeam.sandbox.vertex.deployments import check_idle, operation
+from airflow_provider_llmbeam.sandbox.vertex.deployments import deletion, operation
 from airflow_provider_llmbeam.sandbox.vertex.state import Model, VertexState, parent
 
 
@@ -37,12 +36,7 @@ class Models:
         if not container.get("imageUri"):
             raise RestError(400, "container_spec.image_uri is required for a custom Model.")
         own = str(body.get("modelId") or "")
-        if own:
-            check_id(own, "model_id")
-        own = own or state.next_id()
-        name = f"{parent(call.names['project'], call.names['location'])}/models/{own}"
-        if name in state.models or state.operations.running(name):
-            raise RestError(409, f"Model with ID {own} already exists: {name}")
+        name = state.new_name(call.names["project"], call.names["location"], "Model", own)
 
         def finish(at: float) -> dict[str, Any]:
             served = read_container(container)
@@ -57,9 +51,8 @@ class Models:
 
     def list(self, call: RestCall) -> Reply:
         """Lists the models of a location."""
-        under = f"{parent(call.names['project'], call.names['location'])}/"
-        found = [one.resource() for name, one in self._state.models.items() if name.startswith(under)]
-        return json_reply(paged(call, "models", found))
+        where = parent(call.names["project"], call.names["location"])
+        return listed(call, "models", where, self._state.models)
 
     def get(self, call: RestCall) -> Reply:
         """Returns one model, with or without its version."""
@@ -96,12 +89,5 @@ class Models:
                 f"{', '.join(endpoint.name for endpoint in endpoints)}.",
                 "FAILED_PRECONDITION",
             )
-        check_idle(state, model.name)
-
-        def finish(at: float) -> dict[str, Any]:
-            state.models.pop(model.name, None)
-            return {}
-
-        answer = ("google.protobuf.Empty", finish)
-        begun = operation(state, model.name, call.names["version"], "DeleteOperationMetadata", answer)
+        begun = deletion(state, state.models, model.name, call.names["version"])
         return json_reply(state.operations.start(begun, call.fault).resource())

@@ -86,8 +86,7 @@ class Predictions:
     def _target(self, request: web.Request) -> tuple[Endpoint | None, Deployed | None]:
         """Returns the endpoint and the model on it that answers; None for each that does not exist."""
         found = request.match_info
-        with self._state.timeline.lock:
-            self._state.timeline.settle()
+        with self._state.timeline.settled():
             try:
                 endpoint = self._state.endpoint(found["project"], found["location"], found["endpoint"])
             except RestError:

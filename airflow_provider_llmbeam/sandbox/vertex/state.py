@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.sandbox.core.clock import Timeline, timestamp
 from airflow_provider_llmbeam.sandbox.core.operations import Operations
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
 from airflow_provider_llmbeam.sandbox.models.catalog import Served
-from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, Hardware
+from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, Hardware, check_id
 
 _FIRST_ID = 4_611_686_018_427_387_904
 
@@ -163,6 +163,26 @@ class VertexState:
     def next_id(self) -> str:
         """Returns an id in the format of the service."""
         return str(next(self.ids))
+
+    def new_name(self, project: str, location: str, kind: str, own: str) -> str:
+        """Returns the name of a resource to create.
+
+        Args:
+            project: Project as the caller wrote it.
+            location: Region.
+            kind: "Endpoint" or "Model".
+            own: Id that the caller chose; "" leaves the choice to the service.
+
+        Raises:
+            RestError: The id is invalid, or taken.
+        """
+        if own:
+            check_id(own, f"{kind.lower()}_id")
+        own = own or self.next_id()
+        name = f"{parent(project, location)}/{kind.lower()}s/{own}"
+        if name in self.endpoints or name in self.models or self.operations.running(name):
+            raise RestError(409, f"{kind} with ID {own} already exists: {name}")
+        return name
 
     def endpoint(self, project: str, location: str, own: str) -> Endpoint:
         """Returns an endpoint.

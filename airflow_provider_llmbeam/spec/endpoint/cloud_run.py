@@ -7,20 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, ServiceAccount, no_field_twice
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import CLOUD_RUN_LADDER, GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import BYTES_PER_NUMBER, architecture_of, smallest_machine
-from airflow_provider_llmbeam.spec.endpoint.served_model import (
-    Location,
-    Project,
-    SecretVersion,
-    ServiceAccount,
-    check_memory,
-    check_token,
-    length_tokens_of,
-    no_field_twice,
-    sequences_of,
-)
 
 #: Minimum cores and memory in GiB that Cloud Run requires with a GPU.
 _MIN_CPU_AND_GIB = {"nvidia-l4": (4, 16), "nvidia-rtx-pro-6000": (20, 80)}
@@ -28,17 +17,15 @@ _MIN_CPU_AND_GIB = {"nvidia-l4": (4, 16), "nvidia-rtx-pro-6000": (20, 80)}
 _PROCESS_GIB = 6
 
 
-class CloudRunEndpoint(SpecModel):
+class CloudRunEndpoint(EndpointSpec):
     """vLLM as a service on Cloud Run, with one GPU per instance.
 
     Without `gpu_type` it uses the smallest GPU that fits the model, see docs/gpu-memory.md; for a model that is
-    not known there, an L4.
+    not known there, an L4. Its further fields are those of `EndpointSpec`.
 
     Attributes:
         model: Model of the Hugging Face hub, `google/gemma-3-4b-it`, or a directory on Cloud Storage,
             `gs://bucket/path`.
-        project: Google Cloud project that is billed. `None`: that of the Airflow connection or the credentials.
-        locations: Regions, tried in this order if one has no such GPU in stock or no quota for it.
         image: Image of the container, which serves the OpenAI API on port 8000.
         args: Arguments of the server, added to those set from other fields.
         gpu_type: Type of GPU, `nvidia-l4` or `nvidia-rtx-pro-6000`.
@@ -49,24 +36,14 @@ class CloudRunEndpoint(SpecModel):
             scales to zero.
         max_instances: Maximum number of instances.
         concurrency: Maximum number of concurrent requests per instance. `None`: `max_num_seqs`.
-        hf_token_secret: Version of a secret of Secret Manager that holds a token of the Hugging Face hub, for
-            gated models.
         network: VPC network of outgoing requests.
         subnetwork: Subnetwork of that network.
         ingress: Origin of the requests that are accepted.
-        service_account: Email of the service account of the server.
         invoker_service_account: Email of the account that may invoke the service, besides those that have the
             right already.
-        max_model_length_tokens: Maximum length of a sequence, prompt and answer together, in tokens. `None`: 8,192
-            for a known model.
-        max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.
-        expires_after_seconds: Lifetime in seconds; afterwards the sweeper deletes it, independently of Airflow.
     """
 
     type: Literal["cloud_run"]
-    model: Annotated[str, Field(min_length=1)]
-    project: Project | None = None
-    locations: Annotated[tuple[Location, ...], Field(min_length=1)]
     image: Annotated[str, Field(min_length=1)] = "vllm/vllm-openai:v0.11.0"
     args: tuple[str, ...] = ()
     gpu_type: Annotated[str, Field(pattern=r"^nvidia-[a-z0-9-]+$")] | None = None
@@ -76,15 +53,10 @@ class CloudRunEndpoint(SpecModel):
     min_instances: Annotated[int, Field(ge=0)] = 0
     max_instances: Annotated[int, Field(ge=1)] = 1
     concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
-    hf_token_secret: SecretVersion | None = None
     network: str | None = None
     subnetwork: str | None = None
     ingress: Literal["all", "internal", "internal-and-cloud-load-balancing"] = "all"
-    service_account: ServiceAccount | None = None
     invoker_service_account: ServiceAccount | None = None
-    max_model_length_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
-    expires_after_seconds: Annotated[int, Field(ge=600)] = 6 * 3600
 
     _args = field_validator("args")(no_field_twice)
 
@@ -107,7 +79,7 @@ class CloudRunEndpoint(SpecModel):
             )
         if self.subnetwork is not None and self.network is None:
             raise ValueError("has `subnetwork`, which needs `network`")
-        check_token(self.model, self.hf_token_secret)
+        self._check_token()
         return self
 
     @model_validator(mode="after")
@@ -126,7 +98,7 @@ class CloudRunEndpoint(SpecModel):
                 f"has {self.resolved_memory} (`memory`), and Cloud Run requires at least {least_gib}Gi with "
                 f"{self.machine.accelerator_type}"
             )
-        check_memory(self, self.args, self.machine, CLOUD_RUN_LADDER)
+        self._check_memory(self.args, CLOUD_RUN_LADDER)
         return self._hub_files_fit()
 
     def _hub_files_fit(self) -> Self:
@@ -149,16 +121,6 @@ class CloudRunEndpoint(SpecModel):
             return GpuMachine(self.gpu_type, self.gpu_type, self.gpu_count)
         found = smallest_machine(self.model, CLOUD_RUN_LADDER, self.max_num_seqs, self.length_tokens or 1)
         return found or CLOUD_RUN_LADDER[-1 if architecture_of(self.model) else 0]
-
-    @property
-    def length_tokens(self) -> int | None:
-        """Maximum length of a sequence, in tokens; `None`: the server chooses."""
-        return length_tokens_of(self)
-
-    @property
-    def sequences(self) -> int | None:
-        """Maximum number of concurrent sequences; `None`: the server chooses."""
-        return sequences_of(self, self.machine)
 
     @property
     def resolved_cpu(self) -> int:

@@ -25,7 +25,7 @@ LEAST_DEFAULT_SEQUENCES = 8
 MOST_DEFAULT_SEQUENCES = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """Dimensions of a model that determine its memory.
 
@@ -54,46 +54,11 @@ class Architecture:
 # windows: the `text_config` of each model's config.json on the Hugging Face hub, where every sixth layer is global
 # (`sliding_window_pattern` 6).
 ARCHITECTURES = {
-    "gemma-3-1b": Architecture(
-        parameters=1.000e9,
-        layers=26,
-        global_layers=4,
-        attention_heads=4,
-        key_value_heads=1,
-        head_dim=256,
-        window_tokens=512,
-        context_tokens=32_768,
-    ),
-    "gemma-3-4b": Architecture(
-        parameters=4.301e9,
-        layers=34,
-        global_layers=5,
-        attention_heads=8,
-        key_value_heads=4,
-        head_dim=256,
-        window_tokens=1024,
-        context_tokens=131_072,
-    ),
-    "gemma-3-12b": Architecture(
-        parameters=12.188e9,
-        layers=48,
-        global_layers=8,
-        attention_heads=16,
-        key_value_heads=8,
-        head_dim=256,
-        window_tokens=1024,
-        context_tokens=131_072,
-    ),
-    "gemma-3-27b": Architecture(
-        parameters=27.433e9,
-        layers=62,
-        global_layers=10,
-        attention_heads=32,
-        key_value_heads=16,
-        head_dim=128,
-        window_tokens=1024,
-        context_tokens=131_072,
-    ),
+    # Parameters, layers, global layers, attention heads, key-value heads, head dim, window, context
+    "gemma-3-1b": Architecture(1.000e9, 26, 4, 4, 1, 256, 512, 32_768),
+    "gemma-3-4b": Architecture(4.301e9, 34, 5, 8, 4, 256, 1024, 131_072),
+    "gemma-3-12b": Architecture(12.188e9, 48, 8, 16, 8, 256, 1024, 131_072),
+    "gemma-3-27b": Architecture(27.433e9, 62, 10, 32, 16, 128, 1024, 131_072),
 }
 #: Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says.
 _KNOWN = re.compile(r"(?:^|[/@])(gemma-3-(?:1b|4b|12b|27b))-(?:it|pt)/?$")

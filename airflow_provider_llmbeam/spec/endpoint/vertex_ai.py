@@ -7,33 +7,20 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, no_field_twice
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import MACHINES, VERTEX_LADDER, GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import architecture_of, smallest_machine
-from airflow_provider_llmbeam.spec.endpoint.served_model import (
-    Location,
-    Project,
-    SecretVersion,
-    ServiceAccount,
-    check_memory,
-    check_token,
-    length_tokens_of,
-    no_field_twice,
-    sequences_of,
-)
 
 
-class VertexEndpoint(SpecModel):
+class VertexEndpoint(EndpointSpec):
     """An endpoint of Vertex AI with a deployed model.
 
     Without `machine_type` it uses the smallest machine that fits the model, see docs/gpu-memory.md; for a model
-    that is not known there, Model Garden chooses.
+    that is not known there, Model Garden chooses. Its further fields are those of `EndpointSpec`.
 
     Attributes:
         model: Model of Model Garden, `google/gemma3@gemma-3-4b-it`, or of the Hugging Face hub,
             `google/gemma-3-4b-it`.
-        project: Google Cloud project that is billed. `None`: that of the Airflow connection or the credentials.
-        locations: Regions, tried in this order if one has no such GPU in stock or no quota for it.
         machine_type: Machine type, e.g. `g2-standard-12`.
         accelerator_type: Type of GPU, e.g. `NVIDIA_L4`; implied by machine types that include GPUs.
         accelerator_count: Number of GPUs per replica; the model is split over them.
@@ -42,25 +29,15 @@ class VertexEndpoint(SpecModel):
         spot: Whether to use cheaper machines that can be preempted at any time.
         dedicated_dns: Whether the endpoint gets its own address: larger requests, longer answers, isolated from
             other endpoints.
-        service_account: Email of the service account of the server.
         network: VPC network that the endpoint is peered with, `projects/NUMBER/global/networks/NAME`.
         container_image: Image of a custom server with the OpenAI API, e.g. vLLM, instead of Model Garden.
         container_args: Arguments of the container, added to those set from other fields.
         container_env: Environment of the container. Never put a key here: everyone with access to the model can
             read it.
         accept_eula: Whether you accept the terms of the model; Model Garden deploys Gemma only then.
-        hf_token_secret: Version of a secret of Secret Manager that holds a token of the Hugging Face hub, for
-            gated models.
-        max_model_length_tokens: Maximum length of a sequence, prompt and answer together, in tokens. `None`: 8,192
-            for a known model.
-        max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.
-        expires_after_seconds: Lifetime in seconds; afterwards the sweeper deletes it, independently of Airflow.
     """
 
     type: Literal["vertex"]
-    model: Annotated[str, Field(min_length=1)]
-    project: Project | None = None
-    locations: Annotated[tuple[Location, ...], Field(min_length=1)]
     machine_type: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)+$")] | None = None
     accelerator_type: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]+$")] | None = None
     accelerator_count: Annotated[int, Field(ge=1, le=16)] | None = None
@@ -68,16 +45,11 @@ class VertexEndpoint(SpecModel):
     max_replicas: Annotated[int, Field(ge=1)] = 1
     spot: bool = False
     dedicated_dns: bool = True
-    service_account: ServiceAccount | None = None
     network: Annotated[str, Field(pattern=r"^projects/[^/]+/global/networks/[^/]+$")] | None = None
     container_image: Annotated[str, Field(min_length=1)] | None = None
     container_args: tuple[str, ...] = ()
     container_env: dict[str, str] = Field(default_factory=dict)
     accept_eula: bool = False
-    hf_token_secret: SecretVersion | None = None
-    max_model_length_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
-    expires_after_seconds: Annotated[int, Field(ge=600)] = 6 * 3600
 
     _args = field_validator("container_args")(no_field_twice)
 
@@ -139,7 +111,7 @@ class VertexEndpoint(SpecModel):
                 "has `container_image`, which takes a model of the Hugging Face hub, and `model` "
                 f"{self.model!r} is one of Model Garden"
             )
-        check_token(self.model, self.hf_token_secret)
+        self._check_token()
         return self
 
     @model_validator(mode="after")
@@ -149,7 +121,7 @@ class VertexEndpoint(SpecModel):
                 f"has a minimum of replicas (`min_replicas`, {self.min_replicas}) above the maximum "
                 f"(`max_replicas`, {self.max_replicas})"
             )
-        check_memory(self, self.container_args, self.machine, VERTEX_LADDER)
+        self._check_memory(self.container_args, VERTEX_LADDER)
         return self
 
     @property
@@ -160,13 +132,3 @@ class VertexEndpoint(SpecModel):
         if known := MACHINES.get(self.machine_type):
             return known
         return GpuMachine(self.machine_type, self.accelerator_type or "", self.accelerator_count or 1)
-
-    @property
-    def length_tokens(self) -> int | None:
-        """Maximum length of a sequence, in tokens; `None`: the server chooses."""
-        return length_tokens_of(self)
-
-    @property
-    def sequences(self) -> int | None:
-        """Maximum number of concurrent sequences; `None`: the server chooses."""
-        return sequences_of(self, self.machine)

@@ -1,0 +1,124 @@
+"""Base class of endpoints: the fields and checks of the served model."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Annotated
+
+from pydantic import Field
+
+from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.endpoint.gpu_machine import GpuMachine
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
+    DEFAULT_LENGTH_TOKENS,
+    architecture_of,
+    default_sequences,
+    why_it_cannot_fit,
+)
+
+Location = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+$")]
+Project = Annotated[str, Field(pattern=r"^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
+SecretVersion = Annotated[str, Field(pattern=r"^projects/[^/]+/secrets/[^/]+/versions/[^/]+$")]
+ServiceAccount = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")]
+#: Models of the hub that require a token of an account that has accepted their terms.
+_GATED = ("google/gemma-", "meta-llama/")
+#: Arguments of vLLM that are set from fields of the spec, with the field.
+_ARGUMENT_FIELDS = {
+    "--model": "model",
+    "--max-model-len": "max_model_length_tokens",
+    "--max-num-seqs": "max_num_seqs",
+    "--tensor-parallel-size": "accelerator_count",
+    "-tp": "accelerator_count",
+}
+#: Arguments that change the memory, so that the sum of `gpu_memory` does not apply.
+_MEMORY_ARGUMENTS = {
+    "--quantization",
+    "-q",
+    "--dtype",
+    "--kv-cache-dtype",
+    "--gpu-memory-utilization",
+    "--cpu-offload-gb",
+    "--load-format",
+    "--pipeline-parallel-size",
+    "-pp",
+}
+
+
+def _names(args: tuple[str, ...]) -> list[str]:
+    return [arg.split("=", 1)[0].replace("_", "-") for arg in args if arg.startswith("-")]
+
+
+def no_field_twice(args: tuple[str, ...]) -> tuple[str, ...]:
+    """Rejects arguments of vLLM that are set from fields."""
+    for name in _names(args):
+        if name in _ARGUMENT_FIELDS:
+            raise ValueError(f"has {name!r}, which `{_ARGUMENT_FIELDS[name]}` sets already")
+    return args
+
+
+def _memory_is_known(args: tuple[str, ...]) -> bool:
+    return _MEMORY_ARGUMENTS.isdisjoint(_names(args))
+
+
+class EndpointSpec(SpecModel):
+    """An endpoint that serves one model.
+
+    Attributes:
+        model: Name of the model; each type of endpoint documents the forms that it accepts.
+        project: Google Cloud project that is billed. `None`: that of the Airflow connection or the credentials.
+        locations: Regions, tried in this order if one has no such GPU in stock or no quota for it.
+        service_account: Email of the service account of the server.
+        hf_token_secret: Version of a secret of Secret Manager that holds a token of the Hugging Face hub, for
+            gated models.
+        max_model_length_tokens: Maximum length of a sequence, prompt and answer together, in tokens. `None`: 8,192
+            for a known model.
+        max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.
+        expires_after_seconds: Lifetime in seconds; afterwards the sweeper deletes it, independently of Airflow.
+    """
+
+    model: Annotated[str, Field(min_length=1)]
+    project: Project | None = None
+    locations: Annotated[tuple[Location, ...], Field(min_length=1)]
+    service_account: ServiceAccount | None = None
+    hf_token_secret: SecretVersion | None = None
+    max_model_length_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    expires_after_seconds: Annotated[int, Field(ge=600)] = 6 * 3600
+
+    @property
+    @abstractmethod
+    def machine(self) -> GpuMachine | None:
+        """Machine of one server; `None`: the platform chooses."""
+
+    @property
+    def length_tokens(self) -> int | None:
+        """Maximum length of a sequence, in tokens; `None`: the server chooses."""
+        if self.max_model_length_tokens is not None or architecture_of(self.model) is None:
+            return self.max_model_length_tokens
+        return DEFAULT_LENGTH_TOKENS
+
+    @property
+    def sequences(self) -> int | None:
+        """Maximum number of concurrent sequences; `None`: the server chooses."""
+        machine = self.machine
+        if self.max_num_seqs is not None or machine is None:
+            return self.max_num_seqs
+        return default_sequences(self.model, machine, self.length_tokens or 1)
+
+    def _check_token(self) -> None:
+        """Rejects a gated model of the hub without a token."""
+        if self.hf_token_secret is None and "@" not in self.model and self.model.startswith(_GATED):
+            raise ValueError(
+                f"needs `hf_token_secret`: the Hugging Face hub serves {self.model} only to accounts that "
+                "accepted its terms"
+            )
+
+    def _check_memory(self, args: tuple[str, ...], ladder: tuple[GpuMachine, ...]) -> None:
+        """Rejects a model that does not fit the memory of its machine."""
+        if architecture_of(self.model) is None or not _memory_is_known(args):
+            return
+        problem = why_it_cannot_fit(
+            self.model, self.machine or ladder[-1], self.sequences or 1, self.length_tokens or 1, ladder
+        )
+        if problem is not None:
+            raise ValueError(problem)
