@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.sandbox.core.backend import Backend
 from airflow_provider_llmbeam.sandbox.core.checks import check_caller
 from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
-from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service
+from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service, page
 from airflow_provider_llmbeam.sandbox.dataflow import checks, flex
 from airflow_provider_llmbeam.sandbox.dataflow.responses import (
     WORDING,
@@ -205,7 +205,7 @@ class Dataflow:
             and not (wanted == "ACTIVE" and not job.is_active)
             and not (wanted == "TERMINATED" and job.is_active)
         ]
-        chosen, token = _page(call, found)
+        chosen, token = page(call, found, default=DEFAULT_PAGE, size="pageSize")
         view = _name("view", call.query.get("view"))
         return json_reply({"jobs": [job.resource(view) for job in chosen]} | token)
 
@@ -252,7 +252,7 @@ class Dataflow:
             and (not start or timestamp(message.at) >= start)
             and (not end or timestamp(message.at) < end)
         ]
-        chosen, token = _page(call, found)
+        chosen, token = page(call, found, default=DEFAULT_PAGE, size="pageSize")
         return json_reply(
             {"jobMessages": [message_resource(number, message) for number, message in chosen]} | token
         )
@@ -316,12 +316,6 @@ def _name(field: str, value: Any) -> str:
     """Returns the name of an enum's value, which may be sent as a number."""
     text = "" if value is None else str(value)
     return _NUMBERED[field].get(text, text)
-
-
-def _page(call: RestCall, found: Sequence[Any]) -> tuple[Sequence[Any], dict[str, str]]:
-    start, size = call.number("pageToken", 0), call.number("pageSize", DEFAULT_PAGE) or DEFAULT_PAGE
-    end = start + size
-    return found[start:end], {"nextPageToken": str(end)} if end < len(found) else {}
 
 
 def _moment(text: str | None) -> str:

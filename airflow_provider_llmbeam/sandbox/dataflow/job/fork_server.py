@@ -26,7 +26,7 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NoReturn
 
 MODULES = (
     "apache_beam.runners.portability.fn_api_runner.fn_runner",
@@ -187,8 +187,8 @@ def _fork() -> int:
         return os.fork()
 
 
-def _serve(link: socket.socket) -> None:
-    """Forks a process for each request until the connection closes; leaves by `SystemExit`, also in the forks."""
+def _serve(link: socket.socket) -> NoReturn:
+    """Forks a process for each request, and ends this process when the connection closes."""
     wake_read, wake_write = os.pipe()
     for descriptor in (wake_read, wake_write):
         os.set_blocking(descriptor, False)
@@ -196,15 +196,15 @@ def _serve(link: socket.socket) -> None:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     statuses: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([link, wake_read], [], [])
+        ready, _, _ = select.select([link.fileno(), wake_read], [], [])
         if wake_read in ready:
             os.read(wake_read, 4096)
             _report_ended(statuses)
-        if link not in ready:
+        if link.fileno() not in ready:
             continue
         message, descriptors, _, _ = socket.recv_fds(link, _MAX_REQUEST_BYTES, _STANDARD + 1)
         if not message:
-            sys.exit()
+            os._exit(0)
         *standard, status = descriptors
         pid = _fork()
         if pid == 0:
@@ -237,12 +237,12 @@ def _write(status: int, number: int) -> None:
         os.write(status, b"%d\n" % number)
 
 
-def _run(request: Mapping[str, object]) -> None:
+def _run(request: Mapping[str, Any]) -> NoReturn:
     """Makes this fork the process of a request, and runs its code."""
     if request["has_session"]:
         os.setsid()
-    os.chdir(str(request["directory"]))
-    environment = dict(request["environment"])  # type: ignore[call-overload]
+    os.chdir(request["directory"])
+    environment = request["environment"]
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [path for path in sys.path if path not in known]
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
@@ -254,10 +254,10 @@ def _run(request: Mapping[str, object]) -> None:
         if module.partition(".")[0] == _PACKAGE:
             del sys.modules[module]
     importlib.invalidate_caches()
-    sys.argv[:] = ["-c", *request["arguments"]]  # type: ignore[misc]
+    sys.argv[:] = ["-c", *request["arguments"]]
     status = 0
     try:
-        exec(compile(str(request["code"]), "<string>", "exec"), {"__name__": "__main__"})
+        exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
         status = 1
