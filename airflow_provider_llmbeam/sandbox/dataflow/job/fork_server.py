@@ -74,7 +74,7 @@ class ForkedProcess:
             raise expired
         try:
             if self._returncode is None:
-                if not select.select([self._status], [], [], timeout)[0]:
+                if not _ready([self._status.fileno()], timeout):
                     raise expired
                 line = self._status.readline()
                 if not line:  # the server was killed, and nobody would wait for the process
@@ -180,6 +180,14 @@ class ForkServer:
         return ForkedProcess(os.fdopen(status_read, "rb"), os.fdopen(stdin_write, "wb"), output)
 
 
+def _ready(descriptors: Sequence[int], timeout: float | None) -> list[int]:
+    """Returns those that can be read or are closed; `select.select` refuses descriptors from 1,024 on."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)]
+
+
 def _fork() -> int:
     with warnings.catch_warnings():
         # From Python 3.12 on for any second thread of the process: libraries in C may have idle ones.
@@ -196,7 +204,7 @@ def _serve(link: socket.socket) -> NoReturn:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     statuses: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([link.fileno(), wake_read], [], [])
+        ready = _ready([link.fileno(), wake_read], None)
         if wake_read in ready:
             os.read(wake_read, 4096)
             _report_ended(statuses)
