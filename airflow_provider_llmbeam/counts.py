@@ -17,7 +17,7 @@ class Counts:
         resumed: Number of rows answered in an earlier try.
         duplicates: Number of rows that wait for, or received, the answer of another row.
         answered: Number of prompts answered in this run.
-        died: Number of rows and prompts that will not be answered.
+        failed: Number of rows and prompts that will not be answered.
         requests: Number of requests sent.
         rejections: Number of requests answered with 429.
         input_tokens: Number of tokens in the requests.
@@ -28,7 +28,7 @@ class Counts:
     resumed: int = 0
     duplicates: int = 0
     answered: int = 0
-    died: int = 0
+    failed: int = 0
     requests: int = 0
     rejections: int = 0
     input_tokens: int = 0
@@ -37,7 +37,7 @@ class Counts:
     @property
     def done(self) -> int:
         """Number of rows with a final outcome."""
-        return min(self.rows, self.resumed + self.duplicates + self.answered + self.died)
+        return min(self.rows, self.resumed + self.duplicates + self.answered + self.failed)
 
     @property
     def tokens(self) -> int:
@@ -54,7 +54,7 @@ def progress_line(now: Counts, rows_per_second: float, cost_usd: float | None = 
     eta = f" · ETA {_duration(left / rows_per_second)}" if left and rows_per_second else ""
     return (
         f"rows {now.done:,}/{now.rows:,}{share} · {rows_per_second:,.1f} rows/s · {now.tokens:,} tokens{cost} · "
-        f"{now.rejections:,} × 429{rejected} · {now.died:,} failed{eta}"
+        f"{now.rejections:,} × 429{rejected} · {now.failed:,} failed{eta}"
     )
 
 

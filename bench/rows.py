@@ -64,7 +64,7 @@ def _duplicates(count: int, rng: random.Random) -> list[str]:
 
 
 def _heavy_tailed(count: int, rng: random.Random) -> Iterator[str]:
-    """Yields rows of about 400 input and 100 output tokens on average, up to ten times as many, uncorrelated."""
+    """Yields rows of about 400 input tokens (32 to 8,000) and, independently, 100 output tokens on average."""
     for number in range(count):
         in_tokens = _log_normal(rng, mean=400, sigma=1.2, low=32, high=8000)
         out_tokens = _log_normal(rng, mean=100, sigma=1.0, low=24, high=LONGEST_ANSWER_TOKENS)

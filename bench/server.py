@@ -109,7 +109,7 @@ def sandbox_of(settings: ServerSettings) -> Sandbox:
     latency = Latency(mean_seconds=settings.latency_seconds, sigma=settings.latency_sigma)
     sandbox = Sandbox(models=ModelSettings(quota=ledger.quota, latency=latency))
     if settings.step_shares:
-        # `Sandbox.set_quota` does not support steps; only this code accesses internals of the sandbox.
+        # `Sandbox.set_quota` does not support steps.
         sandbox._services.models.quotas._ledgers[""] = ledger
     return sandbox
 

@@ -190,7 +190,7 @@ class JobRegistry:
 
     def _end(self, job: DataflowJob) -> None:
         is_ending = job.state == "JOB_STATE_CANCELLING"
-        what = "is being cancelled" if is_ending else "was asked for something else, and is cancelled now"
+        what = "is being cancelled" if is_ending else "has another specification, and is cancelled now"
         self._log.warning(
             "Job %r of an earlier try %s; waiting for its end. Its answers are in the journal.", job.job_id, what
         )

@@ -42,8 +42,8 @@ class DataflowJobHook(RegionalHook):
 
         with self._translated(f"show job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}"):
             # Other views contain neither labels nor environment.
-            asked = GetJobRequest(**self._place(), job_id=job_id, view=JobView.JOB_VIEW_DESCRIPTION)
-            return job_of(self._client("JobsV1Beta3Client").get_job(asked, **self._patience()))
+            request = GetJobRequest(**self._place(), job_id=job_id, view=JobView.JOB_VIEW_DESCRIPTION)
+            return job_of(self._client("JobsV1Beta3Client").get_job(request, **self._patience()))
 
     def find(self, identity: str, *, active_only: bool = False) -> list[DataflowJob]:
         """Returns the jobs of an identity, see `spec.identity`: those of every try of one task.
@@ -77,8 +77,8 @@ class DataflowJobHook(RegionalHook):
 
         which = ListJobsRequest.Filter.ACTIVE if active_only else ListJobsRequest.Filter.ALL
         with self._translated(f"list the jobs of {self.location!r}", missing=f"region {self.location!r}"):
-            asked = ListJobsRequest(**self._place(), filter=which, page_size=1_000)
-            pager = self._client("JobsV1Beta3Client").list_jobs(asked, **self._patience())
+            request = ListJobsRequest(**self._place(), filter=which, page_size=1_000)
+            pager = self._client("JobsV1Beta3Client").list_jobs(request, **self._patience())
             return [job_of(job) for job in islice(pager, MAX_LISTED)]
 
     def cancel(self, job_id: str) -> None:
@@ -93,9 +93,9 @@ class DataflowJobHook(RegionalHook):
         wanted = Job(requested_state=JobState.JOB_STATE_CANCELLED)
         try:
             with translated:
-                asked = UpdateJobRequest(**self._place(), job_id=job_id, job=wanted)
+                request = UpdateJobRequest(**self._place(), job_id=job_id, job=wanted)
                 patience = {"retry": retry(CANCEL_SECONDS), "timeout": CANCEL_REQUEST_SECONDS}
-                self._client("JobsV1Beta3Client").update_job(asked, **patience)
+                self._client("JobsV1Beta3Client").update_job(request, **patience)
         except RequestRefusedError:
             if not self.get(job_id).is_over:
                 raise
@@ -109,10 +109,10 @@ class DataflowJobHook(RegionalHook):
         from google.cloud.dataflow_v1beta3 import JobMessageImportance, ListJobMessagesRequest
 
         with self._translated(f"show the messages of job {job_id!r}", missing=f"job {job_id!r}"):
-            asked = ListJobMessagesRequest(
+            request = ListJobMessagesRequest(
                 **self._place(), job_id=job_id, minimum_importance=JobMessageImportance.JOB_MESSAGE_ERROR
             )
-            pager = self._client("MessagesV1Beta3Client").list_job_messages(asked, **self._patience())
+            pager = self._client("MessagesV1Beta3Client").list_job_messages(request, **self._patience())
             return texts_of(islice(pager, MAX_MESSAGES), KEPT_MESSAGES)
 
     def counts(self, job_id: str, *, running: bool = True) -> Counts:
@@ -128,8 +128,8 @@ class DataflowJobHook(RegionalHook):
         from google.cloud.dataflow_v1beta3 import GetJobMetricsRequest
 
         with self._translated(f"show the counters of job {job_id!r}", missing=f"job {job_id!r}"):
-            asked = GetJobMetricsRequest(**self._place(), job_id=job_id)
-            reply = self._client("MetricsV1Beta3Client").get_job_metrics(asked, **self._patience())
+            request = GetJobMetricsRequest(**self._place(), job_id=job_id)
+            reply = self._client("MetricsV1Beta3Client").get_job_metrics(request, **self._patience())
             return counts_of(reply.metrics, running=running)
 
     def launch_flex_template(
@@ -171,11 +171,11 @@ class DataflowJobHook(RegionalHook):
                 parameters=dict(parameters),
                 environment=FlexTemplateRuntimeEnvironment(**environment, additional_user_labels=dict(labels)),
             )
-            asked = LaunchFlexTemplateRequest(**self._place(), launch_parameter=parameter)
+            request = LaunchFlexTemplateRequest(**self._place(), launch_parameter=parameter)
             client = self._client("FlexTemplatesServiceClient")
             try:
                 # Not retried here: a lost reply may have been that of a created job.
-                return job_of(client.launch_flex_template(asked, retry=None, timeout=REQUEST_SECONDS).job)
+                return job_of(client.launch_flex_template(request, retry=None, timeout=REQUEST_SECONDS).job)
             except Conflict:
                 if (running := self._running(name)) is None:
                     raise
@@ -185,8 +185,8 @@ class DataflowJobHook(RegionalHook):
     def _running(self, name: str) -> DataflowJob | None:
         from google.cloud.dataflow_v1beta3 import ListJobsRequest
 
-        asked = ListJobsRequest(**self._place(), filter=ListJobsRequest.Filter.ACTIVE, name=name)
-        jobs = map(job_of, self._client("JobsV1Beta3Client").list_jobs(asked, **self._patience()))
+        request = ListJobsRequest(**self._place(), filter=ListJobsRequest.Filter.ACTIVE, name=name)
+        jobs = map(job_of, self._client("JobsV1Beta3Client").list_jobs(request, **self._patience()))
         return next((job for job in jobs if job.name == name and not job.is_over), None)
 
     def _client(self, name: str) -> Any:

@@ -105,7 +105,7 @@ class QuotaPoller:
         self._connect = connect
         self._log = log
         self._now = now
-        self._asked: QuotaCheck | None = None
+        self._check: QuotaCheck | None = None
         self._probe_usd = 0.0
 
     def poll(self) -> Wait | QuotaResult:
@@ -115,18 +115,18 @@ class QuotaPoller:
             JobSpecError: Every location refuses every request, and waiting will not resolve this.
             LLMBeamError: There are no credentials, or no project.
         """
-        asked, self._asked = self._asked or self._connect(), None
-        answer = self._answer(asked)
+        check, self._check = self._check or self._connect(), None
+        answer = self._answer(check)
         if answer.health.verdict != "unknown":
-            self._asked = asked  # otherwise the connections are read again: a key may have been changed meanwhile
+            self._check = check  # otherwise the connections are read again: a key may have been changed meanwhile
         if not answer.may_start:
             return Wait(0.0, answer.sentence)
-        return QuotaResult(self._result(asked.question, answer))
+        return QuotaResult(self._result(check.question, answer))
 
-    def _answer(self, asked: QuotaCheck) -> QuotaAnswer:
+    def _answer(self, check: QuotaCheck) -> QuotaAnswer:
         """Judges all locations, and chooses one."""
-        question = asked.question
-        found = {place: self._health(asked, place) for place in question.places}
+        question = check.question
+        found = {place: self._health(check, place) for place in question.places}
         healths = [each for each in found.values() if isinstance(each, QuotaHealth)]
         if not healths:
             raise JobSpecError(f"{' '.join(map(str, found.values()))} Nothing of the job was sent or billed.")
@@ -141,18 +141,18 @@ class QuotaPoller:
             others=tuple(health for health in healths if health is not chosen),
         )
 
-    def _health(self, asked: QuotaCheck, place: str) -> QuotaHealth | str:
+    def _health(self, check: QuotaCheck, place: str) -> QuotaHealth | str:
         """Judges a location; returns a message if its model refuses every request for good."""
-        question = asked.question
+        question = check.question
         if question.model is None or not question.probe_requests or not question.max_probe_usd:
-            return asked.judge.health(place)
-        probe = asked.attempt(place, question.probe_requests, question.max_probe_usd - self._probe_usd)
+            return check.judge.health(place)
+        probe = check.attempt(place, question.probe_requests, question.max_probe_usd - self._probe_usd)
         self._probe_usd += probe.cost_usd or 0.0
         if (refusal := probe.refusal) is not None and refusal.is_final and not probe.answered:
             where = f" in {place!r}" if place else ""
             name = question.model.name
             return f"{name}{where} refuses every request, and waiting will not resolve this: {refusal.message}"
-        return asked.judge.health(place, probe)
+        return check.judge.health(place, probe)
 
     def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
         health = answer.health
@@ -196,18 +196,18 @@ def quota_poller(
         data, environment = dict(question), dict[str, str]()
         if data.get("model") is not None:
             data["model"], environment = LLMBeamHook(llmbeam_conn_id).complete_model({**data["model"]})
-        asked = QuotaQuestion.parse(data)
+        parsed = QuotaQuestion.parse(data)
         hook = QuotaHook(
-            asked.model,
-            asked.endpoint,
-            asked.limits,
+            parsed.model,
+            parsed.endpoint,
+            parsed.limits,
             gcp_conn_id=gcp_conn_id,
             impersonation_chain=impersonation_chain,
         )
 
         @cache
         def prober(place: str) -> Prober:
-            model = asked.model_at(place)
+            model = parsed.model_at(place)
             assert model is not None
             authenticate = ModelAuthentication(
                 model, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
@@ -215,12 +215,12 @@ def quota_poller(
             return Prober(
                 model,
                 authenticate=authenticate,
-                embeds=asked.asks_for_vectors,
-                price=asked.limits.price,
+                embeds=parsed.asks_for_vectors,
+                price=parsed.limits.price,
                 reply_seconds=REPLY_SECONDS,
             )
 
-        return QuotaCheck(asked, hook, lambda place, requests, max_usd: prober(place).probe(requests, max_usd))
+        return QuotaCheck(parsed, hook, lambda place, requests, max_usd: prober(place).probe(requests, max_usd))
 
     return QuotaPoller(connect, log=log)
 

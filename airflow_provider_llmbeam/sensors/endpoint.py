@@ -40,7 +40,7 @@ class EndpointReadySensor(PollingSensor):
 
     XCom:
         `model` unchanged, also under its own key (`sensor.output["model"]`); `latency_seconds` of the answer,
-        the number of requests (`asked`), and `waited_seconds` since the first one.
+        the number of requests (`polls`), and `waited_seconds` since the first one.
 
     Raises:
         JobSpecError: A literal argument is wrong; raised when the Dag is parsed.
@@ -93,6 +93,6 @@ class EndpointReadySensor(PollingSensor):
         return {
             "model": self.model,
             "latency_seconds": result.event["latency_seconds"],
-            "asked": result.polls,
+            "polls": result.polls,
             "waited_seconds": result.waited_seconds,
         }

@@ -98,7 +98,7 @@ class JobProcess:
         """Ends the child and all processes that it started."""
         if self._child is None or self._child.poll() is not None:
             return
-        self._log.warning("Stopping job %r; what was answered is in its journal.", self._spec.name)
+        self._log.warning("Stopping job %r. The answers so far are in its journal.", self._spec.name)
         os.killpg(self._child.pid, signal.SIGTERM)
         try:
             self._child.wait(self.GRACE_SECONDS)

@@ -43,7 +43,7 @@ def test_a_task_waits_in_the_triggerer_until_the_model_answers(sandbox, run_dag)
     assert states == {"model": "success", "ready": "success", "after": "success"}
     (found,) = received
     assert found["model"] == {"type": "gemini", "name": "gemini-2.5-flash-lite"}
-    assert found["asked"] == 4
+    assert found["polls"] == 4
     assert found["waited_seconds"] >= 2
     assert found["latency_seconds"] < found["waited_seconds"], "that of the answer alone"
     assert {record.model for record in sandbox.requests} == {"gemini-2.5-flash-lite"}

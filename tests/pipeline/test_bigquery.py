@@ -171,7 +171,7 @@ def test_an_estimate_and_its_job_share_one_export_and_the_sample(client, sandbox
     load(client, rows(50))
     spec = asking(sandbox, source=FROM_QUERY)
     found = make_estimate(spec, sample_size=10)
-    assert (found.rows, found.requests, found.asked.requests) == (50, 40, 10)
+    assert (found.rows, found.requests, found.sample_usage.requests) == (50, 40, 10)
     assert [table.table_id for table in client.list_tables("llm")] == ["rows"], "nothing is in the sink"
     manifest = run(spec)
     assert (manifest["origins"]["fresh"], manifest["origins"]["resumed"]) == (40, 10)

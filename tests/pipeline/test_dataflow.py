@@ -111,7 +111,11 @@ def submitted(cloud):
     spec = cloud.spec("once")
     spec["runner"] |= {"labels": {"team": "search"}, "max_workers": 3}
     cloud.bucket.blob("specs/job.json").upload_from_string(json.dumps(spec))
-    ids = [cloud.submit("gs://rows/specs/job.json") for _ in range(2)]
+    hold = cloud.sandbox.faults.hold("gemini.generateContent")
+    try:
+        ids = [cloud.submit("gs://rows/specs/job.json") for _ in range(2)]
+    finally:
+        hold.release()
     return ids, cloud.wait(ids[0])
 
 

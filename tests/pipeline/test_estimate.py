@@ -98,10 +98,9 @@ def test_the_estimate_is_within_15_percent_of_the_truth_for_real_prompts(
     truth = {kind: ended.report["tokens"][kind] for kind in estimated}
     ratios = {kind: truth[kind] / estimated[kind] for kind in estimated}
     guess = sum(len(row["text"].encode()) // 4 for row in rows)
+    sent = estimate.sample_usage.requests
     with capsys.disabled():
-        print(
-            f"\n{name}: {len(rows)} rows, asked {estimate.asked.requests}, own error ± {estimate.error_ratio:.1%}"
-        )
+        print(f"\n{name}: {len(rows)} rows, {sent} prompts sent, own error ± {estimate.error_ratio:.1%}")
         for kind, ratio in ratios.items():
             print(f"  {kind:6} {estimated[kind]:9,} estimated, {truth[kind]:9,} billed, ratio {ratio:.3f}")
         print(f"  bytes / 4 would have been {guess:,}")
@@ -120,10 +119,10 @@ def test_rows_are_counted_by_kind(job, sandbox):
     rows = [*numbered(50), {"id": 50, "text": "row number 7"}, {"id": 51}, {"text": "no key"}, "[[["]
     job.write(rows)
     found = make_estimate(JobSpec.parse(job.spec), sample_size=10)
-    assert (found.rows, found.requests, found.dead) == (54, 40, 3)
+    assert (found.rows, found.requests, found.failed) == (54, 40, 3)
     assert found.duplicates + found.resumed == 11
     assert found.demand.rows == 40
-    assert sandbox.stats()["methods"][GENERATE]["calls"] == found.asked.requests == 10
+    assert sandbox.stats()["methods"][GENERATE]["calls"] == found.sample_usage.requests == 10
     assert not list(job.out.glob("answers*"))
 
 
@@ -131,7 +130,7 @@ def test_a_second_estimate_sends_nothing(job, sandbox):
     job.write(numbered(100))
     spec = JobSpec.parse(job.spec)
     first, second = make_estimate(spec, sample_size=20), make_estimate(spec, sample_size=20)
-    assert (first.asked.requests, second.asked.requests) == (20, 0)
+    assert (first.sample_usage.requests, second.sample_usage.requests) == (20, 0)
     assert (first.requests, second.requests) == (80, 80)
     assert second.input_tokens == first.input_tokens
     assert len(sandbox.requests) == 20
@@ -184,7 +183,7 @@ def test_failed_prompts_are_part_of_the_projection(job, sandbox):
     job.write([{"id": number, "text": f"row {number} " + "word " * 20} for number in range(200)])
     estimate = make_estimate(JobSpec.parse(job.spec))
     report = job.run().report
-    assert estimate.asked.failed == 10
+    assert estimate.sample_usage.failed == 10
     assert report["tokens"]["input"] == pytest.approx(estimate.input_tokens, rel=0.15)
     assert report["estimate"]["requests"]["actual"] == estimate.requests
     assert report["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.15)
@@ -249,7 +248,7 @@ def test_a_storm_of_rejections_costs_time_and_no_row(make_job, tmp_path):
         job = make_job(tmp_path, busy)
         job.write(numbered(60))
         found = make_estimate(JobSpec.parse(job.spec), sample_size=20)
-    assert (found.asked.requests, found.asked.failed, found.resumed) == (20, 0, 20)
+    assert (found.sample_usage.requests, found.sample_usage.failed, found.resumed) == (20, 0, 20)
 
 
 def test_a_model_that_answers_nothing_gives_no_estimate(job, sandbox):

@@ -39,7 +39,7 @@ class SampleUsage(_Part):
 
 
 class Estimate(_Part):
-    """The estimate of a job. `rows` = `requests` + `duplicates` + `resumed` + `dead`.
+    """The estimate of a job. `rows` = `requests` + `duplicates` + `resumed` + `failed`.
 
     Attributes:
         version: Version of this format.
@@ -50,7 +50,7 @@ class Estimate(_Part):
         requests: Number of prompts that the job will send.
         duplicates: Number of rows that share the answer of an equal prompt.
         resumed: Number of rows with an answer in the journal, including those of this estimate.
-        dead: Number of rows for the dead letter: invalid lines, missing keys or template errors.
+        failed: Number of rows for the dead letter: invalid lines, missing keys or template errors.
         is_sampled: Whether only a part of the source was read. Equal prompts are then found only within that part,
             so there may be fewer requests.
         input_tokens: Input tokens that will be billed for `requests`.
@@ -66,7 +66,7 @@ class Estimate(_Part):
             quota; `None` if neither a quota nor the latency is known.
         limited_by: The limit that determines the duration.
         latency_seconds: Mean latency of an answer, in seconds.
-        asked: Usage of the estimate itself.
+        sample_usage: Usage of the estimate itself.
         price: Price that was used.
         demand: Demand of the job, for a quota sensor.
     """
@@ -79,7 +79,7 @@ class Estimate(_Part):
     requests: int
     duplicates: int
     resumed: int
-    dead: int
+    failed: int
     is_sampled: bool
     input_tokens: int
     output_tokens: int
@@ -91,7 +91,7 @@ class Estimate(_Part):
     duration_seconds: float | None
     limited_by: LimitedBy | None
     latency_seconds: float | None
-    asked: SampleUsage
+    sample_usage: SampleUsage
     price: Price | None
     demand: Demand
 
@@ -100,18 +100,18 @@ class Estimate(_Part):
         about = "about " if self.is_sampled else ""
         yield (
             f"Rows      {about}{self.rows:,} = {self.requests:,} requests + {self.duplicates:,} duplicate + "
-            f"{self.resumed:,} answered already + {self.dead:,} for the dead letter"
+            f"{self.resumed:,} answered already + {self.failed:,} for the dead letter"
         )
         bound = "at most " if self.output_is_upper_bound else ""
         error = "" if self.error_ratio is None else f" (± {max(self.error_ratio, 0.01):.0%})"
         yield f"Tokens    {self.input_tokens:,} in, {bound}{self.output_tokens:,} out{error}"
         yield f"Cost      {self._cost()}"
         yield f"Time      {self._time()}"
-        asked = self.asked
-        cost = "" if asked.cost_usd is None else f", {usd(asked.cost_usd)}"
-        failed = f", {asked.failed:,} without an answer" if asked.failed else ""
+        usage = self.sample_usage
+        cost = "" if usage.cost_usd is None else f", {usd(usage.cost_usd)}"
+        failed = f", {usage.failed:,} without an answer" if usage.failed else ""
         yield (
-            f"Asked     {asked.requests:,} requests, {asked.input_tokens:,} tokens in, {asked.output_tokens:,} "
+            f"Sample    {usage.requests:,} requests, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} "
             f"out{cost}{failed}; the job keeps the answers"
         )
 

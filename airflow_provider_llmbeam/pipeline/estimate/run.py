@@ -76,13 +76,13 @@ def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int 
     # Failed prompts are part of the sample: the job will have the same share of them.
     observed = [(found.tokens[each], outcome) for each, outcome in sample.items()]
     price = price_of(spec.model, spec.limits.price)
-    asked = _usage(list(outcomes.values()), price)
+    usage = _usage(list(outcomes.values()), price)
     if picked and not any(isinstance(outcome, Completion) for outcome in sample.values()):
-        _raise_nothing_answered(spec, outcomes, asked)
+        _raise_nothing_answered(spec, outcomes, usage)
     # The journal has a fixed number of answers, however small the sample of the source.
     known_scale = min(found.scale, recorded / len(known)) if known else found.scale
     weights = dict.fromkeys(known, known_scale) | dict.fromkeys(answered, 1.0)
-    estimate = _estimated(spec, found, weights, observed, asked, price)
+    estimate = _estimated(spec, found, weights, observed, usage, price)
     _save(spec, estimate)
     for line in estimate.lines():
         _log.info("%s", line)
@@ -118,20 +118,20 @@ def _save(spec: JobSpec, estimate: Estimate) -> None:
     try:
         write_estimate(spec, estimate)
     except Exception as error:
-        asked = estimate.asked
+        usage = estimate.sample_usage
         raise JobFailedError(
             f"The estimate of job {spec.name!r} could not be written to {estimate_uri(spec)!r}: "
-            f"{type(error).__name__}: {error} {asked.requests} prompts were sent for it, and "
-            f"{asked.input_tokens + asked.output_tokens:,} tokens were billed. The answers are in "
+            f"{type(error).__name__}: {error} {usage.requests} prompts were sent for it, and "
+            f"{usage.input_tokens + usage.output_tokens:,} tokens were billed. The answers are in "
             f"{spec.journal_uri!r}; another estimate, or the job, sends only the rest."
         ) from error
 
 
-def _raise_nothing_answered(spec: JobSpec, outcomes: Mapping[str, Outcome], asked: SampleUsage) -> None:
+def _raise_nothing_answered(spec: JobSpec, outcomes: Mapping[str, Outcome], usage: SampleUsage) -> None:
     failure = next(outcome for outcome in outcomes.values() if isinstance(outcome, Failure))
     raise NothingAnsweredError(
-        f"The model answered none of {asked.requests} prompts of job {spec.name!r}, so there is no estimate. "
-        f"{failure.kind}: {failure.message} {asked.input_tokens + asked.output_tokens:,} tokens were billed."
+        f"The model answered none of {usage.requests} prompts of job {spec.name!r}, so there is no estimate. "
+        f"{failure.kind}: {failure.message} {usage.input_tokens + usage.output_tokens:,} tokens were billed."
     )
 
 
@@ -152,7 +152,7 @@ def _estimated(
     found: SourceSample,
     answered: Mapping[str, float],
     observed: Sequence[tuple[int, Outcome]],
-    asked: SampleUsage,
+    usage: SampleUsage,
     price: Price | None,
 ) -> Estimate:
     """Extrapolates from the rows read to all rows, and from the sample to the remaining prompts.
@@ -185,7 +185,7 @@ def _estimated(
         requests=sent,
         duplicates=duplicates,
         resumed=rows - sent - duplicates - failed,
-        dead=failed,
+        failed=failed,
         is_sampled=found.is_sampled,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -201,7 +201,7 @@ def _estimated(
         duration_seconds=None if seconds is None else round(start + seconds, 1),
         limited_by=limited_by,
         latency_seconds=None if latency is None else round(latency, 3),
-        asked=asked,
+        sample_usage=usage,
         price=price,
         demand=Demand(
             rows=sent,

@@ -65,7 +65,7 @@ class BatchCounts:
         before = self._taken
         self._taken = now = Counts(
             answered=self._answered,
-            died=self._failed,
+            failed=self._failed,
             requests=self._requests,
             rejections=self._rejections,
             input_tokens=self._input_tokens,

@@ -23,7 +23,7 @@ Count = Literal[
     "resumed",
     "duplicates",
     "answered",
-    "died",
+    "failed",
     "requests",
     "rejections",
     "input_tokens",
@@ -108,7 +108,7 @@ def _show_bar(ended: threading.Event, price: Price | None, interval_seconds: flo
             cost_usd = _cost_usd(now, price)
             cost = "" if cost_usd is None else f" (${cost_usd:,.2f})"
             bar.set_postfix_str(
-                f"{now.tokens:,} tokens{cost}, {now.rejections:,} × 429, {now.died:,} failed", refresh=False
+                f"{now.tokens:,} tokens{cost}, {now.rejections:,} × 429, {now.failed:,} failed", refresh=False
             )
             bar.update(now.done - bar.n)
             bar.refresh()

@@ -86,7 +86,7 @@ def export(source: BigQuerySource, export_uri: str) -> str:
     field = "source.table" if source.table else "source.query"
     with before_the_model(f"`{field}`" + (f" {source.table!r}" if source.table else "")):
         known = read_json(f"{export_uri}{_CURRENT}")
-        if known is not None and known["asked"] == request and _is_there(known["directory"]):
+        if known is not None and known["request"] == request and _is_there(known["directory"]):
             _check_key(source, known["columns"])
             _log.info("Reading the export of an earlier attempt: %s", known["directory"])
             return str(known["directory"])
@@ -102,7 +102,7 @@ def export(source: BigQuerySource, export_uri: str) -> str:
                 lambda work_id: _export(client, source, plan, export_uri, work_id),
             )
         columns = list(plan.columns)
-        write_json(f"{export_uri}{_CURRENT}", {"asked": request, "directory": directory, "columns": columns})
+        write_json(f"{export_uri}{_CURRENT}", {"request": request, "directory": directory, "columns": columns})
         FileSystems.delete([f"{export_uri}{_BEGUN}"])
         return directory
 

@@ -118,6 +118,6 @@ class PickOne(CountingDoFn):
         first, *others = sorted(rows, key=encode_record)
         yield first
         for row in others:
-            self.count("died")
+            self.count("failed")
             message = f"another row has the key {key.decode('utf-8', 'replace').strip()}"
             yield beam.pvalue.TaggedOutput(FAILED, failed_row(row, "duplicate_key", message))

@@ -46,7 +46,7 @@ class _CheckKey(CountingDoFn):
         self.count("rows")
         row = with_key(row, self._key)
         if isinstance(row, FailedRow):
-            self.count("died")
+            self.count("failed")
             yield beam.pvalue.TaggedOutput(FAILED, row)
         else:
             yield row

@@ -110,7 +110,7 @@ class Render(CountingDoFn):
         try:
             prompt = self._renderer.render(row)
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
-            self.count("died")
+            self.count("failed")
             yield beam.pvalue.TaggedOutput(
                 FAILED, failed_row(row, "template_error", f"{type(error).__name__}: {error}")
             )

@@ -132,7 +132,7 @@ def test_a_job_of_another_spec_is_cancelled_first(jobs, dataflow, log, spec):
     assert jobs.find(spec) is None
     assert dataflow.cancelled == ["1"]
     assert dataflow.jobs["1"].is_over
-    assert "asked for something else" in log.lines[0]
+    assert "has another specification" in log.lines[0]
 
 
 def test_a_job_that_is_being_cancelled_is_waited_for(jobs, dataflow, spec):

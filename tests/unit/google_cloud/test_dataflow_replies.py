@@ -45,7 +45,7 @@ def test_a_bare_job_is_read():
 
 
 def test_counters_are_summed_over_the_steps():
-    assert counts(metric("rows", 3), metric("rows", 4, step="s2"), metric("died", 1)) == Counts(rows=7, died=1)
+    assert counts(metric("rows", 3), metric("rows", 4, step="s2"), metric("failed", 1)) == Counts(rows=7, failed=1)
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Counts)])

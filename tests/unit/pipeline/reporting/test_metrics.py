@@ -71,7 +71,7 @@ def test_a_batch_is_counted_as_its_engine_works(completion) -> None:
     batch.sent()
     batch.finished(Prompt("a"), completion(input_tokens=10, output_tokens=3))
     batch.finished(Prompt("b"), Failure(kind="blocked", message="no", input_tokens=5))
-    assert batch.take() == Counts(requests=1, answered=1, died=1, input_tokens=15, output_tokens=3)
+    assert batch.take() == Counts(requests=1, answered=1, failed=1, input_tokens=15, output_tokens=3)
     assert batch.take() == Counts()
 
 
@@ -121,7 +121,7 @@ def test_counters_are_updated_while_a_batch_runs(bundle: Bundle, monkeypatch: py
     assert len({now.answered for now in midway}) > 3
     assert all(now.requests >= now.answered and now.input_tokens > 0 for now in midway)
     after = bundle.counts()
-    assert (after.answered, after.requests, after.died) == (40, 40, 0)
+    assert (after.answered, after.requests, after.failed) == (40, 40, 0)
 
 
 def run(spec: JobSpec) -> tuple[Counts, dict[str, Any]]:
@@ -164,13 +164,13 @@ def test_the_counters_of_a_job_are_those_of_its_report(job, tmp_path: Path, sand
     counts, report = run(spec)
     agrees(counts, report)
     # Four rows have no prompt, the other 40 rows have 31 distinct prompts, and one prompt is refused.
-    assert (counts.rows, counts.duplicates, counts.answered, counts.died) == (44, 9, 30, 5)
+    assert (counts.rows, counts.duplicates, counts.answered, counts.failed) == (44, 9, 30, 5)
     assert (counts.requests, counts.rejections) == (33, 2)
     assert PROGRESS.snapshot() == counts
     PROGRESS.reset()
     again, report = run(spec)
     agrees(again, report)
-    assert (again.answered, again.died, again.requests) == (1, 4, 1)
+    assert (again.answered, again.failed, again.requests) == (1, 4, 1)
     assert again.resumed + again.duplicates == 39
     assert PROGRESS.snapshot() == again
 

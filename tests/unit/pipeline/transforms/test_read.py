@@ -180,7 +180,7 @@ def check_key(*key: str, row: Any) -> Any:
 def test_a_row_with_its_key_is_passed_on() -> None:
     row = {"id": 0, "part": "", "text": None}
     assert check_key("id", "part", row=row) is row
-    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 0)
+    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().failed) == (1, 0)
 
 
 @pytest.mark.parametrize("row", [{"text": "a"}, {"id": None, "text": "a"}])
@@ -191,13 +191,13 @@ def test_a_row_without_a_key_fails_and_lists_its_columns(row: dict[str, Any]) ->
     assert found.value.row is row
     assert found.value.failure.kind == "missing_key"
     assert found.value.failure.message == f"no value in key column 'id'; the row has {sorted(row)}"
-    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
+    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().failed) == (1, 1)
 
 
 def test_an_unreadable_line_is_passed_on_unchanged() -> None:
     failed = read_line(b"{")
     assert check_key("id", row=failed).value is failed
-    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().died) == (1, 1)
+    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().failed) == (1, 1)
 
 
 def test_a_header_that_names_a_column_twice_stops_the_job_before_anything_is_sent() -> None:

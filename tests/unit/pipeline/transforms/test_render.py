@@ -150,4 +150,4 @@ def test_a_row_that_cannot_be_rendered_becomes_a_failed_row(job) -> None:
     assert output.value.row == {"count": 0}
     assert output.value.failure.kind == "template_error"
     assert output.value.failure.message == "ZeroDivisionError: division by zero"
-    assert PROGRESS.snapshot().died == 1
+    assert PROGRESS.snapshot().failed == 1
