@@ -42,7 +42,9 @@ def recorded(distribution):
 @pytest.fixture(scope="module")
 def imported():
     """Returns the distributions that the three packages import."""
-    owners = {file: canonicalize_name(one.metadata["Name"]) for one in distributions() for file in recorded(one)}
+    owners = {}
+    for one in distributions():
+        owners |= dict.fromkeys(recorded(one), canonicalize_name(one.name))
     found = set()
     for modules in imports():
         if modules[0].partition(".")[0] in (*sys.stdlib_module_names, "airflow_provider_llmbeam"):

@@ -103,7 +103,7 @@ def test_with_headroom_at_night_the_job_runs_at_the_recommended_rate(run_dag, ga
 
 def test_without_headroom_at_night_the_job_runs_by_day(run_dag, gate, sandbox, tmp_path):
     gate.get_task("night_gate").timeout = 1.0
-    gate.get_task("night_gate").poke_interval = 1.0
+    gate.get_task("night_gate").poke_interval = gate.get_task("day_gate").poke_interval = 1.0
     gate.get_task("day").target_time = "2026-01-01T00:00:00+00:00"
     rejected = Fault(kind="rate-limit")
     sandbox.faults.when(GENERATE, "OK", rejected, 12)  # three requests, two locations, two polls

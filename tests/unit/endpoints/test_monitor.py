@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 0.4
+SECONDS = 0.1
 GARDEN = {"type": "vertex", "model": "google/gemma3@gemma-3-4b-it", "accept_eula": True}
 CONTAINER = {
     "type": "vertex",
@@ -67,7 +67,7 @@ def trigger(google):
             key=KEY,
             labels=labels,
             history=arguments.pop("history", ProvisioningHistory(now).to_dict()),
-            poll_interval_seconds=0.1,
+            poll_interval_seconds=0.02,
             ready_within_seconds=arguments.pop("ready_within_seconds", 60.0),
             **arguments,
         )
@@ -144,7 +144,7 @@ def test_an_abandoned_try_reports_what_is_still_billing(sandbox, trigger, caplog
 
 
 def test_an_endpoint_that_exceeds_its_time_limit_is_removed(sandbox, trigger, kind):
-    ended = poll_until_result(trigger(kind, ready_within_seconds=0.2).make_poller(log))
+    ended = poll_until_result(trigger(kind, ready_within_seconds=SECONDS / 2).make_poller(log))
     assert ended.outcome == "failed"
     assert "(`ready_within_seconds`)" in ended.message
     assert is_empty(sandbox)
