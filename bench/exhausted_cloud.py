@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,8 +80,10 @@ def main() -> None:
         # The sandbox emulates only the latency of models; this adds network latency, half per direction.
         copy = proxy_module._copy
 
-        async def delayed_copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-            await copy(_DelayedReader(source, latency_seconds / 2), target)  # type: ignore[arg-type]
+        async def delayed_copy(
+            source: asyncio.StreamReader, target: asyncio.StreamWriter, client: socket.socket | None = None
+        ) -> None:
+            await copy(_DelayedReader(source, latency_seconds / 2), target, client)  # type: ignore[arg-type]
 
         proxy_module._copy = delayed_copy
     with Sandbox() as sandbox, Proxy(sandbox) as proxy:

@@ -70,9 +70,7 @@ def test_seven_days_are_seven_partitions_and_a_second_backfill_sends_nothing(air
     assert sent(sandbox) == len(DAYS) * PER_DAY
     for day, rows in tables.items():
         repeated = pq.read_table(data / "moods" / day / "answers-00000-of-00001.parquet").to_pylist()
-        assert {row["review_id"]: row["answer"] for row in repeated} == {
-            row["review_id"]: row["answer"] for row in rows
-        }
+        assert answers(repeated) == answers(rows)
         assert {row["origin"] for row in repeated} == {"resumed"}
     shares = [airflow.xcom("backfill", run_id, "judge")["requests"]["quota_ratio"] for run_id in again]
     assert set(shares) == {None}, "nothing was sent"
