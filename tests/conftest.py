@@ -21,6 +21,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from waiting import scaled
 
+from tests.forking import start_forking
+
 ROOT = Path(__file__).resolve().parent.parent
 GUARD = ROOT / "tests" / "guard"
 AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="llmbeam-tests-"))
@@ -47,6 +49,8 @@ os.environ.update(
     }
 )
 (AIRFLOW_HOME / "dags").mkdir()
+
+start_forking(AIRFLOW_HOME / "forks")
 
 # How long one example takes says what else the machine does.
 settings.register_profile("llmbeam", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -76,8 +80,8 @@ def pytest_collection_finish():
 
 
 def _start_order(item):
-    """The groups that have a real Airflow, then other slow modules, then the rest; each in its own order."""
-    if item.get_closest_marker("xdist_group").args[0].startswith("airflow-"):
+    """Real Airflows, which are one group, then other slow modules, then the rest; each in its own order."""
+    if item.get_closest_marker("xdist_group").args[0] == "airflow":
         return 0
     return 1 if item.get_closest_marker("slow") else 2
 

@@ -1,12 +1,15 @@
-"""Tests of the guard that restricts all tests to loopback addresses."""
+"""Tests of the guard that restricts all tests to loopback addresses and forks their jobs."""
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 
+import psutil
 import pytest
+from waiting import until
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "example.invalid"])
@@ -19,3 +22,20 @@ def test_no_process_that_a_test_starts_reaches_one_either():
     code = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=1)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "PermissionError: tests reach no address but loopback" in ended.stderr
+
+
+def test_a_job_is_a_fork_that_ends_with_its_process(tmp_path):
+    os.mkfifo(tmp_path / "spec.json")
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={tmp_path}/spec.json"]
+    before = set(forks())
+    with subprocess.Popen(command) as process:
+        (fork,) = until(lambda: set(forks()) - before, "a fork")
+        assert process.poll() is None
+        process.kill()
+        until(lambda: not fork.is_running() or fork.status() == psutil.STATUS_ZOMBIE, "the end of the fork")
+
+
+def forks():
+    """Returns the jobs that this process runs as forks."""
+    servers = [child for child in psutil.Process().children() if "fork_server.py" in " ".join(child.cmdline())]
+    return [fork for server in servers for fork in server.children()]

@@ -1,4 +1,4 @@
-"""Restricts this process, and every Python process it starts, to loopback addresses."""
+"""Restricts this process, and every Python process it starts, to loopback addresses; jobs are forked."""
 
 import ipaddress
 import os
@@ -32,3 +32,11 @@ def _refuse_the_world(event: str, arguments: tuple) -> None:
 if os.environ.get("LLMBEAM_TESTS_ON_LOOPBACK") and not getattr(sys, "_llmbeam_guarded", False):
     sys._llmbeam_guarded = True
     sys.addaudithook(_refuse_the_world)
+
+if os.environ.get("LLMBEAM_TESTS_FORK_SERVER") and sys.orig_argv[1:3] == [
+    "-m",
+    "airflow_provider_llmbeam.pipeline",
+]:
+    from forked import run_as_fork
+
+    run_as_fork(os.environ["LLMBEAM_TESTS_FORK_SERVER"], sys.orig_argv[3:])

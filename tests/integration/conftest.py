@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def pytest_configure(config):
-    """Declares the mark that keeps the modules that share an Airflow on one worker of pytest-xdist."""
+    """Declares the mark that keeps the modules of the shared Airflow on one worker of pytest-xdist."""
     config.addinivalue_line("markers", "xdist_group(name): run the tests of a group on one worker")
 
 
@@ -105,7 +105,7 @@ def shared_data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def shared_airflow(tmp_path_factory, metadata_database, shared_proxy, shared_data):
-    """One Airflow for all modules of a group, with every Dag file of `dags/` and of the tests."""
+    """One Airflow for all modules that need a real one, with every Dag file of `dags/` and of the tests."""
     folder = tmp_path_factory.mktemp("dags")
     for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "integration" / "dags").glob("*.py")):
         shutil.copy(path, folder)

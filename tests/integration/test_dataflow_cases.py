@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
 from tests.integration.cases import STEP_SECONDS, Cloud, play_all, show_table, tree
 
-pytestmark = [pytest.mark.xdist_group("airflow-1"), pytest.mark.timeout(scaled(1500))]
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(1500))]
 PAGE = Path(__file__).parents[2] / "docs" / "dataflow-cases.md"
 TASK = "ask"
 MODEL = "gemini.generateContent"

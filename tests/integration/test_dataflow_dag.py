@@ -12,7 +12,7 @@ from waiting import scaled
 
 from tests.integration.cases import STEP_SECONDS
 
-pytestmark = [pytest.mark.xdist_group("airflow-2"), pytest.mark.timeout(scaled(600))]
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600))]
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 DAG_ID = "reviews_on_dataflow"
 ROWS = 60

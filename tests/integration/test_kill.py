@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 from tests.integration.cases import STEP_SECONDS
 
 AIRFLOW_KILLS = int(os.environ.get("LLMBEAM_KILLS", "2"))
-pytestmark = [pytest.mark.xdist_group("airflow-2"), pytest.mark.timeout(scaled(600 + 60 * AIRFLOW_KILLS))]
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600 + 60 * AIRFLOW_KILLS))]
 GEMINI = "gemini.generateContent"
 DAG_ID = "six_tables"
 TABLES, ROWS, MAX_IN_FLIGHT = 6, 40, 8

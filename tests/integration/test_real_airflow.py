@@ -10,7 +10,7 @@ from waiting import scaled, until
 
 from tests.integration.cases import STEP_SECONDS
 
-pytestmark = [pytest.mark.xdist_group("airflow-2"), pytest.mark.timeout(scaled(300))]
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(300))]
 GEMINI = "gemini.generateContent"
 TABLE = "summarise_table"
 ROWS = 40

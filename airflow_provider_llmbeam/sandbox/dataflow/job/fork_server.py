@@ -48,11 +48,11 @@ class ForkedProcess:
 
     Args:
         status: Gets the id of the process, and its exit status at its end.
-        stdin: Standard input of the process, as a pipe.
+        stdin: Standard input of the process, as a pipe; None when it comes from elsewhere.
         stdout: Standard output of the process, as a pipe; None when it goes elsewhere.
     """
 
-    def __init__(self, status: IO[bytes], stdin: IO[bytes], stdout: IO[bytes] | None) -> None:
+    def __init__(self, status: IO[bytes], stdin: IO[bytes] | None, stdout: IO[bytes] | None) -> None:
         self.stdin = stdin
         self.stdout = stdout
         self._status = status
@@ -85,9 +85,14 @@ class ForkedProcess:
         finally:
             self._lock.release()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end of the process is known."""
+        return self._returncode is not None
+
     def kill(self) -> None:
         """Kills the process, unless its end is known."""
-        if self._returncode is None:
+        if not self.has_ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -144,7 +149,8 @@ class ForkServer:
         *,
         directory: Path,
         environment: Mapping[str, str],
-        stdout: int | None,
+        stdin: int | None = None,
+        stdout: int | None = None,
         stderr: int,
         has_session: bool,
     ) -> ForkedProcess:
@@ -155,6 +161,7 @@ class ForkServer:
             arguments: Arguments of the code.
             directory: Working directory.
             environment: All environment variables.
+            stdin: File descriptor of standard input; None makes a pipe.
             stdout: File descriptor of standard output; None makes a pipe.
             stderr: File descriptor of standard error.
             has_session: Whether the process leads a session of its own, and so a process group.
@@ -166,18 +173,21 @@ class ForkServer:
             "environment": dict(environment),
             "has_session": has_session,
         }
-        stdin_read, stdin_write = os.pipe()
-        stdout_read, stdout_write = os.pipe() if stdout is None else (None, stdout)
+        stdin_read, stdin_write = (stdin, None) if stdin is not None else os.pipe()
+        stdout_read, stdout_write = (None, stdout) if stdout is not None else os.pipe()
         status_read, status_write = os.pipe()
         try:
             with self._lock:
                 descriptors = [stdin_read, stdout_write, stderr, status_write]
                 socket.send_fds(self._link, [json.dumps(request).encode()], descriptors)
         finally:
-            for descriptor in (stdin_read, status_write, *([stdout_write] if stdout is None else [])):
+            for descriptor in {stdin_read, stdout_write, status_write}.difference((stdin, stdout)):
                 os.close(descriptor)
-        output = None if stdout_read is None else os.fdopen(stdout_read, "rb")
-        return ForkedProcess(os.fdopen(status_read, "rb"), os.fdopen(stdin_write, "wb"), output)
+        return ForkedProcess(
+            os.fdopen(status_read, "rb"),
+            None if stdin_write is None else os.fdopen(stdin_write, "wb"),
+            None if stdout_read is None else os.fdopen(stdout_read, "rb"),
+        )
 
 
 def _ready(descriptors: Sequence[int], timeout: float | None) -> list[int]:
@@ -269,6 +279,8 @@ def _run(request: Mapping[str, Any]) -> NoReturn:
     status = 0
     try:
         exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
         status = 1
