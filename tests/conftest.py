@@ -42,8 +42,8 @@ os.environ.update(
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "GOOGLE_API_KEY": "test",
-        # google-cloud-storage 3.17 reads the bucket in the background once for each client, for traces that are off,
-        # and Beam makes a client for each operation: 36 instead of 18 ms of CPU time.
+        # google-cloud-storage 3.17 reads the bucket in the background once for each client, for traces that are
+        # off, and Beam makes a client for each operation: 36 instead of 18 ms of CPU time.
         "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",
         # Beam makes an argparse parser 400 times a job, and each looks for translations: a third of that time.
         "LANGUAGE": "C",

@@ -1,8 +1,8 @@
 """Starts Python processes as forks of one that has imported Apache Beam and the client of Gemini.
 
-The imports take 4 s of CPU time, and each job has at least two processes. The server has one thread, so that a fork
-is safe, and ends with the process that started it: its connection closes then. Forks of one server have the same
-hash seed.
+The imports take 4 s of CPU time, and each job has at least two processes. The server has one thread, so that a
+fork is safe, and ends with the process that started it: its connection closes then. Forks of one server have the
+same hash seed.
 
 It imports the standard library only: it is also run by its path, where this package cannot be imported.
 """
