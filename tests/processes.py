@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 from waiting import until
 
 T = TypeVar("T")
@@ -33,3 +35,19 @@ def has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def job_processes(ancestor: psutil.Process) -> list[psutil.Process]:
+    """Returns the jobs among the descendants of a process that are alive; see `tests/forking.py`."""
+    found = []
+    for process in ancestor.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # or a zombie
+            if "airflow_provider_llmbeam.pipeline" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def forked_jobs() -> list[psutil.Process]:
+    """Returns the forks that run the jobs of this process, those on the emulated Dataflow included."""
+    servers = [child for child in psutil.Process().children() if "fork_server.py" in " ".join(child.cmdline())]
+    return [fork for server in servers for fork in server.children()]

@@ -11,6 +11,8 @@ import psutil
 import pytest
 from waiting import until
 
+from tests.processes import forked_jobs
+
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "example.invalid"])
 def test_no_test_reaches_an_address_but_loopback(address):
@@ -27,15 +29,9 @@ def test_no_process_that_a_test_starts_reaches_one_either():
 def test_a_job_is_a_fork_that_ends_with_its_process(tmp_path):
     os.mkfifo(tmp_path / "spec.json")
     command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={tmp_path}/spec.json"]
-    before = set(forks())
+    before = set(forked_jobs())
     with subprocess.Popen(command) as process:
-        (fork,) = until(lambda: set(forks()) - before, "a fork")
+        (fork,) = until(lambda: set(forked_jobs()) - before, "a fork")
         assert process.poll() is None
         process.kill()
         until(lambda: not fork.is_running() or fork.status() == psutil.STATUS_ZOMBIE, "the end of the fork")
-
-
-def forks():
-    """Returns the jobs that this process runs as forks."""
-    servers = [child for child in psutil.Process().children() if "fork_server.py" in " ".join(child.cmdline())]
-    return [fork for server in servers for fork in server.children()]

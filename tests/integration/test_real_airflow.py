@@ -9,6 +9,7 @@ import pytest
 from waiting import scaled, until
 
 from tests.integration.cases import STEP_SECONDS
+from tests.processes import job_processes
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(300))]
 GEMINI = "gemini.generateContent"
@@ -39,7 +40,7 @@ def airflow(cloud, model_connection, data):
 
 def test_a_task_marked_failed_takes_its_job_with_it(airflow, cloud):
     run_id, _ = start(cloud)
-    (job,) = jobs(airflow)
+    (job,) = job_processes(airflow.component("scheduler"))
     airflow.set_task_state(TABLE, run_id, "summarise", "failed")
     psutil.wait_procs([job], timeout=scaled(30))
     assert not job.is_running()
@@ -48,7 +49,7 @@ def test_a_task_marked_failed_takes_its_job_with_it(airflow, cloud):
 
 def test_a_task_killed_with_kill_9_takes_its_job_with_it_and_the_retry_resumes(airflow, cloud):
     run_id, hold = start(cloud)
-    (job,) = jobs(airflow)
+    (job,) = job_processes(airflow.component("scheduler"))
     job.parent().kill()
     psutil.wait_procs([job], timeout=scaled(10))
     assert not job.is_running()
@@ -89,12 +90,3 @@ def start(cloud):
 def requests(cloud) -> int:
     """Number of requests to the model, those without an answer included."""
     return sum(record.method == GEMINI for record in cloud.sandbox.requests)
-
-
-def jobs(airflow) -> list[psutil.Process]:
-    """The job processes of this Airflow that are alive."""
-    return [
-        process
-        for process in airflow.component("scheduler").children(recursive=True)
-        if "airflow_provider_llmbeam.pipeline" in process.cmdline()
-    ]

@@ -8,10 +8,12 @@ from datetime import timedelta
 import psutil
 import pytest
 from airflow.sdk import DAG, task
+from waiting import until
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec import FilesSink, FilesSource, GeminiModel, Limits
+from tests.processes import forked_jobs, job_processes
 
 pytestmark = pytest.mark.slow
 
@@ -191,8 +193,8 @@ def test_an_execution_timeout_ends_the_job_with_the_task(run_dag, table):
         )
     _, states = run_dag(dag)
     assert states == {"answer": "failed"}
-    children = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
-    assert not [command for command in children if "airflow_provider_llmbeam.pipeline" in command]
+    assert job_processes(psutil.Process()) == []
+    until(lambda: not forked_jobs(), "the end of the job")
 
 
 @pytest.mark.parametrize("nothing", [None, "gemini-2.5-flash"])
