@@ -1,8 +1,8 @@
 """Starts the jobs of this test session as forks of a process that has imported Beam.
 
-`python -m airflow_provider_llmbeam.pipeline` takes 3.4 s of CPU time, of which the import of Beam takes 2.5 s (two
-cores), and the tests start some 200 of them. `tests/guard/sitecustomize.py` lets each such process
-ask here for a fork, and end with it. When the process is killed, its fork is killed with all that it started.
+`python -m airflow_provider_llmbeam.pipeline` takes 3.4 s of CPU time on two cores, of which the import of Beam
+takes 2.5 s, and the tests start some 200 of them. `tests/guard/sitecustomize.py` lets each such process ask here
+for a fork, and end with it. When the process is killed, its fork is killed with all that it started.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkedProcess, ForkServer
+    from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkedProcess
 
 _CODE = """
 import os, runpy, sys
@@ -30,19 +29,12 @@ _MAX_REQUEST_BYTES = 2**20
 
 
 def start_forking(address: Path) -> None:
-    """Serves forks at an address until this process ends, and leads the jobs that it starts there."""
+    """Serves forks at an address until this process ends; the jobs that it starts ask there for one."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(address))
     listener.listen(64)
     Thread(target=_accept, args=(listener,), name="forking", daemon=True).start()
     os.environ["LLMBEAM_TESTS_FORK_SERVER"] = str(address)
-
-
-@cache
-def _server() -> ForkServer:
-    from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkServer
-
-    return ForkServer.launch()
 
 
 def _accept(listener: socket.socket) -> None:
@@ -53,13 +45,16 @@ def _accept(listener: socket.socket) -> None:
 
 def _run(connection: socket.socket) -> None:
     """Runs one job; kills it if the process that asked for it ends before."""
+    # The jobs of the emulated Dataflow are forks of the same server.
+    from airflow_provider_llmbeam.sandbox.dataflow.runs import fork_server
+
     with connection:
         message, standard, _, _ = socket.recv_fds(connection, _MAX_REQUEST_BYTES, 3)
         try:
             request = json.loads(message)
             if request["python"] != sys.executable:
                 return
-            process = _server().start(
+            process = fork_server().start(
                 _CODE,
                 request["arguments"],
                 directory=Path(request["directory"]),
