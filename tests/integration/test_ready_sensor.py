@@ -52,10 +52,10 @@ def test_a_task_waits_in_the_triggerer_until_the_model_answers(sandbox, run_dag)
 
 @pytest.mark.parametrize(("soft_fail", "state"), [(False, "failed"), (True, "skipped")])
 def test_a_timeout_fails_or_skips_the_task_without_a_retry(sandbox, run_dag, soft_fail, state):
-    sandbox.faults.queue(GENERATE, *[BUSY] * 3)
+    sandbox.faults.every(GENERATE, 1, BUSY)
     _, states = run_dag(dag_of(soft_fail=soft_fail, **LATE))
     assert states["ready"] == state
-    assert len(sandbox.requests) == 3, "at once, after 1 s, and when the time was over"
+    assert len(sandbox.requests) in (2, 3), "at once, when the time was over, and after 1 s if that was before"
 
 
 def test_a_refusal_while_deferred_fails_at_once_regardless_of_soft_fail(sandbox, run_dag):
