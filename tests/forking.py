@@ -1,4 +1,4 @@
-"""Starts the jobs of this test session as forks of a process that has imported Beam.
+"""Starts the jobs of the tests as forks of a process that has imported Beam.
 
 `python -m airflow_provider_llmbeam.pipeline` takes 3.4 s of CPU time on two cores, of which the import of Beam
 takes 2.5 s, and the tests start some 200 of them. `tests/guard/sitecustomize.py` lets each such process ask here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import sys
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.spec import JobSpec
 
 
 def run_command(*arguments, **kwargs):
@@ -34,6 +37,14 @@ def test_a_job_runs_where_airflow_cannot_be_imported(spec_path):
     )
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["rows"] == {"read": 5, "answered": 5, "dead_letter": 0}
+
+
+def test_a_process_that_runs_several_jobs_keeps_the_garbage_of_none(spec_path):
+    spec = JobSpec.parse(json.loads(spec_path.read_text()))
+    run(spec)
+    excluded = gc.get_freeze_count()
+    run(spec)
+    assert gc.get_freeze_count() <= excluded
 
 
 def test_the_log_has_progress_lines_and_none_of_beam(spec_path):
