@@ -124,7 +124,8 @@ class RegionalHook(GoogleHook):
             self._clients[kind] = kind(credentials=credentials, transport="rest", client_options=options)
         return self._clients[kind]
 
-    def _patience(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
+        """Returns the retry policy and the timeout of a request, as arguments of a client's method."""
         return {"retry": retry(), "timeout": REQUEST_SECONDS}
 
 

@@ -38,7 +38,7 @@ class CloudRunHook(RegionalHook):
         name = f"{self.parent}/services/{service_id}"
         try:
             with self._translated(f"show {name!r}", missing=f"service {name!r}"):
-                return self._client().get_service(name=name, **self._patience())
+                return self._client().get_service(name=name, **self._options())
         except CloudNotFoundError:
             return None
 
@@ -46,14 +46,14 @@ class CloudRunHook(RegionalHook):
         """Returns a long-running operation; `None` if there is none of that name."""
         try:
             with self._translated(f"show {name!r}", missing=f"operation {name!r}"):
-                return self._client().get_operation({"name": name}, **self._patience())
+                return self._client().get_operation({"name": name}, **self._options())
         except CloudNotFoundError:
             return None
 
     def list_services(self) -> list[Any]:
         """Lists the services of the location."""
         with self._translated(f"list the services of {self.location!r}", missing=f"region {self.location!r}"):
-            return list(islice(self._client().list_services(parent=self.parent, **self._patience()), MAX_LISTED))
+            return list(islice(self._client().list_services(parent=self.parent, **self._options()), MAX_LISTED))
 
     def create_service(self, service_id: str, service: Mapping[str, Any]) -> str:
         """Starts the creation of a service and returns the name of the operation.
@@ -79,12 +79,12 @@ class CloudRunHook(RegionalHook):
         service = Service(name=name, labels=dict(labels))
         request = UpdateServiceRequest(service=service, update_mask=FieldMask(paths=["labels"]))
         with self._translated(f"label {name!r}", missing=f"service {name!r}"):
-            self._client().update_service(request, **self._patience())
+            self._client().update_service(request, **self._options())
 
     def delete_service(self, name: str) -> None:
         """Starts the deletion of a service."""
         with self._translated(f"delete {name!r}", missing=f"service {name!r}"):
-            self._client().delete_service(name=name, **self._patience())
+            self._client().delete_service(name=name, **self._options())
 
     def add_iam_member(self, name: str, role: str, member: str) -> None:
         """Grants a role on a service to a member, unless the member already has it.
@@ -95,11 +95,11 @@ class CloudRunHook(RegionalHook):
             member: Member of the IAM policy, e.g. `serviceAccount:…`.
         """
         with self._translated(f"grant {role!r} on {name!r} to {member!r}", missing=f"service {name!r}"):
-            policy = self._client().get_iam_policy({"resource": name}, **self._patience())
+            policy = self._client().get_iam_policy({"resource": name}, **self._options())
             if any(binding.role == role and member in binding.members for binding in policy.bindings):
                 return
             policy.bindings.add(role=role, members=[member])
-            self._client().set_iam_policy({"resource": name, "policy": policy}, **self._patience())
+            self._client().set_iam_policy({"resource": name, "policy": policy}, **self._options())
 
     def _client(self) -> Any:
         from google.cloud.run_v2 import ServicesClient

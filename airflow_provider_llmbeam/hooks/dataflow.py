@@ -43,7 +43,7 @@ class DataflowJobHook(RegionalHook):
         with self._translated(f"show job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}"):
             # Other views contain neither labels nor environment.
             request = GetJobRequest(**self._place(), job_id=job_id, view=JobView.JOB_VIEW_DESCRIPTION)
-            return job_of(self._client("JobsV1Beta3Client").get_job(request, **self._patience()))
+            return job_of(self._client("JobsV1Beta3Client").get_job(request, **self._options()))
 
     def find(self, identity: str, *, active_only: bool = False) -> list[DataflowJob]:
         """Returns the jobs of an identity, see `spec.identity`: those of every try of one task.
@@ -78,7 +78,7 @@ class DataflowJobHook(RegionalHook):
         which = ListJobsRequest.Filter.ACTIVE if active_only else ListJobsRequest.Filter.ALL
         with self._translated(f"list the jobs of {self.location!r}", missing=f"region {self.location!r}"):
             request = ListJobsRequest(**self._place(), filter=which, page_size=1_000)
-            pager = self._client("JobsV1Beta3Client").list_jobs(request, **self._patience())
+            pager = self._client("JobsV1Beta3Client").list_jobs(request, **self._options())
             return [job_of(job) for job in islice(pager, MAX_LISTED)]
 
     def cancel(self, job_id: str) -> None:
@@ -94,8 +94,8 @@ class DataflowJobHook(RegionalHook):
         try:
             with translated:
                 request = UpdateJobRequest(**self._place(), job_id=job_id, job=wanted)
-                patience = {"retry": retry(CANCEL_SECONDS), "timeout": CANCEL_REQUEST_SECONDS}
-                self._client("JobsV1Beta3Client").update_job(request, **patience)
+                client = self._client("JobsV1Beta3Client")
+                client.update_job(request, retry=retry(CANCEL_SECONDS), timeout=CANCEL_REQUEST_SECONDS)
         except RequestRefusedError:
             if not self.get(job_id).is_over:
                 raise
@@ -112,7 +112,7 @@ class DataflowJobHook(RegionalHook):
             request = ListJobMessagesRequest(
                 **self._place(), job_id=job_id, minimum_importance=JobMessageImportance.JOB_MESSAGE_ERROR
             )
-            pager = self._client("MessagesV1Beta3Client").list_job_messages(request, **self._patience())
+            pager = self._client("MessagesV1Beta3Client").list_job_messages(request, **self._options())
             return texts_of(islice(pager, MAX_MESSAGES), KEPT_MESSAGES)
 
     def counts(self, job_id: str, *, running: bool = True) -> Counts:
@@ -129,7 +129,7 @@ class DataflowJobHook(RegionalHook):
 
         with self._translated(f"show the counters of job {job_id!r}", missing=f"job {job_id!r}"):
             request = GetJobMetricsRequest(**self._place(), job_id=job_id)
-            reply = self._client("MetricsV1Beta3Client").get_job_metrics(request, **self._patience())
+            reply = self._client("MetricsV1Beta3Client").get_job_metrics(request, **self._options())
             return counts_of(reply.metrics, running=running)
 
     def launch_flex_template(
@@ -186,7 +186,7 @@ class DataflowJobHook(RegionalHook):
         from google.cloud.dataflow_v1beta3 import ListJobsRequest
 
         request = ListJobsRequest(**self._place(), filter=ListJobsRequest.Filter.ACTIVE, name=name)
-        jobs = map(job_of, self._client("JobsV1Beta3Client").list_jobs(request, **self._patience()))
+        jobs = map(job_of, self._client("JobsV1Beta3Client").list_jobs(request, **self._options()))
         return next((job for job in jobs if job.name == name and not job.is_over), None)
 
     def _client(self, name: str) -> Any:

@@ -28,7 +28,7 @@ class VertexAIHook(RegionalHook):
     def get_publisher_model(self, name: str) -> Any:
         """Returns a model of Model Garden, `publishers/…/models/…`."""
         with self._translated(f"show model {name!r}", missing=f"model {name!r} in Model Garden"):
-            return self._client("ModelGardenServiceClient").get_publisher_model(name=name, **self._patience())
+            return self._client("ModelGardenServiceClient").get_publisher_model(name=name, **self._options())
 
     def get_endpoint(self, endpoint_id: str) -> Any:
         """Returns an endpoint; `None` if there is none of that id."""
@@ -47,13 +47,13 @@ class VertexAIHook(RegionalHook):
     def list_endpoints(self) -> list[Any]:
         """Lists the endpoints of the location."""
         with self._translated(f"list the endpoints of {self.location!r}", missing=f"region {self.location!r}"):
-            found = self._client("EndpointServiceClient").list_endpoints(parent=self.parent, **self._patience())
+            found = self._client("EndpointServiceClient").list_endpoints(parent=self.parent, **self._options())
             return list(islice(found, MAX_LISTED))
 
     def list_models(self) -> list[Any]:
         """Lists the models of the location."""
         with self._translated(f"list the models of {self.location!r}", missing=f"region {self.location!r}"):
-            found = self._client("ModelServiceClient").list_models(parent=self.parent, **self._patience())
+            found = self._client("ModelServiceClient").list_models(parent=self.parent, **self._options())
             return list(islice(found, MAX_LISTED))
 
     def list_running_operations(self, parent: str) -> Iterator[Any]:
@@ -63,7 +63,7 @@ class VertexAIHook(RegionalHook):
             request = {"name": parent, "page_size": _PAGE_SIZE, "page_token": token}
             try:
                 with self._translated(f"list the operations of {parent!r}", missing=f"{parent!r}"):
-                    page = client.list_operations(request, **self._patience())
+                    page = client.list_operations(request, **self._options())
             except CloudNotFoundError:
                 return
             yield from (operation for operation in page.operations if not operation.done)
@@ -113,7 +113,7 @@ class VertexAIHook(RegionalHook):
         endpoint, mask = Endpoint(name=name, labels=dict(labels)), FieldMask(paths=["labels"])
         with self._translated(f"label {name!r}", missing=f"endpoint {name!r}"):
             self._client("EndpointServiceClient").update_endpoint(
-                endpoint=endpoint, update_mask=mask, **self._patience()
+                endpoint=endpoint, update_mask=mask, **self._options()
             )
 
     def update_model_labels(self, name: str, labels: Mapping[str, str]) -> None:
@@ -123,34 +123,34 @@ class VertexAIHook(RegionalHook):
 
         model, mask = Model(name=name, labels=dict(labels)), FieldMask(paths=["labels"])
         with self._translated(f"label {name!r}", missing=f"model {name!r}"):
-            self._client("ModelServiceClient").update_model(model=model, update_mask=mask, **self._patience())
+            self._client("ModelServiceClient").update_model(model=model, update_mask=mask, **self._options())
 
     def undeploy_model(self, endpoint: str, deployed_model_id: str) -> None:
         """Starts the removal of a deployed model from an endpoint."""
         with self._translated(f"undeploy {endpoint!r}", missing=f"endpoint {endpoint!r}"):
             self._client("EndpointServiceClient").undeploy_model(
-                endpoint=endpoint, deployed_model_id=deployed_model_id, **self._patience()
+                endpoint=endpoint, deployed_model_id=deployed_model_id, **self._options()
             )
 
     def delete_endpoint(self, name: str) -> None:
         """Starts the deletion of an endpoint, which must have no deployed model."""
         with self._translated(f"delete {name!r}", missing=f"endpoint {name!r}"):
-            self._client("EndpointServiceClient").delete_endpoint(name=name, **self._patience())
+            self._client("EndpointServiceClient").delete_endpoint(name=name, **self._options())
 
     def delete_model(self, name: str) -> None:
         """Starts the deletion of a model, which must not be deployed."""
         with self._translated(f"delete {name!r}", missing=f"model {name!r}"):
-            self._client("ModelServiceClient").delete_model(name=name, **self._patience())
+            self._client("ModelServiceClient").delete_model(name=name, **self._options())
 
     def cancel_operation(self, name: str) -> None:
         """Requests the cancellation of an operation; some operations continue nevertheless."""
         with self._translated(f"cancel {name!r}", missing=f"operation {name!r}"):
-            self._client("EndpointServiceClient").cancel_operation({"name": name}, **self._patience())
+            self._client("EndpointServiceClient").cancel_operation({"name": name}, **self._options())
 
     def _get(self, client: str, method: str, name: str, /, **arguments: Any) -> Any:
         try:
             with self._translated(f"show {name!r}", missing=f"{name!r}"):
-                return getattr(self._client(client), method)(**arguments, **self._patience())
+                return getattr(self._client(client), method)(**arguments, **self._options())
         except CloudNotFoundError:
             return None
 
