@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,12 +79,10 @@ def main() -> None:
         # The sandbox emulates only the latency of models; this adds network latency, half per direction.
         copy = proxy_module._copy
 
-        async def delayed_copy(
-            source: asyncio.StreamReader, target: asyncio.StreamWriter, client: socket.socket | None = None
-        ) -> None:
-            await copy(_DelayedReader(source, latency_seconds / 2), target, client)  # type: ignore[arg-type]
+        async def delayed_copy(source: asyncio.StreamReader, *others: Any) -> None:
+            await copy(_DelayedReader(source, latency_seconds / 2), *others)  # type: ignore[arg-type]
 
-        proxy_module._copy = delayed_copy
+        proxy_module._copy = delayed_copy  # type: ignore[assignment]
     with Sandbox() as sandbox, Proxy(sandbox) as proxy:
         sandbox.monitoring.add_traffic(MODEL, minutes=60, requests_per_minute=10, rejected_per_minute=90)
         sandbox.faults.every("gemini.generateContent", 1, Fault(kind="rate-limit"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ def facts(contenders: Iterable[Contender]) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "slowdown": round(slowdown(), 2),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_average": os.getloadavg()[0],
         "versions": {
@@ -30,6 +32,14 @@ def facts(contenders: Iterable[Contender]) -> dict[str, Any]:
             for contender in contenders
         },
     }
+
+
+def slowdown() -> float:
+    """Returns how many times slower a core is than on the machine of the README's figures; at least 1.0."""
+    sys.path.append(str(ROOT / "scripts"))
+    import waiting
+
+    return waiting.slowdown()
 
 
 def _commit() -> str:

@@ -2,8 +2,7 @@
 
 Runs the job with the `echo` model and short rows on the local runner, and a minimal Beam graph that reads the same
 file, hashes each row, groups by the hash and writes: the least that an exactly-once job has to do. Prints seconds
-and memory of both, each in a new process with its start-up, and their ratios. The seconds of a fixed loop say how
-fast the machine is.
+and memory of both, each in a new process with its start-up, and their ratios.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOP_STEPS = 10_000_000
+from bench.machine import slowdown
+
 _GRAPH = """
 import hashlib, sys
 import apache_beam as beam
@@ -68,7 +68,7 @@ def main() -> None:
         metavar="N",
         help="numbers of rows (default: 10000 100000)",
     )
-    _print(f"this machine: {LOOP_STEPS:,} steps of a loop in {loop_seconds():.2f} s, {os.cpu_count()} cores")
+    _print(f"{os.cpu_count()} cores, {slowdown():.1f} × slower than those of the README's figures")
     for rows in parser.parse_args().rows:
         with tempfile.TemporaryDirectory(prefix="llmbeam-bench-") as directory:
             ours, graph = measure(rows, Path(directory))
@@ -120,14 +120,6 @@ def cost_of(arguments: Sequence[str]) -> Cost:
         sys.stderr.write(errors.decode(errors="replace"))
         raise subprocess.CalledProcessError(process.returncode, arguments)
     return Cost(seconds, usage.ru_maxrss / 2**20)
-
-
-def loop_seconds() -> float:
-    """Returns the seconds that this machine needs for `LOOP_STEPS` additions in Python."""
-    started_at, total = time.perf_counter(), 0
-    for number in range(LOOP_STEPS):
-        total += number
-    return time.perf_counter() - started_at
 
 
 def _print(line: str) -> None:
