@@ -40,10 +40,11 @@ def has_ended(pid: int) -> bool:
 def job_processes(ancestor: psutil.Process) -> list[psutil.Process]:
     """Returns the jobs among the descendants of a process that are alive; see `tests/forking.py`."""
     found = []
-    for process in ancestor.children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # or a zombie
-            if "airflow_provider_llmbeam.pipeline" in process.cmdline():
-                found.append(process)
+    with suppress(psutil.NoSuchProcess):
+        for process in ancestor.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # or a zombie
+                if "airflow_provider_llmbeam.pipeline" in process.cmdline():
+                    found.append(process)
     return found
 
 

@@ -7,11 +7,10 @@ import socket
 import subprocess
 import sys
 
-import psutil
 import pytest
 from waiting import until
 
-from tests.processes import forked_jobs
+from tests.processes import forked_jobs, has_ended
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "example.invalid"])
@@ -34,4 +33,4 @@ def test_a_job_is_a_fork_that_ends_with_its_process(tmp_path):
         (fork,) = until(lambda: set(forked_jobs()) - before, "a fork")
         assert process.poll() is None
         process.kill()
-        until(lambda: not fork.is_running() or fork.status() == psutil.STATUS_ZOMBIE, "the end of the fork")
+        until(lambda: has_ended(fork.pid), "the end of the fork")

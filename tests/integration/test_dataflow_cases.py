@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.spec.identity import JOB_LABEL, identity
 from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
 from tests.integration.cases import STEP_SECONDS, Cloud, play_all, show_table, tree
+from tests.processes import job_processes
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(1500))]
 PAGE = Path(__file__).parents[2] / "docs" / "dataflow-cases.md"
@@ -149,7 +150,8 @@ class Run(cases.Run):
     def child(self) -> psutil.Process:
         """The process that submits the job, once it runs."""
         process = self.process()
-        return self.until(lambda: submitting(process), "a child submits", pause_seconds=0.1)
+        (child,) = self.until(lambda: job_processes(process), "a child submits", pause_seconds=0.1)
+        return child
 
     def held_child(self) -> psutil.Process:
         """The same, halted until it is resumed, so that the job starts when the case wants it."""
@@ -188,18 +190,6 @@ class Run(cases.Run):
             paid_twice=sum(max(0, prompts[prompt_sha256(f"Say {text}")] - 1) for text in self.texts),
             running=len(self.active),
         )
-
-
-def submitting(process: psutil.Process) -> psutil.Process | None:
-    """The child of a task that submits its job."""
-    try:
-        for child in process.children(recursive=True):
-            words = child.cmdline()
-            if "--submit" in words and "airflow_provider_llmbeam.pipeline" in words:
-                return child
-    except psutil.NoSuchProcess:
-        pass
-    return None
 
 
 def revive(cloud: Cloud, name: str, kind: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from waiting import scaled, until
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.integration.cases import STEP_SECONDS
+from tests.processes import job_processes
 
 AIRFLOW_KILLS = int(os.environ.get("LLMBEAM_KILLS", "2"))
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600 + 60 * AIRFLOW_KILLS))]
@@ -115,11 +117,9 @@ def content(directory: Path) -> list[str]:
 def jobs(airflow) -> list[tuple[psutil.Process, int]]:
     """Returns the job processes of this Airflow and the number of the table that each reads."""
     found = []
-    for process in airflow.component("scheduler").children(recursive=True):
-        try:
+    for process in job_processes(airflow.component("scheduler")):
+        with suppress(psutil.NoSuchProcess, OSError, ValueError):  # one that has just ended
             (spec,) = (word.removeprefix("--spec=") for word in process.cmdline() if word.startswith("--spec="))
             uri = json.loads(Path(spec).read_text())["source"]["uri"]
             found.append((process, int(Path(uri).stem)))
-        except (psutil.NoSuchProcess, OSError, ValueError):
-            continue  # not a job process, or one that has just ended
     return found

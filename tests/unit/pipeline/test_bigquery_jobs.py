@@ -50,8 +50,8 @@ def test_only_transient_errors_are_retryable(error: Exception, kind: type[Except
 
 
 def test_the_message_is_that_of_the_service() -> None:
-    asked = "GET https://bigquery.googleapis.com/x: Not found"
-    assert message_of(NotFound(asked, errors=[{"message": "Not found: Table p:d.t"}])) == "Not found: Table p:d.t."
+    url = "GET https://bigquery.googleapis.com/x: Not found"
+    assert message_of(NotFound(url, errors=[{"message": "Not found: Table p:d.t"}])) == "Not found: Table p:d.t."
     assert message_of(NotFound("gone")) == "gone."
 
 

@@ -331,10 +331,10 @@ def test_the_address_is_the_one_that_google_genai_uses(
     project: str | None, location: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Detects a change of the address in google-genai."""
-    asked: list[str] = []
+    urls: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(str(request.url))
+        urls.append(str(request.url))
         return httpx.Response(200, json={"candidates": []})
 
     options = types.HttpOptions(httpx_client=httpx.Client(transport=httpx.MockTransport(answer)))
@@ -346,7 +346,7 @@ def test_the_address_is_the_one_that_google_genai_uses(
     )
     with genai.Client(**access, http_options=options) as client:
         client.models.generate_content(model=name, contents="a")
-    assert asked == [f"{GeminiModel(project=project, location=location, name=name).address}:generateContent"]
+    assert urls == [f"{GeminiModel(project=project, location=location, name=name).address}:generateContent"]
 
 
 def test_fields_that_the_installed_client_does_not_know_are_left_out() -> None:

@@ -84,10 +84,10 @@ def test_one_text_too_many_fails_with_the_message_of_the_server(
 
 @pytest.mark.parametrize(("name", "place", "method", "most"), WAYS)
 def test_google_genai_sends_the_same(name: str, place: dict[str, str], method: Method, most: int) -> None:
-    asked: list[tuple[str, Any]] = []
+    requests: list[tuple[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append((request.url.path, json.loads(request.content)))
+        requests.append((request.url.path, json.loads(request.content)))
         return httpx.Response(200, json={})
 
     options = types.HttpOptions(httpx_client=httpx.Client(transport=httpx.MockTransport(answer)))
@@ -100,7 +100,7 @@ def test_google_genai_sends_the_same(name: str, place: dict[str, str], method: M
         client.models.embed_content(
             model=name, contents=[types.Content(parts=[types.Part(text=text)]) for text in texts], config=config
         )
-    ((path, theirs),) = asked
+    ((path, theirs),) = requests
     backend = GeminiEmbeddings(GeminiModel(name=name, **place), EMBEDDING)
     assert backend._url.endswith(path)
     assert _plain(backend._method.body(texts)) == _plain(theirs)

@@ -108,8 +108,8 @@ def test_one_id_token_serves_all_requests_and_no_api_key_is_sent(
     monkeypatch.setenv("OPENAI_API_KEY", "not-for-them")
     service = CloudRun()
 
-    async def body(asked: OpenAIModel) -> None:
-        backend = OpenAIBackend(asked, Generation(), None)
+    async def body(model: OpenAIModel) -> None:
+        backend = OpenAIBackend(model, Generation(), None)
         await asyncio.gather(*(backend.complete(Prompt(f"{number}")) for number in range(20)))
         await backend.complete(Prompt("later"))
         await backend.aclose()
@@ -121,8 +121,8 @@ def test_one_id_token_serves_all_requests_and_no_api_key_is_sent(
 def test_embedding_requests_carry_an_id_token_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     service = CloudRun()
 
-    async def body(asked: OpenAIModel) -> Any:
-        backend = OpenAIEmbeddings(asked, Embedding())
+    async def body(model: OpenAIModel) -> Any:
+        backend = OpenAIEmbeddings(model, Embedding())
         reply = await backend.complete(Prompt("a"))
         await backend.aclose()
         return reply.vector
@@ -134,8 +134,8 @@ def test_a_token_is_renewed_before_it_expires(monkeypatch: pytest.MonkeyPatch, t
     """A token must not expire during a request, so it is renewed minutes before its end."""
     service = CloudRun(token_seconds=200)
 
-    async def body(asked: OpenAIModel) -> None:
-        backend = OpenAIBackend(asked, Generation(), None)
+    async def body(model: OpenAIModel) -> None:
+        backend = OpenAIBackend(model, Generation(), None)
         await backend.complete(Prompt("a"))
         service.token_seconds = 3600
         await asyncio.gather(*(backend.complete(Prompt(f"{number}")) for number in range(8)))
@@ -167,8 +167,8 @@ def test_a_401_renews_the_token_once_for_all_requests_in_flight(
     monkeypatch.setattr("airflow_provider_llmbeam.engine.backends.google_access._YOUNG_SECONDS", 0.0)
     service = CloudRun()
 
-    async def body(asked: OpenAIModel) -> None:
-        backend = OpenAIBackend(asked, Generation(), None)
+    async def body(model: OpenAIModel) -> None:
+        backend = OpenAIBackend(model, Generation(), None)
         await backend.complete(Prompt("a"))
         service.uses = 8
         service.served.extend(service.made * 8)  # the first token is refused from here on
@@ -185,8 +185,8 @@ def test_a_service_that_refuses_every_token_is_unauthorized_and_no_further_token
 ) -> None:
     service = CloudRun(uses=0)
 
-    async def body(asked: OpenAIModel) -> list[Any]:
-        backend = OpenAIBackend(asked, Generation(), None)
+    async def body(model: OpenAIModel) -> list[Any]:
+        backend = OpenAIBackend(model, Generation(), None)
         found = [await asyncio.gather(backend.complete(Prompt("a")), return_exceptions=True) for _ in range(5)]
         await backend.aclose()
         return [error for (error,) in found]
@@ -217,11 +217,11 @@ def test_an_impersonated_account_has_id_tokens_of_its_own() -> None:
 @pytest.fixture
 def metadata_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A metadata server, which tells a Google Cloud machine about its service account."""
-    asked: list[str] = []
+    paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
             is_token = "/identity?" in self.path
             text = jwt(exp=int(time.time()) + 3600) if is_token else '{"email": "job@p.example", "scopes": []}'
             self.send_response(200)
@@ -238,7 +238,7 @@ def metadata_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     thread.start()
     place = f"127.0.0.1:{server.server_port}"
     monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", place)
-    yield asked
+    yield paths
     server.shutdown()
     thread.join()
     server.server_close()

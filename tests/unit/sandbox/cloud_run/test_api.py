@@ -298,19 +298,19 @@ def test_a_cpu_service_costs_nothing_here_but_is_on_the_bill(client, sandbox, cl
 
 
 def test_a_secret_that_a_container_references_must_exist(client, sandbox, clock) -> None:
-    asked = spec(token="")
+    service = spec(token="")
     reference = {"secret": "projects/llmbeam-sandbox/secrets/hf", "version": "latest"}
-    asked["template"]["containers"][0]["env"] = [
+    service["template"]["containers"][0]["env"] = [
         {"name": "HF_TOKEN", "value_source": {"secret_key_ref": reference}}
     ]
     with pytest.raises(FailedPrecondition, match="secrets/hf/versions/latest was not found"):
-        done(clock, client.create_service(parent=PARENT, service=asked, service_id="without"))
+        done(clock, client.create_service(parent=PARENT, service=service, service_id="without"))
     with secretmanager.SecretManagerServiceClient(transport="rest") as secrets:
         made = secrets.create_secret(
             parent="projects/llmbeam-sandbox", secret_id="hf", secret={"replication": {"automatic": {}}}
         )
         secrets.add_secret_version(parent=made.name, payload={"data": b"hf_x"})
-    assert done(clock, client.create_service(parent=PARENT, service=asked, service_id="with")).uri
+    assert done(clock, client.create_service(parent=PARENT, service=service, service_id="with")).uri
 
 
 def test_a_failed_update_keeps_the_previous_revision_serving(client, sandbox, clock) -> None:
@@ -351,7 +351,7 @@ def test_an_impersonated_account_gets_identity_tokens_too(client, clock) -> None
     ids=["image", "cpu", "memory", "gpus", "idle", "selector"],
 )
 def test_a_container_that_contradicts_itself_is_refused(client, container) -> None:
-    asked = spec()
-    asked["template"]["containers"] = [container]
+    service = spec()
+    service["template"]["containers"] = [container]
     with pytest.raises(BadRequest, match="Violation"):
-        client.create_service(parent=PARENT, service=asked, service_id="x")
+        client.create_service(parent=PARENT, service=service, service_id="x")

@@ -283,8 +283,8 @@ def test_the_environment_of_a_launch_becomes_options() -> None:
         "additionalExperiments": ["use_runner_v2"],
         "tempLocation": "gs://rows/tmp",
     }
-    asked = Launch(name="flex", parameters={"input": "a=b"}, environment=environment, labels={"team": "search"})
-    assert arguments(asked, "my-project", "us-central1", "default") == [
+    launch = Launch(name="flex", parameters={"input": "a=b"}, environment=environment, labels={"team": "search"})
+    assert arguments(launch, "my-project", "us-central1", "default") == [
         "--input=a=b",
         "--runner=DataflowRunner",
         "--project=my-project",

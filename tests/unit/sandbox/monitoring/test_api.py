@@ -83,8 +83,8 @@ class Metrics:
         }
 
     def aligned(self, metric, aligner, seconds=60, **options):
-        asked = {"aggregation_alignmentPeriod": f"{seconds}s", "aggregation_perSeriesAligner": aligner}
-        return self.list(metric, **asked, **options)
+        aggregation = {"aggregation_alignmentPeriod": f"{seconds}s", "aggregation_perSeriesAligner": aligner}
+        return self.list(metric, **aggregation, **options)
 
 
 @pytest.fixture

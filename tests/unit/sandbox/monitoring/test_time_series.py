@@ -55,8 +55,8 @@ def test_nothing_has_a_percentile_and_a_mean_of_zero() -> None:
 def test_no_aligned_sum_loses_a_value(minutes: list[int], periods: int, offset: int) -> None:
     points = [Point(start=(one - 1) * 60.0, end=one * 60.0, value=one) for one in sorted(minutes)]
     table = Table(kind="DELTA", value_type="INT64", series=[Series(labels={}, resource={}, points=points)])
-    asked = Aggregation(period_seconds=periods * 60.0, aligner="ALIGN_DELTA")
-    found = aggregated(table, asked, 36_000.0 + offset).series[0].points
+    aggregation = Aggregation(period_seconds=periods * 60.0, aligner="ALIGN_DELTA")
+    found = aggregated(table, aggregation, 36_000.0 + offset).series[0].points
     assert sum(point.value for point in found) == sum(minutes)  # type: ignore[misc]
     ends = [point.end for point in found]
     assert ends == sorted(set(ends))
@@ -68,8 +68,8 @@ def test_distributions_are_averaged_over_all_their_values() -> None:
         Series(labels={}, resource={}, points=[Point(start=0, end=60, value=distribution(value, count))])
         for value, count in ((100.0, 1), (400.0, 2))
     ]
-    asked = Aggregation(aligner="ALIGN_DELTA", reducer="REDUCE_MEAN")
-    table = aggregated(Table(kind="DELTA", value_type="DISTRIBUTION", series=series), asked, 60.0)
+    aggregation = Aggregation(aligner="ALIGN_DELTA", reducer="REDUCE_MEAN")
+    table = aggregated(Table(kind="DELTA", value_type="DISTRIBUTION", series=series), aggregation, 60.0)
     assert (table.value_type, table.series[0].points[0].value) == ("DOUBLE", pytest.approx(300))
 
 

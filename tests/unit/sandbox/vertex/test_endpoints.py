@@ -263,7 +263,7 @@ def test_model_garden_lists_the_deployment_options_of_a_model(cloud) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "words"),
+    ("arguments", "error", "words"),
     [
         ({"publisher": "publishers/google/models/gemma9@x"}, NotFound, "gemma9@x` is not found"),
         ({"publisher": "publishers/google/models/gemma3@gemma-3-5b-it"}, NotFound, "5b"),
@@ -281,9 +281,11 @@ def test_model_garden_lists_the_deployment_options_of_a_model(cloud) -> None:
     ],
     ids=["id", "version", "hub", "eula", "machine", "count", "attached", "region", "quota"],
 )
-def test_an_undeployable_model_is_refused_before_anything_is_billed(cloud, sandbox, asked, error, words) -> None:
+def test_an_undeployable_model_is_refused_before_anything_is_billed(
+    cloud, sandbox, arguments, error, words
+) -> None:
     with pytest.raises(error, match=words):
-        cloud.garden_deploy(**asked)
+        cloud.garden_deploy(**arguments)
     assert (sandbox.bill.running, sandbox.bill.lines, sandbox.endpoints) == ([], [], [])
 
 
@@ -379,12 +381,12 @@ def test_one_location_may_be_out_of_stock_and_another_not(cloud, sandbox) -> Non
 
 def test_a_model_that_is_not_deployed_yet_cannot_be_undeployed(cloud) -> None:
     endpoint, model = cloud.endpoint().name, cloud.model()
-    asked = {"id": "7", "model": model, "dedicated_resources": resources()}
-    operation = cloud.endpoints.deploy_model(endpoint=endpoint, deployed_model=asked, traffic_split={"0": 100})
+    deployed = {"id": "7", "model": model, "dedicated_resources": resources()}
+    operation = cloud.endpoints.deploy_model(endpoint=endpoint, deployed_model=deployed, traffic_split={"0": 100})
     with pytest.raises(NotFound, match="not yet"):
         cloud.endpoints.undeploy_model(endpoint=endpoint, deployed_model_id="7")
     with pytest.raises((AlreadyExists, Conflict), match="DeployedModel with ID 7"):
-        cloud.endpoints.deploy_model(endpoint=endpoint, deployed_model=asked, traffic_split={"0": 100})
+        cloud.endpoints.deploy_model(endpoint=endpoint, deployed_model=deployed, traffic_split={"0": 100})
     assert cloud.done(operation).deployed_model.id == "7"
 
 

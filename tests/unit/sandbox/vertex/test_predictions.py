@@ -183,13 +183,13 @@ def test_a_deployed_model_has_the_quota_of_any_other() -> None:
         httpx.Client(base_url=sandbox.url, headers=TOKEN) as local,
     ):
         spec = {"machineType": "g2-standard-12", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
-        asked = {
+        request = {
             "publisherModelName": "publishers/google/models/gemma3@gemma-3-1b-it",
             "modelConfig": {"acceptEula": True},
             "endpointConfig": {"endpointUserId": "e"},
             "deployConfig": {"dedicatedResources": {"machineSpec": spec, "minReplicaCount": 1}},
         }
-        assert local.post(f"{where.replace('v1', 'v1beta1')}:deploy", json=asked).status_code == 200
+        assert local.post(f"{where.replace('v1', 'v1beta1')}:deploy", json=request).status_code == 200
         answers = [local.post(f"{where}/endpoints/e/chat/completions", json=CHAT) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 429]
     assert answers[1].json()["error"]["status"] == "RESOURCE_EXHAUSTED"

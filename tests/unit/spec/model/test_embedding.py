@@ -96,8 +96,8 @@ def test_a_request_holds_at_least_one_text(job, number: int) -> None:
 
 def test_everything_that_affects_a_vector_changes_its_fingerprint() -> None:
     model = EchoModel(type="echo")
-    asked = [None, Embedding(), Embedding(dimensions=8), Embedding(task_type="CLUSTERING")]
-    names = {Fingerprinter(model, Generation(), None, embedding)("text", None) for embedding in asked}
+    embeddings = [None, Embedding(), Embedding(dimensions=8), Embedding(task_type="CLUSTERING")]
+    names = {Fingerprinter(model, Generation(), None, embedding)("text", None) for embedding in embeddings}
     names.add(Fingerprinter(EchoModel(type="echo", name="other"), Generation(), None, Embedding())("text", None))
     names.add(Fingerprinter(model, Generation(), None, Embedding())("texts", None))
     assert len(names) == 6

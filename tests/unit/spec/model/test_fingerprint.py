@@ -113,7 +113,7 @@ def test_text_cannot_pose_as_a_system_instruction() -> None:
 
 
 def test_a_new_endpoint_with_the_same_model_keeps_its_answers() -> None:
-    def asked(number: int, request_format: str = "chat") -> str:
+    def of_endpoint(number: int, request_format: str = "chat") -> str:
         endpoint = f"projects/p/locations/us-central1/endpoints/{number}"
         fields = {
             "type": "vertex_endpoint",
@@ -123,8 +123,8 @@ def test_a_new_endpoint_with_the_same_model_keeps_its_answers() -> None:
         }
         return fingerprint(VertexEndpointModel.parse(fields))
 
-    assert asked(1) == asked(2)
-    assert asked(1, "raw") == asked(2, "instances") != asked(1)
+    assert of_endpoint(1) == of_endpoint(2)
+    assert of_endpoint(1, "raw") == of_endpoint(2, "instances") != of_endpoint(1)
 
 
 def test_a_service_on_cloud_run_keeps_the_answers_of_its_model() -> None:
