@@ -26,6 +26,8 @@ PYTHONS = ("3.11", "3.12", "3.13")
 #: `constraints.txt` so that only the requirements of that Airflow differ:
 #: `cp constraints.txt constraints/airflow-3.1.txt && echo 'apache-airflow==3.1.*' | uv pip compile --universal`
 #: `--python-version 3.11 --extra dev --no-header --no-annotate -o constraints/airflow-3.1.txt pyproject.toml -`
+#: For 3.2 with `svcs<26` besides: svcs 26 removes the registry of an application whose lifespan is collected as
+#: garbage, and `dag.test` of Airflow 3.2.2 keeps no reference to it.
 CONSTRAINTS = {
     "3.1": "constraints/airflow-3.1.txt",
     "3.2": "constraints/airflow-3.2.txt",
