@@ -50,5 +50,9 @@ def job_processes(ancestor: psutil.Process) -> list[psutil.Process]:
 
 def forked_jobs() -> list[psutil.Process]:
     """Returns the forks that run the jobs of this process, those on the emulated Dataflow included."""
-    servers = [child for child in psutil.Process().children() if "fork_server.py" in " ".join(child.cmdline())]
-    return [fork for server in servers for fork in server.children()]
+    forks = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # or a zombie
+            if "fork_server.py" in " ".join(child.cmdline()):
+                forks += child.children()
+    return forks

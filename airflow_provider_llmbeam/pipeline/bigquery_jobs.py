@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import google.auth
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 from google.api_core.exceptions import (
     Conflict,
     Forbidden,
@@ -27,6 +25,7 @@ from google.cloud.storage import Client as StorageClient  # type: ignore[import-
 from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[import-untyped]
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
 
 _log = logging.getLogger("llmbeam")
 
@@ -206,9 +205,9 @@ def run_once(
 
 def read_json(uri: str) -> dict[str, Any] | None:
     """Returns the value of a JSON file; `None` if it does not exist or is incomplete."""
-    if not FileSystems.exists(uri):
+    if not storage.exists(uri):
         return None
-    with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+    with storage.open(uri) as file:
         text = file.read()
     try:
         found = json.loads(text)
@@ -224,7 +223,7 @@ def write_json(uri: str, value: Mapping[str, Any]) -> None:
         GoogleAPICallError: Cloud Storage rejected the request.
     """
     try:
-        with FileSystems.create(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        with storage.create(uri) as file:
             file.write(json.dumps(value).encode())
     except InvalidResponse as error:  # Only for uploads.
         raise from_http_response(error.response) from error  # type: ignore[no-untyped-call]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
@@ -57,5 +55,5 @@ def encode_key(row: Row, key: tuple[str, ...]) -> bytes:
 def read_records(staged: Mapping[int, str]) -> Iterator[Row]:
     """Reads the records of staged JSON lines, one file after the other."""
     for _, uri in sorted(staged.items()):
-        with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        with storage.open(uri) as file:
             yield from map(json.loads, file)

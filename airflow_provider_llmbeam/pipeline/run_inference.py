@@ -8,11 +8,9 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
 from airflow_provider_llmbeam.counts import NAMESPACE
@@ -31,6 +29,7 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
@@ -129,7 +128,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         load_environment(self._environment_secrets)
         if self._journal_uri is None:
             return EngineThread(self._open_engine, None)
-        journal = Journal(self._journal_uri, job=self._job, files=BeamFiles(), oldest_at=self._oldest_at)
+        journal = Journal(self._journal_uri, job=self._job, files=storage, oldest_at=self._oldest_at)
         return EngineThread(self._open_engine, journal)
 
     def run_inference(
@@ -239,24 +238,6 @@ def handler_of_job(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:
         max_repairs=spec.prompt.max_repairs,
         environment_secrets=spec.environment_secrets,
     )
-
-
-class BeamFiles:
-    """The filesystems of Beam, for a journal."""
-
-    def create(self, uri: str) -> IO[bytes]:
-        """Opens a new file for writing."""
-        file: IO[bytes] = FileSystems.create(uri, compression_type=CompressionTypes.UNCOMPRESSED)
-        return file
-
-    def open(self, uri: str) -> IO[bytes]:
-        """Opens a file for reading."""
-        file: IO[bytes] = FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
-        return file
-
-    def match(self, pattern: str) -> list[str]:
-        """Returns the files that match a pattern."""
-        return [metadata.path for metadata in FileSystems.match([pattern])[0].metadata_list]
 
 
 def machine_governor(model: Model, limits: Limits) -> Admission:

@@ -42,7 +42,20 @@ def dag_bags():
 
 
 @pytest.fixture
-def run_dag(airflow_database, dag_bags):
+def error_in_context(monkeypatch):
+    """Callbacks of failed tasks get the error, as in a worker; `dag.test` leaves it out before Airflow 3.3."""
+    from airflow.sdk.execution_time import task_runner
+
+    def finalize(ti, state, context, log, error):
+        context["exception"] = error
+        finalize_task(ti, state, context, log, error)
+
+    finalize_task = task_runner.finalize
+    monkeypatch.setattr(task_runner, "finalize", finalize)
+
+
+@pytest.fixture
+def run_dag(airflow_database, dag_bags, error_in_context):
     """Runs a Dag in this process, without a logical date; returns the run and the state of each task."""
 
     def run(dag, **kwargs):

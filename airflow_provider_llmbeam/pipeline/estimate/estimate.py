@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 from pydantic import BaseModel, ConfigDict
 
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.estimate.projection import LimitedBy
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.spec.demand import Demand
@@ -168,7 +167,7 @@ def estimate_uri(spec: JobSpec) -> str:
 def write_estimate(spec: JobSpec, estimate: Estimate) -> None:
     """Writes the estimate beside the report, replacing an existing one atomically."""
     staged, uri = f"{spec.staging_uri}estimate.json", estimate_uri(spec)
-    with FileSystems.create(staged, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+    with storage.create(staged) as file:
         file.write(estimate.model_dump_json(indent=2).encode())
     move_in({staged: uri})
 
@@ -180,9 +179,9 @@ def read_estimate(spec: JobSpec) -> Estimate | None:
         ValueError: The file is incomplete, or of another job.
     """
     uri = estimate_uri(spec)
-    if not FileSystems.exists(uri):
+    if not storage.exists(uri):
         return None
-    with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+    with storage.open(uri) as file:
         found = Estimate.model_validate(json.loads(file.read()))
     if (found.name, found.model) != (spec.name, f"{spec.model.type}:{spec.model.name}"):
         raise ValueError(f"it is of job {found.name!r} with {found.model}")

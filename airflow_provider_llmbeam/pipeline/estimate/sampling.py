@@ -12,8 +12,8 @@ from typing import IO
 import fastavro
 import pyarrow.parquet as pq
 from apache_beam.io.filesystem import CompressedFile, CompressionTypes, FileMetadata
-from apache_beam.io.filesystems import FileSystems
 
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.sources.files import parse_csv, parse_json_line
 from airflow_provider_llmbeam.spec.source import FileFormat
@@ -55,7 +55,7 @@ def read_portions(uri: str, file_format: FileFormat, max_bytes: int) -> tuple[fl
         The size of the whole source, in the unit of `Portion.size`, and the portions. All rows were read if their
         sizes add up to it.
     """
-    files = [file for file in FileSystems.match([uri])[0].metadata_list if file.size_in_bytes]
+    files = [file for file in storage.match_metadata(uri) if file.size_in_bytes]
     size = float(sum(file.size_in_bytes for file in files))
     if file_format == "parquet":
         return _parquet(files, size, max_bytes)
@@ -74,11 +74,6 @@ def _spread(found: Sequence[FileMetadata]) -> Sequence[FileMetadata]:
 
 def _compression(file: FileMetadata) -> str:
     return str(CompressionTypes.detect_compression_type(file.path))
-
-
-def _open(path: str) -> IO[bytes]:
-    file: IO[bytes] = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    return file
 
 
 def _rows(stream: IO[bytes], file_format: FileFormat) -> Iterator[Row | FailedRow]:
@@ -102,7 +97,7 @@ def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]
 
 
 def _whole(file: FileMetadata, file_format: FileFormat) -> Iterator[Portion]:
-    with io.BufferedReader(_open(file.path), _BUFFER_BYTES) as stream:  # type: ignore[type-var]
+    with io.BufferedReader(storage.open(file.path), _BUFFER_BYTES) as stream:  # type: ignore[type-var]
         for rows in _batches(_rows(stream, file_format)):
             yield Portion(rows, 0.0)
     yield Portion((), float(file.size_in_bytes))
@@ -130,7 +125,7 @@ def _beginnings(files: Sequence[FileMetadata], file_format: FileFormat, max_byte
     size = sum(file.size_in_bytes for file in files)
     for file in files:
         budget = max_bytes * file.size_in_bytes / size
-        with _open(file.path) as raw:
+        with storage.open(file.path) as raw:
             compression, taken = _compression(file), 0.0
             plain = raw if compression == CompressionTypes.UNCOMPRESSED else CompressedFile(raw, compression)
             counted = _Counted(plain)
@@ -149,7 +144,7 @@ def _parquet(files: Sequence[FileMetadata], size: float, max_bytes: int) -> tupl
     sampled = _spread(files)
     groups: list[tuple[str, int, int, int]] = []  # path, number, rows, bytes
     for file in sampled:
-        with _open(file.path) as stream:
+        with storage.open(file.path) as stream:
             footer = pq.read_metadata(stream)
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
@@ -167,7 +162,7 @@ def _parquet(files: Sequence[FileMetadata], size: float, max_bytes: int) -> tupl
 
 def _group(path: str, number: int, rows: int, size: int, max_bytes: float | None) -> Iterator[Portion]:
     left = rows if max_bytes is None else max(1, min(rows, int(rows * max_bytes / max(size, 1))))
-    with _open(path) as stream, pq.ParquetFile(stream) as file:
+    with storage.open(path) as stream, pq.ParquetFile(stream) as file:
         for batch in file.iter_batches(batch_size=min(left, _BATCH_ROWS) or 1, row_groups=[number]):
             found = batch.slice(0, left).to_pylist()
             yield Portion(found, float(len(found)))
@@ -183,7 +178,7 @@ def _spots(files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: in
         at = int(number * distance + (distance - span) / 2)
         file, end = next((file, end) for file, end in zip(files, ends, strict=True) if at < end)
         start = at - (end - file.size_in_bytes)
-        with io.BufferedReader(_open(file.path)) as stream:  # type: ignore[type-var]
+        with io.BufferedReader(storage.open(file.path)) as stream:  # type: ignore[type-var]
             match file_format:
                 case "jsonl":
                     yield _lines_from(stream, start, span, file.size_in_bytes)

@@ -8,13 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 from google.api_core.exceptions import GoogleAPIError, NotFound
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import bigquery
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     NOTHING_SENT,
     before_the_model,
@@ -99,10 +98,10 @@ def publish(sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[
     target = reference_of(sink.table)
     try:
         with connect(sink.project or target.project) as client:
-            if not FileSystems.exists(uri):
+            if not storage.exists(uri):
                 client.get_table(target)  # An earlier attempt has published and deleted the file.
                 return address
-            with FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            with storage.open(uri) as file:
                 content = read_staged(file)
             if not content.rows:
                 _log.info(
@@ -198,7 +197,7 @@ class _Merge:
         }
         if self._uri.startswith("gs://"):
             return self._client.load_table_from_uri(self._uri, staging, **options)
-        with FileSystems.open(self._uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        with storage.open(self._uri) as file:
             return self._client.load_table_from_file(file, staging, **options)
 
     def _target_types(self, schema: list[bigquery.SchemaField]) -> dict[str, str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-from apache_beam.io.filesystems import FileSystems
+from collections.abc import Mapping
 
 from airflow_provider_llmbeam.exceptions import RowsLostError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 
@@ -20,22 +19,14 @@ def publish(sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
         uri: f"{sink.uri}answers-{shard:05}-of-{sink.shards:05}.{sink.format}"
         for shard, uri in sorted(staged.items())
     }
-    outdated = existing(sink.uri, ("answers-*",)) - {*answers.values()}
+    outdated = {*storage.match(f"{sink.uri}answers-*")} - {*answers.values()}
     move_in(answers)
-    if outdated:
-        FileSystems.delete(sorted(outdated))
+    storage.delete(outdated)
     return list(answers.values())
 
 
 def move_in(files: Mapping[str, str]) -> None:
     """Renames staged files to their final names; a file that an earlier attempt has moved is skipped."""
-    staged = [uri for uri in files if FileSystems.exists(uri)]
-    FileSystems.rename(staged, [files[uri] for uri in staged])
-    if missing := [final for final in files.values() if not FileSystems.exists(final)]:
+    storage.rename({staged: final for staged, final in files.items() if storage.exists(staged)})
+    if missing := [final for final in files.values() if not storage.exists(final)]:
         raise RowsLostError(f"{missing[0]!r} was written and does not exist. A retry sends nothing to the model.")
-
-
-def existing(directory: str, patterns: Iterable[str]) -> set[str]:
-    """Returns the files of a directory that match."""
-    matches = FileSystems.match([f"{directory}{pattern}" for pattern in patterns])
-    return {metadata.path for match in matches for metadata in match.metadata_list}

@@ -10,10 +10,10 @@ from decimal import Decimal
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 from google.cloud import bigquery
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     NOTHING_SENT,
     before_the_model,
@@ -103,16 +103,14 @@ def export(source: BigQuerySource, export_uri: str) -> str:
             )
         columns = list(plan.columns)
         write_json(f"{export_uri}{_CURRENT}", {"request": request, "directory": directory, "columns": columns})
-        FileSystems.delete([f"{export_uri}{_BEGUN}"])
+        storage.delete([f"{export_uri}{_BEGUN}"])
         return directory
 
 
 def discard(export_uri: str) -> None:
     """Deletes an export, its name first, so that the next run reads current rows."""
-    for patterns in ((_CURRENT, _BEGUN), ("**",)):
-        matches = FileSystems.match([f"{export_uri}{pattern}" for pattern in patterns])
-        if found := [metadata.path for match in matches for metadata in match.metadata_list]:
-            FileSystems.delete(found)
+    for pattern in (_CURRENT, _BEGUN, "**"):
+        storage.delete(storage.match(f"{export_uri}{pattern}"))
 
 
 def json_values(row: Row) -> Row:
@@ -166,7 +164,7 @@ def _check_key(source: BigQuerySource, columns: Iterable[str]) -> None:
 
 
 def _is_there(directory: str) -> bool:
-    return bool(FileSystems.match([f"{directory}*.avro"], limits=[1])[0].metadata_list)
+    return storage.has_match(f"{directory}*.avro")
 
 
 def _export(client: bigquery.Client, source: BigQuerySource, plan: _Plan, export_uri: str, work_id: str) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.io import fileio
-from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
 from airflow_provider_llmbeam.spec.source import FileFormat, FilesSource
 
@@ -61,12 +61,12 @@ def check_source(uri: str) -> None:
         JobSpecError: No file matches, or the filesystem rejects the request.
     """
     try:
-        matched = FileSystems.match([uri])[0].metadata_list
+        has_match = storage.has_match(uri)
     except Exception as error:
         raise JobSpecError(
             f"`source.uri` {uri!r} cannot be listed: {error} Nothing was sent or billed."
         ) from error
-    if not matched:
+    if not has_match:
         raise JobSpecError(f"`source.uri` {uri!r} matches no file. Nothing was sent or billed.")
 
 

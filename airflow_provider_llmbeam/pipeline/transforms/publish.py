@@ -6,15 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 import apache_beam as beam
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyFailedRowsError
-from airflow_provider_llmbeam.pipeline import sinks
+from airflow_provider_llmbeam.pipeline import sinks, storage
 from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, RunUsage, build_report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
-from airflow_provider_llmbeam.pipeline.sinks.files import existing, move_in
+from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.pipeline.sources import bigquery
 from airflow_provider_llmbeam.pipeline.transforms.write import write_file
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -73,11 +71,10 @@ class Publish(beam.DoFn):
         )
         text = report.model_dump_json(indent=2)
         staged = f"{staging_uri}report.json"
-        with FileSystems.create(staged, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        with storage.create(staged) as file:
             file.write(text.encode())
         move_in({staged: report.report_uri})
-        if leftovers := existing(staging_uri, ("*",)):
-            FileSystems.delete(sorted(leftovers))
+        storage.delete(storage.match(f"{staging_uri}*"))
         if isinstance(spec.source, BigQuerySource):
             bigquery.discard(spec.export_uri)
         yield text

@@ -9,11 +9,11 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.io import fileio
 from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 
 from airflow_provider_llmbeam.engine.journal import Entry, read_entries
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Origin, RenderedRow, Request, Row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
@@ -48,7 +48,7 @@ def reuse(
     """
     pattern = f"{spec.journal_uri}*.jsonl"
     guard = () if duplicate_keys is None else (duplicate_keys,)
-    if not FileSystems.match([pattern], limits=[1])[0].metadata_list:
+    if not storage.has_match(pattern):
         groups = rendered | "ByFingerprint" >> beam.GroupByKey()
         return groups | "MakeRequest" >> beam.ParDo(MakeRequest(), *guard), []
     journal = (
@@ -88,10 +88,9 @@ def _entries(file: Any, oldest_at: float) -> Iterator[Entry]:
 
 def journal_entries(spec: JobSpec, oldest_at: float) -> Iterator[Entry]:
     """Reads the journal of a job, without a graph; it is empty in a first run."""
-    for metadata in FileSystems.match([f"{spec.journal_uri}*.jsonl"])[0].metadata_list:
+    for metadata in storage.match_metadata(f"{spec.journal_uri}*.jsonl"):
         if metadata.last_updated_in_seconds >= oldest_at:
-            file = FileSystems.open(metadata.path, compression_type=CompressionTypes.UNCOMPRESSED)
-            yield from _entries(file, oldest_at)
+            yield from _entries(storage.open(metadata.path), oldest_at)
 
 
 class MakeRequest(CountingDoFn):

@@ -7,9 +7,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 from airflow_provider_llmbeam.pipeline.records import answer_record, encode_key, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sinks.parquet import write_parquet
@@ -86,7 +85,7 @@ def write_file(
     uri: str, lines: Iterable[bytes], file_format: str, key: tuple[str, ...], *, has_vectors: bool = False
 ) -> None:
     """Writes encoded records to a new file."""
-    with FileSystems.create(uri, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+    with storage.create(uri) as file:
         if file_format == "parquet":
             write_parquet(lines, file, key, has_vectors=has_vectors)
         else:
