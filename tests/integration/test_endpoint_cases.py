@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
-from waiting import scaled
+from waiting import scaled, until
 
 from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
 from airflow_provider_llmbeam.spec.endpoint.identity import EXPIRES_LABEL, endpoint_id, service_id
@@ -265,7 +265,12 @@ def work_killed_with_its_supervisor(cloud: Cloud) -> Run:
     run = Run(cloud, "garden")
     process = run.until_working()
     kill_all([process.parent(), process])
-    cloud.forget_task_heartbeats(run.run_id)
+
+    def is_over() -> bool:
+        cloud.forget_task_heartbeats(run.run_id)  # again, as a last heartbeat may have been on its way
+        return run.task_fields(WORK)["state"] != "running"
+
+    until(is_over, "the end of the work", STEP_SECONDS, 1.0)
     return run.end()
 
 
