@@ -184,12 +184,12 @@ JOBS = (
     Job(
         letter="D",
         title="3,000 rows, 200 ms latency, 128 in flight (at most 640 rows/s)",
-        headline="rows_per_second",
+        headline="latency_limit_ratio",
         is_lower_better=False,
         columns=(
-            "rows_per_second",
-            "rows_per_second_sending",
             "latency_limit_ratio",
+            "rows_per_second_sending",
+            "rows_per_second",
             "lost",
             "client_cpu_seconds",
         ),
@@ -198,7 +198,6 @@ JOBS = (
         known_limits=KnownLimits(requests_per_minute=60_000, max_in_flight=128),
         targets=(
             Target(figure="latency_limit_ratio", at_least=0.9, full_size_only=True),
-            Target(figure="rows_per_second", at_least=450, full_size_only=True),
             NONE_LOST,
         ),
     ),

@@ -24,7 +24,7 @@ def facts(contenders: Iterable[Contender]) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "slowdown": round(slowdown(), 2),
+        "speed": speed(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_average": os.getloadavg()[0],
         "versions": {
@@ -34,12 +34,12 @@ def facts(contenders: Iterable[Contender]) -> dict[str, Any]:
     }
 
 
-def slowdown() -> float:
-    """Returns how many times slower a core is than on the machine of the README's figures; at least 1.0."""
+def speed() -> str:
+    """Returns the speed of a core, as the duration of a loop."""
     sys.path.append(str(ROOT / "scripts"))
-    import waiting
+    from waiting import LOOP_ITERATIONS, loop_seconds
 
-    return waiting.slowdown()
+    return f"{LOOP_ITERATIONS:,} steps of a Python loop in {loop_seconds():.3f} s"
 
 
 def _commit() -> str:

@@ -22,7 +22,7 @@ LABELS = {
     "requests_per_prompt": "requests per distinct prompt",
     "requests_per_row": "requests per row",
     "paid_again_ratio": "share of the paid answers that are paid for again",
-    "rows_per_second": "rows per second, start-up included",
+    "latency_limit_ratio": "rows per second while sending, relative to the latency limit",
     "utilisation": "share of the quota that was used",
     "makespan_ratio": "time relative to a server without padding",
 }
@@ -68,7 +68,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         0.01,
         0.004,
         f"Medians of {repeats} repeat{'s' * (repeats > 1)}, whiskers from minimum to maximum; all in one run "
-        f"on {machine['cores']} cores shared by client and server, {machine['date'][:10]}. "
+        f"on {machine['cores']} cores ({machine['speed']}) shared by client and server, {machine['date'][:10]}. "
         "Red line: our target. Light red bars: rows were lost.",
         color=MUTED_COLOUR,
         fontsize=8,
@@ -99,7 +99,7 @@ def _panel(axis: Axes, job: Mapping[str, Any], bars: Sequence[Mapping[str, Any]]
     for label, bar in zip(axis.get_yticklabels(), bars, strict=True):
         label.set_fontweight("bold" if bar["is_ours"] else "normal")
     axis.set_ylim(-0.6, len(bars) - 0.4)
-    axis.set_title(f"{job['letter']}   {job['title']}", loc="left", fontsize=9, fontweight="bold")
+    axis.set_title(f"{job['letter']}   {job['title']}", loc="left", fontsize=9, fontweight="bold", wrap=True)
     direction = "less is better" if job["is_lower_better"] else "more is better"
     axis.set_xlabel(
         f"{LABELS.get(job['headline'], job['headline'])}  ({direction})", color=MUTED_COLOUR, fontsize=8

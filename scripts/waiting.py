@@ -10,17 +10,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Iterations of the speed measurement, and their time on the machine of the README's figures, in seconds.
+#: Iterations of the speed measurement, and their time on the reference machine, in seconds.
 LOOP_ITERATIONS = 400_000
 REFERENCE_SECONDS = 0.025
 #: Largest factor: beyond it a wait fails rather than goes on for hours.
 MAX_FACTOR = 10.0
 
 
-@cache
 def slowdown() -> float:
     """Returns how many times slower an idle core is than on the reference machine, measured once; at least 1.0."""
-    return max(1.0, min(_loop_seconds() for _ in range(3)) / REFERENCE_SECONDS)
+    return max(1.0, loop_seconds() / REFERENCE_SECONDS)
 
 
 def load() -> float:
@@ -59,7 +58,12 @@ def until(
     return value
 
 
-def _loop_seconds() -> float:
-    begun = time.perf_counter()
-    sum(number * number % 7 for number in range(LOOP_ITERATIONS))
-    return time.perf_counter() - begun
+@cache
+def loop_seconds() -> float:
+    """Returns the shortest of three times that an idle core takes for `LOOP_ITERATIONS`, measured once."""
+    durations = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        sum(number * number % 7 for number in range(LOOP_ITERATIONS))
+        durations.append(time.perf_counter() - begun)
+    return min(durations)
