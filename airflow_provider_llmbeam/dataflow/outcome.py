@@ -113,4 +113,4 @@ def _last_line(message: str) -> str:
 
 def _kept(journal_uri: str, retryable: bool) -> str:
     again = "a retry" if retryable else "a cleared task"
-    return f"The answers so far are kept in {journal_uri!r}; {again} asks only for the rest."
+    return f"The answers so far are kept in {journal_uri!r}; {again} sends only the rest."

@@ -57,7 +57,7 @@ class EstimateInferenceOperator(InferenceJobOperator):
         """Estimates the job."""
         if self.impersonation_chain:
             self.log.warning(
-                "The estimate reads and asks as the account of `gcp_conn_id` %r: `impersonation_chain` counts on "
+                "The estimate reads and sends as the account of `gcp_conn_id` %r: `impersonation_chain` counts on "
                 "Dataflow alone.",
                 self.gcp_conn_id,
             )

@@ -40,7 +40,7 @@ def test_an_error_of_this_package_in_a_traceback_keeps_its_class():
     assert "12 of 20 rows are dead." in ended.message
     assert "while running" not in ended.message
     assert JOURNAL in ended.message
-    assert "a retry asks only for the rest" in ended.message
+    assert "a retry sends only the rest" in ended.message
 
 
 def test_the_journal_is_named_once():
@@ -51,7 +51,7 @@ def test_the_journal_is_named_once():
 def test_an_error_that_a_retry_repeats_does_not_promise_one():
     error = failure(["airflow_provider_llmbeam.exceptions.JobSpecError: no column 'x'."], "Job", JOURNAL)
     assert type(error) is JobSpecError
-    assert "a cleared task asks only for the rest" in str(error)
+    assert "a cleared task sends only the rest" in str(error)
 
 
 @pytest.mark.parametrize("name", ["ClassVar", "NoSuchError", "annotations"])
@@ -64,7 +64,7 @@ def test_the_last_line_of_other_errors_is_quoted_once():
     assert type(error) is JobFailedError
     assert str(error) == (
         "Dataflow job 'x' failed. Its last errors: OSError: disk full | Workflow failed. Causes: S02:Ask failed. "
-        f"The answers so far are kept in {JOURNAL!r}; a retry asks only for the rest."
+        f"The answers so far are kept in {JOURNAL!r}; a retry sends only the rest."
     )
 
 

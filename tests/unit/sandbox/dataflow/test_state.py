@@ -124,7 +124,7 @@ def pids(notes: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_beam_counts_words_between_buckets_in_as_many_processes_as_asked(four: Cloud, workers: int) -> None:
+def test_beam_counts_words_between_buckets_in_the_requested_number_of_processes(four: Cloud, workers: int) -> None:
     for part in range(8):
         four.put(f"in/{part}.txt", "the cat the dog\n" * 10)
     name, output = f"words-{workers}", f"gs://rows/out{workers}/counts"
