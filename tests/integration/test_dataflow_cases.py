@@ -46,7 +46,7 @@ DONE, CANCELLED, RUNNING = "DONE", "CANCELLED", "RUNNING"
 #: From Airflow 3.3 on a task has a state store. Below, a finished job is run again, and its journal pays.
 HAS_STATE_STORE = Version(version("apache-airflow-core")) >= Version("3.3")
 COLLECTED = (DONE,) if HAS_STATE_STORE else (DONE, DONE)
-#: From Airflow 3.3 on it calls `on_kill` of a trigger. Below, the next try may attach to the job before its cancellation.
+#: From Airflow 3.3 on it calls `on_kill` of a trigger. Below, the next try may attach to the job before its end.
 HAS_ON_KILL = HAS_STATE_STORE
 
 
