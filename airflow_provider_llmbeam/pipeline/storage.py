@@ -71,7 +71,7 @@ def _filesystem(uri: str) -> FileSystem:
 
 @lru_cache(maxsize=1)
 def _cloud_storage(options: PipelineOptions | None, emulator: str | None) -> FileSystem:
-    """Returns a filesystem with one client, which reads the address of an emulator when it is made."""
+    """Returns a filesystem with one client, which belongs to these options and reads the emulator once."""
     filesystem = FileSystems.get_filesystem("gs://")
     filesystem._gcsIO = cache(filesystem._gcsIO)
     return filesystem

@@ -69,4 +69,4 @@ def test_the_first_token_latency_is_shorter_than_the_latency(tmp_path, make_job)
         models=ModelSettings(latency=Latency(mean_seconds=0.05, per_output_token_seconds=0.1))
     ) as sandbox:
         ended = make_job(tmp_path, sandbox).run(rows(10), generation=STREAMED)
-    assert ended.report["first_token_seconds"]["p50"] < ended.report["latency_seconds"]["p50"]
+    assert ended.report["first_token_seconds"]["p50"] < 0.8 * ended.report["latency_seconds"]["p50"]
