@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import add, attrgetter, sub
 
 #: Namespace of the Beam counters of these counts; each counter has the name of its field.
 NAMESPACE = "llmbeam"
+#: Billionths of a US dollar in one.
+NANO = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class Counts:
         rejections: Number of requests answered with 429.
         input_tokens: Number of tokens in the requests.
         output_tokens: Number of tokens in the answers.
+        cost_nano_usd: Cost of these tokens, in billionths of a US dollar, as Beam counts whole numbers; 0 if no
+            price is known.
     """
 
     rows: int = 0
@@ -33,6 +38,13 @@ class Counts:
     rejections: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    cost_nano_usd: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*map(add, _values(self), _values(other)))
+
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(*map(sub, _values(self), _values(other)))
 
     @property
     def done(self) -> int:
@@ -40,15 +52,23 @@ class Counts:
         return min(self.rows, self.resumed + self.duplicates + self.answered + self.failed)
 
     @property
+    def cost_usd(self) -> float:
+        """Cost of the tokens, in US dollars."""
+        return self.cost_nano_usd / NANO
+
+    @property
     def tokens(self) -> int:
         """Number of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
 
-def progress_line(now: Counts, rows_per_second: float, cost_usd: float | None = None) -> str:
-    """Returns the progress of the job as one line."""
+_values = attrgetter(*(field.name for field in fields(Counts)))
+
+
+def progress_line(now: Counts, rows_per_second: float) -> str:
+    """Returns the progress of the job as one line, with its cost if a price is known."""
     share = f" ({now.done / now.rows:.0%})" if now.rows else ""
-    cost = "" if cost_usd is None else f" · ${cost_usd:,.2f}"
+    cost = f" · ${now.cost_usd:,.2f}" if now.cost_nano_usd else ""
     rejected = f" ({now.rejections / now.requests:.1%})" if now.rejections and now.requests else ""
     left = now.rows - now.done
     eta = f" · ETA {_duration(left / rows_per_second)}" if left and rows_per_second else ""

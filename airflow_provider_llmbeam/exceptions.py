@@ -2,6 +2,7 @@
 
     LLMBeamError
     +-- JobSpecError (ValueError)     before anything was sent or billed; a retry repeats it
+    |   +-- SourceEmptyError          the source has no rows, or fewer than `source.min_rows`
     +-- CloudError (RuntimeError)     one request to Google Cloud failed; the job itself may be unaffected
     |   +-- CloudUnavailableError     no answer, 429 or 5xx; a retry may succeed
     |   +-- AccessDeniedError         no credentials, 401 or 403
@@ -15,6 +16,8 @@
     |   +-- RowsLostError             rows in differ from answered + dead letter; the old output was kept
     |   +-- TooManyFailedRowsError  more rows failed than `max_dead_letter_ratio` allows; the old output was kept
     |       +-- NothingAnsweredError  every row failed, for the reason that the message quotes
+    |       +-- PermanentFailureError  they failed for reasons that a retry repeats
+    |   +-- ModelUnavailableError     the model server is down, or answers no row
     +-- EndpointError (RuntimeError)  an endpoint with a GPU; the message names what still bills
         +-- EndpointFailedError       it did not start, and its resources were deleted
         |   +-- StockOutError         no location has the GPU, or the quota for it
@@ -26,7 +29,16 @@ The hierarchy is independent of Airflow: `operators/` turns `retryable = False` 
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
+
+#: An error of this package in a traceback, with the further lines of its message only if Beam marks their end.
+_IN_TRACEBACK = re.compile(
+    r"\bairflow_provider_llmbeam\.exceptions\.(?P<type>\w+): "
+    r"(?:(?P<marked>(?:.+\n(?=\S))*?.+?)(?=\s*\[while running )|(?P<line>.+))"
+)
+#: The step that Beam appends to the message of an error.
+_STEP = re.compile(r"\s*\[while running .*\s*\Z")
 
 
 class LLMBeamError(Exception):
@@ -37,6 +49,10 @@ class LLMBeamError(Exception):
 
 class JobSpecError(LLMBeamError, ValueError):
     """The job cannot run as specified; nothing was sent and nothing was billed."""
+
+
+class SourceEmptyError(JobSpecError):
+    """The source has no rows, or fewer than `source.min_rows`; the old output was kept."""
 
 
 class CloudError(LLMBeamError, RuntimeError):
@@ -99,6 +115,16 @@ class NothingAnsweredError(TooManyFailedRowsError):
     """Every row of a job that had rows is in the dead letter."""
 
 
+class PermanentFailureError(TooManyFailedRowsError):
+    """Too many rows, or the first ones, failed for a reason that a retry repeats, e.g. the limit of an answer."""
+
+    retryable = False
+
+
+class ModelUnavailableError(JobError):
+    """The model server is down, or answers no row; a retry sends what is not in the journal."""
+
+
 class EndpointError(LLMBeamError, RuntimeError):
     """An endpoint with a GPU could not be provisioned or removed."""
 
@@ -127,3 +153,22 @@ def error_class(name: str, default: type[LLMBeamError]) -> type[LLMBeamError]:
     """Returns the error class of this module with a given name, or `default` if there is none."""
     found = globals().get(name)
     return found if isinstance(found, type) and issubclass(found, LLMBeamError) else default
+
+
+def error_in(text: str) -> LLMBeamError | None:
+    """Returns the last error of this package in the text of a traceback, or `None` if there is none.
+
+    A runner reports an error of a worker in another process as text: Dataflow and Prism with the traceback, Flink
+    with that of the root cause, and a local worker process as `RuntimeError(traceback)` (Beam 2.77).
+    """
+    found = None
+    for found in _IN_TRACEBACK.finditer(text):  # noqa: B007 - the last one is used
+        pass
+    if found is None:
+        return None
+    return error_class(found["type"], JobFailedError)(without_step((found["marked"] or found["line"]).strip()))
+
+
+def without_step(message: str) -> str:
+    """Returns a message without the step that Beam appends, e.g. ` [while running 'Render']`."""
+    return _STEP.sub("", message)

@@ -68,6 +68,36 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_llmbeam.links.job.OutputLink",
             "airflow_provider_llmbeam.links.quota.QuotaLink",
         ],
+        "config": {
+            "llmbeam": {
+                "description": "Settings of the LLM Beam provider.",
+                "options": {
+                    "deployment": {
+                        "description": (
+                            "Name of this Airflow: at most 40 of a-z, 0-9 and -. It is part of the names and "
+                            "labels of jobs and endpoints on Google Cloud, so that two Airflows with the same "
+                            "Dags in one project never cancel, adopt or delete what belongs to the other. If it "
+                            "is empty, it is derived from `[api] base_url`, or else from `[core] fernet_key`."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "production",
+                        "default": "",
+                    },
+                    "job_environment": {
+                        "description": (
+                            "Environment variables of the worker that the process of a job gets, besides those "
+                            "that it needs by itself (docs/security.md): names, and prefixes that end in `*`, "
+                            "separated by commas."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "AWS_*, KRB5CCNAME",
+                        "default": "",
+                    },
+                },
+            },
+        },
         "connection-types": [
             {
                 "connection-type": "llmbeam",

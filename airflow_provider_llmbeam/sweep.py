@@ -23,6 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m airflow_provider_llmbeam.sweep", description=__doc__)
     parser.add_argument("--project", help="left out, that of the credentials")
     parser.add_argument("--location", action="append", required=True, help="a region; may be given several times")
+    parser.add_argument(
+        "--deployment",
+        action="append",
+        help="an Airflow; may be given several times; left out, that of this machine",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
     parser.add_argument("--older-than-seconds", type=float, default=0.0, help="beyond the expiry")
     parser.add_argument("--max-job-age-seconds", type=float, default=MAX_JOB_AGE_SECONDS)
@@ -35,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.project,
             given.gcp_conn_id,
             None,
+            deployments=given.deployment,
             dry_run=given.dry_run,
             older_than_seconds=given.older_than_seconds,
             max_job_age_seconds=given.max_job_age_seconds,

@@ -30,7 +30,7 @@ with DAG(
 ):
     RunInferenceOperator(
         task_id="judge",
-        source={"uri": f"{DATA}/reviews/{DAY}.jsonl", "key": ["review_id"]},
+        source={"uri": f"{DATA}/reviews/{DAY}.jsonl", "key": "review_id"},
         prompt={
             "template": "What is the mood of this review?\n\n{{ row.text }}",
             "output_schema": {
@@ -39,7 +39,7 @@ with DAG(
                 "required": ["mood"],
             },
         },
-        model={"type": "gemini", "name": "gemini-2.5-flash"},
+        model="gemini-2.5-flash",
         limits={"requests_per_minute": 600, "share_ratio": SHARE},
         sink={"uri": f"{DATA}/moods/day={DAY}", "format": "parquet"},
         state_uri=f"{DATA}/state",

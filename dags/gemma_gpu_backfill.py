@@ -40,11 +40,11 @@ with DAG(
     ) as gemma:
         RunInferenceOperator(
             task_id="judge",
-            source={"uri": f"{DATA}/reviews/*.jsonl", "key": ["review_id"]},
-            prompt={"template": "What is the mood of this review, in one word?\n\n{{ row.text }}"},
+            source={"uri": f"{DATA}/reviews/*.jsonl", "key": "review_id"},
+            prompt="What is the mood of this review, in one word?\n\n{{ row.text }}",
             model=gemma.model,
             generation={"max_output_tokens": 8},
-            sink={"uri": f"{DATA}/moods/gemma"},
+            sink=f"{DATA}/moods/gemma",
             retries=2,
         )
 

@@ -49,7 +49,7 @@ with DAG(
 
     enrich = RunInferenceOperator(
         task_id="enrich",
-        source={"uri": f"{DATA}/{DAY}/readmes.jsonl", "key": ["package"]},
+        source={"uri": f"{DATA}/{DAY}/readmes.jsonl", "key": "package"},
         prompt={
             "system": "You catalogue Python packages. Judge only by the README you are given.",
             "template": "README of {{ row.package }} {{ row.version }}:\n\n{{ row.readme }}",
@@ -64,7 +64,7 @@ with DAG(
         },
         model={"type": "{{ params.model_type }}", "name": "{{ params.model_name }}"},
         limits={"requests_per_minute": 600},
-        sink={"uri": f"{DATA}/{DAY}/enriched"},
+        sink=f"{DATA}/{DAY}/enriched",
     )
 
     extract(f"{DATA}/{DAY}/readmes.jsonl") >> enrich

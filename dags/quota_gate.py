@@ -25,9 +25,9 @@ PROJECT = os.environ.get("GOOGLE_CLOUD_PROJECT", "my-project")
 LIMITS = {"requests_per_minute": 600, "budget_usd": 20}
 MODEL = {"type": "gemini", "name": "gemini-2.5-flash", "project": PROJECT}
 JOB = {
-    "source": {"uri": f"{DATA}/reviews/*.jsonl", "key": ["review_id"]},
-    "prompt": {"template": "What is the mood of this review, in one word?\n\n{{ row.text }}"},
-    "sink": {"uri": f"{DATA}/moods/gated"},
+    "source": {"uri": f"{DATA}/reviews/*.jsonl", "key": "review_id"},
+    "prompt": "What is the mood of this review, in one word?\n\n{{ row.text }}",
+    "sink": f"{DATA}/moods/gated",
 }
 # The window of the night starts with the run, and that of the day 12 hours later.
 NIGHT, DAY = timedelta(hours=5), timedelta(hours=8)

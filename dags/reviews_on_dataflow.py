@@ -33,7 +33,7 @@ with DAG(
 ):
     RunInferenceOperator(
         task_id="judge",
-        source={"uri": f"gs://{BUCKET}/reviews/{DAY}.jsonl", "key": ["review_id"]},
+        source={"uri": f"gs://{BUCKET}/reviews/{DAY}.jsonl", "key": "review_id"},
         prompt={
             "template": "What is the mood of this review?\n\n{{ row.text }}",
             "output_schema": {
@@ -44,7 +44,7 @@ with DAG(
         },
         model={"type": "gemini", "name": "gemini-2.5-flash", "project": PROJECT},
         limits={"requests_per_minute": 600, "budget_usd": 20},
-        sink={"uri": f"gs://{BUCKET}/moods/day={DAY}"},
+        sink=f"gs://{BUCKET}/moods/day={DAY}",
         runner=RUNNER,
         retries=3,
         execution_timeout=timedelta(hours=6),

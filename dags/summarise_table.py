@@ -11,9 +11,9 @@ DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
 with DAG("summarise_table", schedule=None):
     RunInferenceOperator(
         task_id="summarise",
-        source={"uri": f"{DATA}/tickets/*.csv", "key": ["ticket_id"]},
-        prompt={"template": "Summarise this ticket in one sentence: {{ row.text }}"},
-        model={"type": "gemini", "name": "gemini-2.5-flash"},
+        source={"uri": f"{DATA}/tickets/*.csv", "key": "ticket_id"},
+        prompt="Summarise this ticket in one sentence: {{ row.text }}",
+        model="gemini-2.5-flash",
         limits={"requests_per_minute": 600},
         sink={"uri": f"{DATA}/summaries", "format": "parquet"},
     )

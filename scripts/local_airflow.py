@@ -46,6 +46,7 @@ class LocalAirflow:
         self._client.close()
         for process in (*self._started, self.process):
             end_process_group(process)
+        self._kill_sessions()
 
     def kill(self) -> None:
         """Kills all processes of this Airflow at once, with kill -9."""
@@ -55,6 +56,15 @@ class LocalAirflow:
                 process.kill()
         for started in (self.process, *self._started):
             started.wait()
+        self._kill_sessions()
+
+    def _kill_sessions(self) -> None:
+        """Kills what outlived its component: a killed scheduler leaves the workers of its LocalExecutor."""
+        sessions = {process.pid for process in (self.process, *self._started)}
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getsid(process.pid) in sessions:
+                    process.kill()
 
     def start_again(self, ready_within_seconds: float = 180) -> None:
         """Starts `airflow standalone` again after `kill`, in the same home and on the same port.

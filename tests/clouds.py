@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -13,6 +14,15 @@ def use_environment(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, s
     """Sets environment variables until the end of the test."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    forget_credentials()
+
+
+def forget_credentials() -> None:
+    """Has Beam, which reads the credentials once in a process, read those of this environment."""
+    if (auth := sys.modules.get("apache_beam.internal.gcp.auth")) is not None:
+        auth._Credentials._credentials_init = False
+    if (files := sys.modules.get("airflow_provider_llmbeam.pipeline.storage")) is not None:
+        files._cloud_storage.cache_clear()
 
 
 def for_one_test(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
@@ -22,3 +32,8 @@ def for_one_test(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch)
     use_environment(monkeypatch, proxy.environment())
     yield running
     running.faults.assert_all_consumed()
+
+
+def authorized(sandbox: Sandbox) -> dict[str, str]:
+    """Returns the headers of a request that needs the token of the sandbox."""
+    return {"Authorization": f"Bearer {sandbox.token}"}

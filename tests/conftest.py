@@ -38,9 +38,12 @@ os.environ.update(
         "AIRFLOW_HOME": str(AIRFLOW_HOME),
         "AIRFLOW__CORE__DAGS_FOLDER": str(AIRFLOW_HOME / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__LLMBEAM__DEPLOYMENT": "tests",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{AIRFLOW_HOME}/airflow.db",
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        # The jobs of the tests are guarded and forked, too.
+        "AIRFLOW__LLMBEAM__JOB_ENVIRONMENT": "LLMBEAM_TESTS_*",
         "GOOGLE_API_KEY": "test",
         # google-cloud-storage 3.17 reads the bucket in the background once for each client, for traces that are
         # off, and Beam makes a client for each operation: 36 instead of 18 ms of CPU time.
@@ -57,6 +60,15 @@ start_forking(AIRFLOW_HOME / "forks")
 
 # How long one example takes says what else the machine does.
 settings.register_profile("llmbeam", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# That of scripts/fuzz, which repeats each property with other seeds until its time is over.
+settings.register_profile(
+    "llmbeam-fuzz",
+    deadline=None,
+    derandomize=False,
+    max_examples=100,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
 settings.load_profile("llmbeam")
 
 # By its path: the interpreter may have a `sitecustomize` of its own loaded already.

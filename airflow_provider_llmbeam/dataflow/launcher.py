@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.dataflow.flex_template import environment
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, identity, labels
+from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, job_identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.source import FilesSource
@@ -63,7 +63,7 @@ class DataflowLauncher:
         from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
         hook = self._hook(runner.location, runner.project)
-        jobs = JobRegistry(hook, self._store, self._log)
+        jobs = self._registry(hook, runner.project)
         with before_submission():
             self._check_buckets(spec, runner)
             if (found := jobs.find(spec)) is not None:
@@ -88,8 +88,8 @@ class DataflowLauncher:
             raise result.error
         self._log.info("%s", result.message)
         hook = self._hook(job.location, job.project)
-        jobs = JobRegistry(hook, self._store, self._log)
-        return jobs.collect(replace(job, id=result.job_id), self._storage(job.project))
+        jobs = self._registry(hook, job.project)
+        return jobs.collect(replace(job, id=result.job_id))
 
     def abandon(self, job: SubmittedJob, reason: str) -> None:
         """Cancels a job that the task no longer waits for, or leaves it; logs what still bills."""
@@ -107,7 +107,7 @@ class DataflowLauncher:
         runner = spec.runner
         assert isinstance(runner, DataflowRunner)
         try:
-            found = self._hook(runner.location, runner.project).find(identity(spec.name), active_only=True)
+            found = self._hook(runner.location, runner.project).find(job_identity(spec), active_only=True)
         except LLMBeamError as error:
             self._log.error(
                 "%s Its job may still be running and billing: %s To find it: gcloud dataflow jobs list "
@@ -115,7 +115,7 @@ class DataflowLauncher:
                 reason,
                 error,
                 JOB_LABEL,
-                identity(spec.name),
+                job_identity(spec),
                 runner.location,
                 runner.project,
             )
@@ -129,6 +129,9 @@ class DataflowLauncher:
         """Stops a submission in progress; the next try finds its job by the name."""
         if self._process is not None:
             self._process.stop()
+
+    def _registry(self, hook: DataflowJobHook, project: str | None) -> JobRegistry:
+        return JobRegistry(hook, self._storage(project), self._store, self._log)
 
     def _hook(self, location: str, project: str | None) -> DataflowJobHook:
         from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook

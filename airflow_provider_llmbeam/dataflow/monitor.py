@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.dataflow.cancellation import Cancellable, Storage, stop_and_cancel
 from airflow_provider_llmbeam.dataflow.outcome import JobResult, job_result
-from airflow_provider_llmbeam.dataflow.progress_log import Cost, ProgressLog
+from airflow_provider_llmbeam.dataflow.progress_log import ProgressLog
 from airflow_provider_llmbeam.dataflow.state_machine import (
     CANCELLING_SECONDS,
     Follow,
@@ -28,20 +29,14 @@ from airflow_provider_llmbeam.polling.task_log import TaskLog
 FOLLOWING_SECONDS = 1.0
 
 
-class Dataflow(Protocol):
+class Dataflow(Cancellable, Protocol):
     """The methods of `hooks.dataflow.DataflowJobHook` that monitoring uses."""
-
-    def get(self, job_id: str) -> DataflowJob:
-        """Returns a job."""
 
     def counts(self, job_id: str, *, running: bool) -> Counts:
         """Returns its counters."""
 
     def error_messages(self, job_id: str) -> Sequence[str]:
         """Returns its error messages."""
-
-    def cancel(self, job_id: str) -> None:
-        """Requests its cancellation."""
 
 
 class JobMonitor:
@@ -51,8 +46,9 @@ class JobMonitor:
         connect: Makes the client, which reads the Airflow connection; called at the first poll.
         address: Address of the job.
         poller: Decides after each poll.
-        cost_usd: Computes the cost of the counts so far.
         journal_uri: Directory of the answers so far, for messages.
+        stop_uri: File whose existence ends the job.
+        connect_storage: Makes the client that writes it.
         log: Receives changes of the state, progress and warnings.
         now: Seconds of the Unix epoch.
     """
@@ -63,8 +59,9 @@ class JobMonitor:
         address: JobAddress,
         *,
         poller: JobStateMachine,
-        cost_usd: Cost,
         journal_uri: str,
+        stop_uri: str,
+        connect_storage: Callable[[], Storage],
         log: TaskLog,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -72,11 +69,12 @@ class JobMonitor:
         self._connect = connect
         self._client: Dataflow | None = None
         self._poller = poller
-        self._cost_usd = cost_usd
         self._journal_uri = journal_uri
+        self._stop_uri = stop_uri
+        self._connect_storage = connect_storage
         self._log = log
         self._now = now
-        self._progress = ProgressLog(log, cost_usd)
+        self._progress = ProgressLog(log)
         self._state = ""
         self._metrics_failed = False
 
@@ -142,14 +140,16 @@ class JobMonitor:
             return None
         self._metrics_failed = False
         self._progress.show(counts, self._now())
-        return self._cost_usd(counts)
+        return counts.cost_usd
 
     def _cancel(self, cost_usd: float) -> Wait:
         self._log_event(
             logging.WARNING, f"cost ${cost_usd:,.2f} so far, more than `limits.budget_usd`: cancelling it."
         )
         try:
-            self.cancel()
+            stop_and_cancel(
+                self.address.job_id, self._stop_uri, self._dataflow(), self._connect_storage, self._log
+            )
         except CloudError as error:
             self._log.log(logging.WARNING, "%s Requesting it again in %.0f s.", error, CANCELLING_SECONDS)
         return Wait(CANCELLING_SECONDS)

@@ -8,17 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_provider_llmbeam.dataflow.state_machine import JobEnded, JobOutcome
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_class
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_class, error_in
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.polling.result import TaskResult
 
-#: Last line of a worker's traceback with an error of this package. Beam appends the step.
-_OUR_ERROR = re.compile(
-    r"\bairflow_provider_llmbeam\.exceptions\.(?P<type>\w+): (?P<message>.+?)\s*(?:\[while running .*)?$",
-    re.MULTILINE,
-)
 #: Line in which the launcher of a Flex Template refuses a job. It begins with the time, and may be missing.
 _REFUSAL = re.compile(r"^(?:\d\d:\d\d:\d\d )?(?P<message>\S.* Nothing was sent or billed\..*)$", re.MULTILINE)
+_NOTHING_SENT = re.compile(r"Nothing was sent (?:or billed|to the model)")
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.MULTILINE)
 #: Limits on the quoted lines of other errors.
 _MAX_LINES = 5
@@ -90,13 +86,12 @@ def failure(messages: Sequence[str], subject: str, journal_uri: str) -> LLMBeamE
         lines.
     """
     for message in reversed(messages):
-        if found := [*_OUR_ERROR.finditer(message)]:
-            error = error_class(found[-1]["type"], JobFailedError)
-            message = f"{subject}: {found[-1]['message']}"
-            # Most errors of this package name the journal already.
-            if journal_uri not in message:
+        if error := error_in(message):
+            message = f"{subject}: {error}"
+            # Most errors of this package name the journal already; without a request nothing is new there.
+            if journal_uri not in message and not _NOTHING_SENT.search(message):
                 message = f"{message} {_kept(journal_uri, error.retryable)}"
-            return error(message)
+            return type(error)(message)
     if refusal := _REFUSAL.search("\n".join(messages)):
         return JobSpecError(f"{subject} was not submitted by its template: {refusal['message']}")
     last = dict.fromkeys(filter(None, map(_last_line, messages)))

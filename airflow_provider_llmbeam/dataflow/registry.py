@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_provider_llmbeam.dataflow.cancellation import stop_and_cancel
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.manifest import manifest
-from airflow_provider_llmbeam.spec.identity import dataflow_name, identity, spec_digest
+from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity, spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
@@ -40,7 +41,9 @@ class SubmittedJob:
         name: Name that this package gave the job, `JobSpec.name`.
         digest: Digest of the spec.
         journal_uri: Directory of the journal, which keeps the answers as they arrive.
+        stop_uri: File whose existence ends the job.
         report_uri: Address of the future report.
+        skipped_uri: Address of the report of a job that is skipped, since its source has no rows.
         cancel_on_kill: Whether the job is cancelled when its task is killed.
         is_attached: Whether an earlier try submitted the job.
     """
@@ -51,7 +54,9 @@ class SubmittedJob:
     name: str
     digest: str
     journal_uri: str
+    stop_uri: str
     report_uri: str
+    skipped_uri: str
     cancel_on_kill: bool
     is_attached: bool
 
@@ -66,7 +71,9 @@ class SubmittedJob:
             name=spec.name,
             digest=spec_digest(spec),
             journal_uri=spec.journal_uri,
-            report_uri=f"{spec.output_uri}report.json",
+            stop_uri=spec.stop_uri,
+            report_uri=spec.report_uri,
+            skipped_uri=spec.skipped_uri,
             cancel_on_kill=spec.runner.cancel_on_kill,
             is_attached=is_attached,
         )
@@ -84,12 +91,13 @@ class SubmittedJob:
 class JobRegistry:
     """Finds a task's job, records it, and collects its results.
 
-    The job's name and labels are derived from Dag, task, run and map index, never from the try number, so they
-    identify the job of a try that was killed between submission and record. Dataflow runs one job of a name at a
-    time, so two tries that submit at the same time share one job.
+    The job's name and labels are derived from deployment, Dag, task, run and map index, never from the try number,
+    so they identify the job of a try that was killed between submission and record, and never that of another
+    Airflow. Dataflow runs one job of a name at a time, so two tries that submit at the same time share one job.
 
     Args:
         hook: Hook for requests to Dataflow.
+        storage: Hook that reads the report, and reads and writes the stop file.
         store: State store of the task, where Airflow has one (3.3). It distinguishes a retry, which collects a
             finished job, from a clear, which runs it again. Without a store a finished job is run again, with the
             answers from the journal.
@@ -101,12 +109,14 @@ class JobRegistry:
     def __init__(
         self,
         hook: DataflowJobHook,
+        storage: StorageHook,
         store: Any,
         log: TaskLog,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._hook = hook
+        self._storage = storage
         self._store = store
         self._log = log
         self._sleep = sleep
@@ -115,19 +125,20 @@ class JobRegistry:
     def find(self, spec: JobSpec) -> SubmittedJob | None:
         """Finds the job of an earlier try: live, or finished and not collected.
 
-        A live job that is being cancelled, or that has a different spec, is ended first and not returned.
+        A live job that has a stop file or another spec, or is being cancelled, is ended first and not returned.
 
         Raises:
             CloudError: A request to Dataflow failed.
             JobFailedError: A conflicting job does not end.
         """
-        for job in self._hook.find(identity(spec.name), active_only=True):
+        for job in self._hook.find(job_identity(spec), active_only=True):
             if job.is_over:
                 continue
-            if job.name == dataflow_name(spec) and job.state != "JOB_STATE_CANCELLING":
+            end = self._reason_to_end(job, spec)
+            if end is None:
                 self._log.info("Attaching to job %r, which an earlier try submitted.", job.job_id)
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
-            self._end(job)
+            self._end(job, spec.stop_uri, end)
         return self._finished(spec)
 
     def intend(self, spec: JobSpec) -> None:
@@ -144,7 +155,7 @@ class JobRegistry:
             self._store.set(STORE_KEY, job.plain())
         return job
 
-    def collect(self, job: SubmittedJob, storage: StorageHook) -> dict[str, Any]:
+    def collect(self, job: SubmittedJob) -> dict[str, Any]:
         """Reads the report of a finished job and checks it against Dataflow's counters.
 
         Returns:
@@ -153,7 +164,8 @@ class JobRegistry:
         Raises:
             CloudError: The report cannot be read.
         """
-        report: dict[str, Any] = json.loads(storage.read(job.report_uri))
+        uri = job.skipped_uri if self._storage.exists(job.skipped_uri) else job.report_uri
+        report: dict[str, Any] = json.loads(self._storage.read(uri))
         counted, read = self._hook.counts(job.id, running=False).rows, report["rows"]["read"]
         if counted != read:
             self._log.warning(
@@ -181,21 +193,29 @@ class JobRegistry:
         return SubmittedJob(**{**kept, "is_attached": True})
 
     def _finished_since(self, spec: JobSpec, moment: float) -> SubmittedJob | None:
-        for job in self._hook.find(identity(spec.name)):
+        for job in self._hook.find(job_identity(spec)):
             is_later = job.created_at is not None and job.created_at.timestamp() >= moment
             if job.name == dataflow_name(spec) and job.phase == "done" and is_later:
                 self._log.info("Job %r of an earlier try is done: collecting its report.", job.job_id)
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
         return None
 
-    def _end(self, job: DataflowJob) -> None:
-        is_ending = job.state == "JOB_STATE_CANCELLING"
-        what = "is being cancelled" if is_ending else "has another specification, and is cancelled now"
+    def _reason_to_end(self, job: DataflowJob, spec: JobSpec) -> str | None:
+        """Returns why a live job has to end before another is submitted, or `None` if a try can attach to it."""
+        if job.state == "JOB_STATE_CANCELLING":
+            return "is being cancelled"
+        if job.name != dataflow_name(spec):
+            return "has another specification, and is cancelled now"
+        if self._storage.exists(spec.stop_uri):
+            return f"was told to stop by {spec.stop_uri!r}, and is cancelled now"
+        return None
+
+    def _end(self, job: DataflowJob, stop_uri: str, reason: str) -> None:
         self._log.warning(
-            "Job %r of an earlier try %s; waiting for its end. Its answers are in the journal.", job.job_id, what
+            "Job %r of an earlier try %s; waiting for its end. Its answers are in the journal.", job.job_id, reason
         )
-        if not is_ending:
-            self._hook.cancel(job.job_id)
+        if job.state != "JOB_STATE_CANCELLING":
+            stop_and_cancel(job.job_id, stop_uri, self._hook, lambda: self._storage, self._log, self._sleep)
         waited = 0.0
         while not self._hook.get(job.job_id).is_over:
             if waited >= END_SECONDS:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
+from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import KEY_LABEL, TRY_LABEL, expires_at
 
 ResourceKind = Literal["endpoint", "model", "service"]
@@ -36,6 +37,11 @@ class Resource:
     def key(self) -> str | None:
         """Identity of its endpoint; `None` if this package did not create it."""
         return self.labels.get(KEY_LABEL)
+
+    @property
+    def deployment(self) -> str:
+        """Airflow deployment that created it; empty if it is not known."""
+        return self.labels.get(DEPLOYMENT_LABEL, "")
 
     @property
     def attempt(self) -> str | None:

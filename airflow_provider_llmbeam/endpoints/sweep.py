@@ -1,9 +1,9 @@
-"""Removes endpoints that are past their expiry, whichever Airflow created them, and cancels abandoned jobs."""
+"""Removes endpoints that are past their expiry, and cancels abandoned jobs, of the named deployments alone."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL
 
 
@@ -36,12 +37,14 @@ class SweepManifest:
         deleted: Names of deleted resources and cancelled jobs; with `dry_run`, of those that are due.
         failed: Sentences about what could not be removed or listed.
         kept: Names of resources and jobs that are not due.
+        foreign: Names of resources and jobs of other deployments, which are left alone.
         dry_run: Whether nothing was changed.
     """
 
     deleted: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
     dry_run: bool = False
 
     def plain(self) -> dict[str, Any]:
@@ -83,6 +86,7 @@ def sweep(
     platforms: Iterable[EndpointPlatform],
     job_services: Iterable[JobService],
     *,
+    deployments: Collection[str],
     now: float,
     dry_run: bool,
     older_than_seconds: float,
@@ -95,6 +99,7 @@ def sweep(
     Args:
         platforms: Platforms, one per location and type of endpoint.
         job_services: Services for jobs, one per location.
+        deployments: Airflow deployments whose resources and jobs are swept.
         now: Seconds of the Unix epoch.
         dry_run: Whether to change nothing.
         older_than_seconds: Time after the expiry, in seconds.
@@ -108,7 +113,9 @@ def sweep(
         _guarded(
             manifest,
             log,
-            lambda platform=platform: due.extend(_due(platform, now, older_than_seconds, manifest)),  # type: ignore[misc]
+            lambda platform=platform: due.extend(  # type: ignore[misc]
+                _due(platform, deployments, now, older_than_seconds, manifest)
+            ),
         )
     due_ids = frozenset(resource.id for _, _, resources in due for resource in resources)
     for service in job_services:
@@ -116,8 +123,16 @@ def sweep(
             manifest,
             log,
             lambda service=service: _sweep_jobs(  # type: ignore[misc]
-                service, due_ids, now, max_job_age_seconds, manifest, log
+                service, deployments, due_ids, now, max_job_age_seconds, manifest, log
             ),
+        )
+    if manifest.foreign:
+        log.log(
+            logging.INFO,
+            "Left alone, as it has no label %s=%s: %s.",
+            DEPLOYMENT_LABEL,
+            " or ".join(sorted(deployments)),
+            ", ".join(manifest.foreign),
         )
     if dry_run:
         manifest.deleted.extend(resource.name for _, _, resources in due for resource in resources)
@@ -137,10 +152,17 @@ def sweep(
 
 
 def _due(
-    platform: EndpointPlatform, now: float, older_than_seconds: float, manifest: SweepManifest
+    platform: EndpointPlatform,
+    deployments: Collection[str],
+    now: float,
+    older_than_seconds: float,
+    manifest: SweepManifest,
 ) -> list[tuple[EndpointPlatform, str, list[Resource]]]:
     by_key: dict[str, list[Resource]] = {}
     for resource in platform.find(None):
+        if resource.deployment not in deployments:
+            manifest.foreign.append(resource.name)
+            continue
         by_key.setdefault(resource.key or "", []).append(resource)
     found = []
     for key, resources in by_key.items():
@@ -169,6 +191,7 @@ def _remove(
 
 def _sweep_jobs(
     service: JobService,
+    deployments: Collection[str],
     due_ids: frozenset[str],
     now: float,
     max_age_seconds: float | None,
@@ -177,6 +200,9 @@ def _sweep_jobs(
 ) -> None:
     for job in service.active():
         name = f"{service.location}/jobs/{job.job_id}"
+        if job.deployment not in deployments:
+            manifest.foreign.append(name)
+            continue
         if not is_abandoned(job, due_ids, now, max_age_seconds):
             manifest.kept.append(name)
             continue

@@ -7,78 +7,33 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
+from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
+from airflow_provider_llmbeam.engine.media import MediaLoader, has_media
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, FailureKind, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
+from airflow_provider_llmbeam.engine.pacing.breaker import Breaker
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate, Slots
+from airflow_provider_llmbeam.engine.pacing.outage import Outage
+from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.request import Batch, Observer, Request, failure_of, failures_of
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.engine.window import sliding_window
+from airflow_provider_llmbeam.spec.model.price import Price
 
 #: Failures that every other prompt would meet, too.
 PERMANENT_KINDS: frozenset[FailureKind] = frozenset({"unauthorized", "not_found"})
 #: Number of permanent failures, without any answer, after which no more requests are sent; a single prompt may
 #: fail for a reason of its own.
 MAX_PERMANENT_FAILURES = 10
-
-
-class Observer(Protocol):
-    """Receives the events of an engine, on its event loop: implementations must be quick and thread-safe."""
-
-    def sent(self) -> None:
-        """A request was sent."""
-
-    def rejected(self, hold_seconds: float) -> None:
-        """A 429 was received and all requests are held."""
-
-    def finished(self, prompt: Prompt, outcome: Outcome) -> None:
-        """A prompt has its outcome."""
-
-
-@dataclass(slots=True)
-class _Request:
-    """A request and the prompts it contains."""
-
-    prompts: Sequence[Prompt]
-    input_tokens: Sequence[int]
-    observers: Sequence[Observer] = ()
-    attempts: int = 0
-    rejections: int = 0
-    first_sent_at: float = 0.0
-    throttled_since: float | None = None
-    repairs: int = 0
-    original_text: str | None = None
-    wasted_input_tokens: int = 0
-    wasted_output_tokens: int = 0
-
-    @property
-    def is_retry(self) -> bool:
-        return self.attempts + self.rejections > 0
-
-    def request_repair(self, error: RequestError) -> None:
-        """Appends the validation error to the prompt; the tokens of the invalid answer are counted at the end."""
-        (prompt,) = self.prompts
-        self.original_text = (
-            self.original_text or prompt.text
-        )  # only the last error is appended, so it does not grow
-        repair = f"An earlier answer to this was refused: {error.message}\nAnswer with valid JSON alone."
-        self.prompts = [dataclasses.replace(prompt, text=f"{self.original_text}\n\n{repair}")]
-        self.repairs += 1
-        self.wasted_input_tokens += error.input_tokens
-        self.wasted_output_tokens += error.output_tokens
-
-    def halves(self) -> tuple[_Request, _Request]:
-        """Returns two requests instead of this one; its cost is counted with the first."""
-        middle = len(self.prompts) // 2
-        first = dataclasses.replace(self, prompts=self.prompts[:middle], input_tokens=self.input_tokens[:middle])
-        return first, _Request(self.prompts[middle:], self.input_tokens[middle:], self.observers)
+#: Maximum number of attempts of a request that do not count, as the server was down: an outage takes about twenty.
+MAX_EXCUSED = 200
 
 
 class _InvalidAnswer(Exception):  # noqa: N818 - not an error yet: the prompt is sent again
@@ -104,7 +59,11 @@ class Engine:
         batching: Limits of a static-batch server.
         max_repairs: Maximum number of times that a prompt is sent again because its answer is invalid.
         concurrency: Lowers the number of concurrent requests by latency, for a self-hosted server.
+        price: Price of the tokens, if it is known.
         budget: Stops sending when it is spent.
+        media: Reads the files of prompts.
+        pilot: Stops sending if the first rows of the process all fail for one reason.
+        outage: Holds requests while the server is down, and ends the job if it stays down.
         clock: Clock in seconds; with a shared governor the same for all processes of the machine.
     """
 
@@ -122,7 +81,11 @@ class Engine:
         batching: StaticBatching | None = None,
         max_repairs: int = 0,
         concurrency: ConcurrencyLimit | None = None,
+        price: Price | None = None,
         budget: Budget | None = None,
+        media: MediaLoader | None = None,
+        pilot: Pilot | None = None,
+        outage: Outage | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
@@ -132,16 +95,22 @@ class Engine:
         self._policy = policy
         self._max_in_flight = max_in_flight
         self._concurrency = concurrency
-        self._slots = Slots(lambda: concurrency.limit if concurrency else max_in_flight)
+        self._pilot = pilot or Pilot(max_repairs=max_repairs)
+        self._breaker = Breaker(self._pilot, outage or Outage(), clock)
+        self._slots = Slots(self._most_in_flight)
         self._request_timeout_seconds = request_timeout_seconds
         self._observers = tuple(observers)
         self._batching = batching if isinstance(backend, StaticBackend) else None
         self._max_repairs = max_repairs
+        self._price = price
         self._budget = budget
+        self._media = media
         self._clock = clock
         self._answers = 0
         self._permanent_failures = 0
         self._stopped_by: Failure | None = None
+        self._stop_error: Exception | None = None
+        self._judge()
 
     @property
     def throttled_seconds(self) -> float:
@@ -161,79 +130,111 @@ class Engine:
         Raises:
             BudgetExceededError: The budget was spent before all prompts were sent; requests in flight were awaited
                 and observed.
+            ModelUnavailableError: The server is down; nothing more was sent.
+            Exception: An observer failed, e.g. the journal on a full disk; nothing more was sent, and requests in
+                flight were awaited and observed. Also the error of `stop`.
         """
         outcomes: dict[int, Outcome] = {}
-        all_observers = (*observers, *self._observers)
+        batch = Batch((*observers, *self._observers))
 
         async def send(planned: PlannedRequest) -> None:
-            request = _Request([prompts[index] for index in planned.indices], planned.input_tokens, all_observers)
+            request = Request([prompts[index] for index in planned.indices], planned.input_tokens, batch)
             async with self._slots:
-                answered = await self._outcomes(request)
+                try:
+                    answered = await self._outcomes(request)
+                finally:
+                    self._pilot.finished()
             for index, outcome in zip(planned.indices, answered, strict=True):
                 if outcome is None:
                     continue
                 outcomes[index] = outcome
-                for observer in all_observers:
-                    observer.finished(prompts[index], outcome)
+                batch.finished(prompts[index], outcome)
 
         requests = plan(prompts, self._batching)
-        await sliding_window(requests, send, min(self._max_in_flight, len(requests)))
+        await sliding_window(self._pilot.spread(requests), send, min(self._max_in_flight, len(requests)))
+        if batch.error is not None:
+            raise batch.error
+        if self._stop_error is not None and len(outcomes) < len(prompts):
+            raise self._stop_error
         if self._budget is not None and len(outcomes) < len(prompts):
             raise self._budget.error()
         return [outcomes[index] for index in range(len(prompts))]
 
+    def _most_in_flight(self) -> int:
+        most = self._concurrency.limit if self._concurrency else self._max_in_flight
+        return most if self._pilot.is_over else int(min(most, self._pilot.room))
+
+    def stop(self, error: Exception) -> None:
+        """Ends sending: requests in flight are awaited and observed, and every batch then raises the error."""
+        self._stop_error = error
+        self._release_all()
+
     async def aclose(self) -> None:
         """Closes the backend's connections."""
+        if self._media is not None:
+            self._media.close()
         await self._backend.aclose()
 
-    async def _outcomes(self, request: _Request) -> Sequence[Outcome | None]:
-        """Retries until there is an answer or the policy allows no retry; `None` if the budget is spent before."""
+    async def _outcomes(self, request: Request) -> Sequence[Outcome | None]:
+        """Retries until there is an answer or the policy allows no retry; `None` if sending ends before."""
         while self._stopped_by is None:
-            if self._is_budget_spent:
+            if self._is_over(request):
                 return [None] * len(request.prompts)
             try:
                 return await self._attempt(request)
             except _InvalidAnswer as invalid:
-                request.request_repair(invalid.error)
+                request.request_repair(invalid.error, self._bill(invalid.error))
                 continue
             except RequestError as error:
                 failure = error
             except Exception as error:  # noqa: BLE001 - a defect must not fail the other prompts of the batch
                 failure = RequestError("internal", f"{type(error).__name__}: {error}")
             now = self._clock()
+            is_excused = self._breaker.failed(request.number, failure)
+            request.excused += is_excused and request.excused < MAX_EXCUSED
+            self._judge()
             wait_seconds = self._policy.wait_seconds(
                 failure,
-                attempts=request.attempts,
+                attempts=request.attempts - request.excused,
                 throttled_seconds=now - (request.throttled_since or now),
                 chance=random.random(),
             )
             if wait_seconds is None:
                 return await self._fail(request, failure)
             await asyncio.sleep(wait_seconds)
-        input_tokens, output_tokens = request.wasted_input_tokens, request.wasted_output_tokens
-        stopped = dataclasses.replace(self._stopped_by, input_tokens=input_tokens, output_tokens=output_tokens)
-        return _failures(request, stopped)
+        return failures_of(request, dataclasses.replace(self._stopped_by, **request.wasted.fields()))
 
-    @property
-    def _is_budget_spent(self) -> bool:
+    def _is_over(self, request: Request) -> bool:
+        """Whether nothing more is sent: after `stop`, an answer that could not be recorded, or a spent budget."""
+        if self._stop_error is not None or request.batch.error is not None:
+            return True
         return self._budget is not None and self._budget.is_spent
 
-    async def _attempt(self, request: _Request) -> Sequence[Outcome | None]:
+    async def _attempt(self, request: Request) -> Sequence[Outcome | None]:
+        """Reads the files of a request, whose time is not that of the request, and sends it."""
+        if self._media is None or not has_media(request.prompts):
+            return await self._send(request, request.prompts)
+        async with self._media.loaded(request.prompts) as prompts:
+            return await self._send(request, prompts)
+
+    async def _send(self, request: Request, prompts: Sequence[Prompt]) -> Sequence[Outcome | None]:
         """Sends one request as soon as the governor admits it."""
         reserved = sum(tokens + self._buckets.expected_output_tokens(tokens) for tokens in request.input_tokens)
         await self._gate.wait_for_admission(reserved, is_retry=request.is_retry)
+        if self._breaker.outage.is_open:
+            await self._breaker.wait()
         if self._stopped_by is not None:
             raise RequestError(self._stopped_by.kind, self._stopped_by.message)
-        if self._is_budget_spent:
+        if self._is_over(request):
             return [None] * len(request.prompts)
         request.attempts += 1
         request.first_sent_at = request.first_sent_at or time.time()
-        for observer in request.observers:
+        for observer in request.batch.observers:
             observer.sent()
         started = self._clock()
         try:
             async with asyncio.timeout(self._request_timeout_seconds):
-                replies = await self._complete(request.prompts)
+                replies = await self._complete(prompts)
         except TimeoutError:
             error = RequestError(
                 "timeout", f"no answer within {self._request_timeout_seconds:g} s (`request_timeout_seconds`)"
@@ -243,6 +244,7 @@ class Engine:
         except RequestError as error:
             self._on_error(request, error, reserved)
             raise
+        self._breaker.replied()
         for reply in replies:
             self._pay(reply)
         used = sum(reply.input_tokens + reply.output_tokens for reply in replies)
@@ -253,9 +255,14 @@ class Engine:
 
     def _pay(self, billed: Reply | RequestError) -> None:
         if self._budget is not None:
-            self._budget.add(billed.input_tokens, billed.output_tokens)
+            self._budget.add(self._bill(billed))
             if self._budget.is_spent:
-                self._gate.release_all()
+                self._release_all()
+
+    def _bill(self, billed: Reply | RequestError, request: Request | None = None) -> Bill:
+        """Returns the bill of a reply, and of the invalid ones before it if it is the last of a request."""
+        bill = Bill.of(billed, self._price)
+        return bill.plus(request.wasted) if request and request.repairs else bill
 
     async def _complete(self, prompts: Sequence[Prompt]) -> list[Reply]:
         if self._batching is not None and isinstance(self._backend, StaticBackend):
@@ -263,7 +270,7 @@ class Engine:
         (prompt,) = prompts
         return [await self._backend.complete(prompt)]
 
-    def _on_error(self, request: _Request, error: RequestError, reserved: float) -> None:
+    def _on_error(self, request: Request, error: RequestError, reserved: float) -> None:
         self._pay(error)
         if error.kind != "throttled":
             request.throttled_since = None
@@ -277,11 +284,11 @@ class Engine:
         request.throttled_since = request.throttled_since or self._clock()
         self._gate.governor.settle(reserved, 0)
         hold_seconds = self._gate.rejected(error.retry_after_seconds)
-        for observer in request.observers:
+        for observer in request.batch.observers:
             observer.rejected(hold_seconds)
 
     def _outcomes_of_replies(
-        self, request: _Request, replies: Sequence[Reply], latency_seconds: float
+        self, request: Request, replies: Sequence[Reply], latency_seconds: float
     ) -> list[Outcome]:
         """Converts replies into outcomes; an invalid one fails its own prompt only."""
         padded_tokens = max(reply.input_tokens for reply in replies)
@@ -297,16 +304,15 @@ class Engine:
             except RequestError as error:
                 if self._is_repairable(request, reply):
                     raise _InvalidAnswer(error) from None
-                outcomes.append(_failure(error, request if first else None))
+                outcomes.append(self._failed(error, request if first else None))
                 continue
+            self._pilot.answered()
             outcomes.append(
                 Completion(
                     text=reply.text,
                     parsed=parsed,
                     model=reply.model,
                     finish_reason=reply.finish_reason,
-                    input_tokens=reply.input_tokens + request.wasted_input_tokens,
-                    output_tokens=reply.output_tokens + request.wasted_output_tokens,
                     attempts=request.attempts if first else 0,
                     rejections=request.rejections if first else 0,
                     repairs=request.repairs,
@@ -315,15 +321,16 @@ class Engine:
                     padded_tokens=padded_tokens,
                     sent_at=request.first_sent_at,
                     answered_at=time.time(),
+                    **self._bill(reply, request).fields(),
                 )
             )
         return outcomes
 
-    def _is_repairable(self, request: _Request, reply: Reply) -> bool:
+    def _is_repairable(self, request: Request, reply: Reply) -> bool:
         is_truncated = reply.finish_reason == "max_tokens"  # a repair would be truncated again
         return len(request.prompts) == 1 and request.repairs < self._max_repairs and not is_truncated
 
-    async def _fail(self, request: _Request, error: RequestError) -> Sequence[Outcome | None]:
+    async def _fail(self, request: Request, error: RequestError) -> Sequence[Outcome | None]:
         if error.kind == "bad_request" and len(request.prompts) > 1:
             # One bad prompt fails the whole request: the other prompts are sent without it.
             first, second = request.halves()
@@ -336,23 +343,30 @@ class Engine:
             self._stopped_by = Failure(
                 kind=error.kind, message=f"not sent, as others before it failed: {error.message}"
             )
-        return _failures(request, _failure(error, request))
+            self._release_all()
+        failures = failures_of(request, self._failed(error, request))
+        for _ in request.prompts[1:]:
+            self._pilot.failed(error.kind, error.message)
+        self._judge()
+        return failures
 
+    def _failed(self, error: RequestError, request: Request | None) -> Failure:
+        """Counts the final failure of a prompt."""
+        self._pilot.failed(error.kind, error.message)
+        self._judge()
+        return failure_of(error, self._bill(error, request), request, self._max_repairs)
 
-def _failure(error: RequestError, request: _Request | None) -> Failure:
-    return Failure(
-        kind=error.kind,
-        message=error.message,
-        http_status=error.http_status,
-        attempts=request.attempts if request else 0,
-        rejections=request.rejections if request else 0,
-        input_tokens=error.input_tokens + (request.wasted_input_tokens if request else 0),
-        output_tokens=error.output_tokens + (request.wasted_output_tokens if request else 0),
-    )
+    def _judge(self) -> None:
+        """Ends the sending if the breaker says so."""
+        if self._stopped_by is not None or self._stop_error is not None:
+            return
+        match self._breaker.ending():
+            case Failure() as failure:
+                self._stopped_by = failure
+                self._release_all()
+            case Exception() as error:
+                self.stop(error)
 
-
-def _failures(request: _Request, failure: Failure) -> list[Outcome]:
-    """Returns the same failure for every prompt of a request; its cost is counted with the first."""
-    first = dataclasses.replace(failure, attempts=request.attempts, rejections=request.rejections)
-    free = dataclasses.replace(failure, attempts=0, rejections=0, input_tokens=0, output_tokens=0)
-    return [first, *[free] * (len(request.prompts) - 1)]
+    def _release_all(self) -> None:
+        self._gate.release_all()
+        self._breaker.release_all()

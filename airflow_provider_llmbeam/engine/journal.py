@@ -1,30 +1,25 @@
-"""record: stores every answer as it arrives, so that it is not paid for again."""
+"""record: stores every answer, and every refused one, as it arrives, so that it is not paid for again."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-import logging
+import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import IO, Protocol
 
-from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
+from airflow_provider_llmbeam.engine.journal_entry import encode_entry, read_segment
+from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
-
-_log = logging.getLogger(__name__)
-
-_FIELDS = tuple(field.name for field in dataclasses.fields(Completion))
-#: `json.dumps` with options makes an encoder for each call, which is half of its time.
-_to_json = json.JSONEncoder(ensure_ascii=False).encode
+from airflow_provider_llmbeam.engine.segment_name import SegmentName, job_prefix, shard_set
+from airflow_provider_llmbeam.exceptions import JobFailedError
 
 
 class Files(Protocol):
-    """The filesystem that holds a journal; `apache_beam`'s `FileSystems` in a pipeline."""
+    """The filesystem that holds a journal; `pipeline.storage` in a pipeline."""
 
     def create(self, uri: str) -> IO[bytes]:
         """Opens a new file for writing."""
@@ -34,20 +29,32 @@ class Files(Protocol):
         """Opens a file for reading."""
         ...
 
-    def match(self, pattern: str) -> list[str]:
-        """Returns the files that match a pattern, possibly none."""
+    def sizes(self, pattern: str) -> Mapping[str, int]:
+        """Returns the files that match a pattern, possibly none, with their sizes in bytes."""
         ...
 
 
 class Journal:
-    """Answers in segments below one directory. Each batch writes its own segments, named after its prompts.
+    """Answers in segments below one directory. Each batch writes its own segments.
+
+    Each batch looks up its fingerprints in the segments of its job when it begins. So a runner may repeat work in
+    any order, on any worker, and in batches that are cut in another way: what was recorded is not requested again.
+
+    The lookup lists the segments of the job once a batch. It opens a segment only if the shards in its name
+    overlap with those of the batch, and keeps eight bytes in memory for each of its answers, so that each process
+    reads a segment at most once, unless it has answers of the batch.
 
     Args:
         directory: Directory of the segments; ends in `/`.
         job: Job of the answers, if several jobs share the directory.
         files: Filesystem of the directory.
         oldest_at: Unix time; older answers are requested again.
+        since: Unix time; segments that were created before are not looked up, as their answers are known to the
+            caller.
+        accepts: Returns whether an answer, or a refused one, is of use to the job; others are requested again.
+        redact: Removes secrets from the messages of refused answers.
         clock: Monotonic clock, in seconds.
+        now: Unix time, in seconds.
     """
 
     def __init__(
@@ -57,40 +64,88 @@ class Journal:
         job: str = "",
         files: Files,
         oldest_at: float = 0.0,
+        since: float = 0.0,
+        accepts: Callable[[Outcome], bool] = lambda _: True,
+        redact: Callable[[str], str] = lambda message: message,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
         self._job = job
         self._files = files
         self._oldest_at = oldest_at
+        self._since = since
+        self._accepts = accepts
+        self._redact = redact
         self._clock = clock
+        self._now = now
+        self._indexes: dict[str, _Index] = {}
 
     def batch(self, prompts: Sequence[Prompt], fingerprints: Sequence[str]) -> BatchJournal:
-        """Opens the record of one batch, and reads what an earlier attempt has recorded.
-
-        A runner that repeats a bundle sends the same batch again: its segments are found by their name, and the
-        answers in them are not requested again.
+        """Opens the record of one batch, and reads what earlier attempts have recorded.
 
         Args:
             prompts: The batch.
             fingerprints: Fingerprint of each prompt, in the same order.
         """
-        name = hashlib.sha256("".join(fingerprints).encode()).hexdigest()[:32]
-        earlier: dict[str, Completion] = {}
-        for uri in self._files.match(f"{self._directory}{name}-*.jsonl"):
-            with self._files.open(uri) as lines:
-                earlier.update(
-                    (entry.fingerprint, entry.completion)
-                    for entry in read_entries(iter(lines))
-                    if entry.completion.answered_at >= self._oldest_at
-                )
+        shards = shard_set(fingerprints)
+        earlier = self._recorded({*fingerprints}, shards)
         return BatchJournal(
-            create=lambda: self._files.create(f"{self._directory}{name}-{uuid.uuid4().hex}.jsonl"),
+            directory=self._directory,
+            create=lambda: self._create(shards),
             job=self._job,
             fingerprints=dict(zip(prompts, fingerprints, strict=True)),
             earlier=[earlier.get(fingerprint) for fingerprint in fingerprints],
+            redact=self._redact,
             clock=self._clock,
         )
+
+    def _create(self, shards: int) -> tuple[IO[bytes], array[int]]:
+        name = SegmentName(shards, int(self._now())).text(self._job, uuid.uuid4().hex)
+        segment, index = self._files.create(f"{self._directory}{name}"), _Index(None)
+        self._indexes[f"{self._directory}{name}"] = index
+        return segment, index.hashes
+
+    def _recorded(self, fingerprints: Set[str], shards: int) -> dict[str, Outcome]:
+        found: dict[str, Outcome] = {}
+        hashes = {*map(hash, fingerprints)}
+        for uri, size in self._files.sizes(f"{self._directory}{job_prefix(self._job)}*.jsonl").items():
+            name = SegmentName.parse(uri)
+            if name is None or name.created_at < self._since or not name.shards & shards:
+                continue
+            index = self._indexes.get(uri)
+            is_current = index is not None and index.size in (None, size)
+            if index is not None and is_current and hashes.isdisjoint(index.hashes):
+                continue
+            read = _Index(size)
+            for entry in read_segment(uri, self._files.open):
+                read.hashes.append(hash(entry.fingerprint))
+                if entry.fingerprint in fingerprints and self._is_usable(entry.outcome):
+                    found[entry.fingerprint] = better(entry.outcome, found.get(entry.fingerprint))
+            if not is_current:
+                self._indexes[uri] = read
+        return found
+
+    def _is_usable(self, outcome: Outcome) -> bool:
+        return outcome.answered_at >= self._oldest_at and self._accepts(outcome)
+
+
+def better(later: Outcome, earlier: Outcome | None) -> Outcome:
+    """Returns which of two outcomes of one fingerprint counts: the later one, but no refusal above an answer."""
+    return earlier if isinstance(later, Failure) and isinstance(earlier, Completion) else later
+
+
+@dataclass(slots=True)
+class _Index:
+    """Hashes of the fingerprints of a segment, which are those of this process.
+
+    Attributes:
+        size: Size of the segment when it was read, in bytes; `None` for one that this process writes.
+        hashes: Hash of each fingerprint.
+    """
+
+    size: int | None
+    hashes: array[int] = field(default_factory=lambda: array("q"))
 
 
 class BatchJournal:
@@ -100,7 +155,7 @@ class BatchJournal:
     segments are short in time, and `close` ends the last one before the batch is returned.
 
     Attributes:
-        earlier: Answer of each prompt of the batch that an earlier attempt recorded, or `None`.
+        earlier: Outcome of each prompt of the batch that an earlier attempt recorded, or `None`.
     """
 
     SEGMENT_SECONDS = 15.0
@@ -108,19 +163,25 @@ class BatchJournal:
     def __init__(
         self,
         *,
-        create: Callable[[], IO[bytes]],
+        directory: str,
+        create: Callable[[], tuple[IO[bytes], array[int]]],
         job: str,
         fingerprints: Mapping[Prompt, str],
-        earlier: Sequence[Completion | None],
+        earlier: Sequence[Outcome | None],
+        redact: Callable[[str], str],
         clock: Callable[[], float],
     ) -> None:
         self.earlier = earlier
+        self._directory = directory
         self._create = create
         self._job = job
         self._fingerprints = fingerprints
+        self._redact = redact
         self._clock = clock
         self._lock = threading.Lock()
+        self._unwritten: list[tuple[int, bytes]] = []
         self._segment: IO[bytes] | None = None
+        self._hashes = array("q")
         self._opened_at = 0.0
 
     def sent(self) -> None:
@@ -130,21 +191,62 @@ class BatchJournal:
         """Does nothing: a 429 is not an answer."""
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
-        """Records an answer. Failures are not recorded, so that another run tries them again."""
-        if not isinstance(outcome, Completion):
-            return
-        line = encode_entry(self._fingerprints[prompt], self._job, outcome)
+        """Records an answer, or a refused one. Other failures are not recorded: another run tries them again.
+
+        Raises:
+            Exception: Error of the filesystem. The next call, or `close`, writes this answer again.
+        """
+        if isinstance(outcome, Failure):
+            if outcome.kind not in REFUSED:
+                return
+            outcome = replace(outcome, message=self._redact(outcome.message))
         with self._lock:
-            segment = self._current_segment()
-            segment.write(line)
-            segment.flush()
+            fingerprint = self._fingerprints[prompt]
+            self._unwritten.append((hash(fingerprint), encode_entry(fingerprint, self._job, outcome)))
+            self._write()
+
+    def rotate(self) -> None:
+        """Ends the current segment, which makes its answers visible to all readers; others follow."""
+        with self._lock:
+            segment, self._segment = self._segment, None
+            if segment is not None:
+                segment.close()
 
     def close(self) -> None:
-        """Closes the current segment, which makes its answers visible to all readers."""
+        """Closes the current segment, which makes its answers visible to all readers.
+
+        Raises:
+            JobFailedError: Answers that were paid for could not be recorded.
+        """
         with self._lock:
-            if self._segment is not None:
-                self._segment.close()
+            try:
+                if self._unwritten:
+                    self._write()
+                if self._segment is not None:
+                    self._segment.close()
+            except Exception as error:
+                raise JobFailedError(
+                    f"The journal in {self._directory!r} cannot be written: {error}. Nothing more is sent; "
+                    f"{len(self._unwritten) or 'some'} answers of this batch were paid for and are not recorded. "
+                    "Make room or grant access there; a retry sends what is not recorded."
+                ) from error
+            finally:
                 self._segment = None
+
+    def _write(self) -> None:
+        """Writes what is not written yet; after an error a new segment begins, since a line may be incomplete."""
+        try:
+            segment = self._current_segment()
+            self._hashes.extend(fingerprint_hash for fingerprint_hash, _ in self._unwritten)
+            segment.writelines(line for _, line in self._unwritten)
+            segment.flush()
+        except Exception:
+            broken, self._segment = self._segment, None
+            if broken is not None:
+                with contextlib.suppress(Exception):
+                    broken.close()
+            raise
+        self._unwritten.clear()
 
     def _current_segment(self) -> IO[bytes]:
         now = self._clock()
@@ -152,37 +254,6 @@ class BatchJournal:
             self._segment.close()
             self._segment = None
         if self._segment is None:
-            self._segment = self._create()
+            self._segment, self._hashes = self._create()
             self._opened_at = now
         return self._segment
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One journal line.
-
-    Attributes:
-        fingerprint: Fingerprint of the prompt.
-        job: Job that requested the answer.
-        completion: The answer.
-    """
-
-    fingerprint: str
-    job: str
-    completion: Completion
-
-
-def encode_entry(fingerprint: str, job: str, completion: Completion) -> bytes:
-    """Encodes an answer as one line."""
-    entry = {"fingerprint": fingerprint, "job": job, **{name: getattr(completion, name) for name in _FIELDS}}
-    return _to_json(entry).encode("utf-8", "surrogatepass") + b"\n"
-
-
-def read_entries(lines: Iterable[bytes]) -> Iterator[Entry]:
-    """Reads a segment; a line that a crash left incomplete is skipped, since its answer was never returned."""
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            yield Entry(entry.pop("fingerprint"), entry.pop("job", ""), Completion(**entry))
-        except (ValueError, TypeError, KeyError, AttributeError):
-            _log.warning("Skipped an incomplete journal line of %d bytes; its prompt is sent again.", len(line))

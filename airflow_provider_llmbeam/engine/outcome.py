@@ -11,12 +11,15 @@ FailureKind = Literal[
     "missing_key",  # the row lacks a key column
     "duplicate_key",  # another row has the same key, and `on_duplicate_key` selects one of them
     "template_error",  # the prompt could not be rendered
+    "media_error",  # a file of `prompt.media` cannot be read, or the server does not take it
+    "not_sent",  # the first rows all failed for one reason, which the message names
     # answered by the server, final
     "bad_request",  # 4xx: the message of the server says why
     "unauthorized",  # 401, 403, or an API key that is not valid
     "not_found",  # 404: no such model
     "quota_exhausted",  # a quota that does not refill within the job, e.g. per day
     "blocked",  # blocked for its content
+    "truncated",  # cut at `max_output_tokens`, so that it is empty or not valid against `output_schema`
     "invalid_output",  # empty, or not valid against `output_schema`
     # failed after retries
     "throttled",  # nothing but 429 for `max_throttled_seconds`
@@ -30,8 +33,13 @@ FailureKind = Literal[
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 #: Kinds of rows for which no request was made.
 BEFORE_ANY_REQUEST: frozenset[FailureKind] = frozenset(
-    {"unreadable_row", "missing_key", "duplicate_key", "template_error"}
+    {"unreadable_row", "missing_key", "duplicate_key", "template_error", "media_error", "not_sent"}
 )
+#: Kinds of answers that were billed and cannot be used. The journal keeps them, as the same request would buy the
+#: same refusal again.
+REFUSED: frozenset[FailureKind] = frozenset({"blocked", "truncated", "invalid_output"})
+#: Kinds that another run of the same job repeats.
+PERMANENT: frozenset[FailureKind] = BEFORE_ANY_REQUEST | REFUSED | {"bad_request", "unauthorized", "not_found"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,8 @@ class Completion:
             `truncated` if only the beginning of a long text was embedded.
         input_tokens: Billed input tokens, including those of invalid answers.
         output_tokens: Billed output tokens, including thoughts and invalid answers.
+        cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
         rejections: Number of 429s received, counted in the same way.
         repairs: Number of attempts that followed an invalid answer.
@@ -62,6 +72,8 @@ class Completion:
     finish_reason: str
     input_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
+    cost_nano_usd: int | None = None
     attempts: int
     rejections: int = 0
     repairs: int = 0
@@ -84,6 +96,10 @@ class Failure:
         rejections: Number of 429s received.
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
+        cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
+        max_repairs: Number of attempts that an invalid answer was allowed to cost, for a refused answer.
+        answered_at: Unix time of a refused answer; 0 for other failures.
     """
 
     kind: FailureKind
@@ -93,6 +109,10 @@ class Failure:
     rejections: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    cost_nano_usd: int | None = 0
+    max_repairs: int = 0
+    answered_at: float = 0.0
 
 
 Outcome = Completion | Failure

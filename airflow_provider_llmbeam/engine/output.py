@@ -8,11 +8,15 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jsonschema
-from jsonschema.protocols import Validator
-
 from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds
+from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
+
+#: Maximum length of an answer that is parsed, in characters. The longest answers of today's models have 128,000
+#: tokens, 0.5 million characters.
+MAX_ANSWER = 4 * 2**20
 
 
 class OutputParser:
@@ -23,34 +27,36 @@ class OutputParser:
     """
 
     def __init__(self, output_schema: Mapping[str, Any] | None) -> None:
-        self._validator: Validator | None = (
-            jsonschema.Draft202012Validator(dict(output_schema)) if output_schema is not None else None
-        )
+        self._schema = AnswerSchema(output_schema) if output_schema is not None else None
 
     def parse(self, reply: Reply) -> Any:
         """Returns the JSON value of the answer, or `None` without a schema.
 
         Raises:
-            RequestError: The answer is invalid (kind `invalid_output`); the error has the billed tokens.
+            RequestError: The answer is invalid (kind `invalid_output`, or `truncated`); the error has the billed
+                tokens.
         """
         if not reply.text.strip():
             raise self._invalid(reply, "the answer is empty")
-        if self._validator is None:
+        if self._schema is None:
             return None
+        if len(reply.text) > MAX_ANSWER:
+            raise self._invalid(reply, f"the answer has {len(reply.text):,} characters; at most {MAX_ANSWER:,}")
         try:
             value = json.loads(reply.text, parse_constant=_no_number, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             raise self._invalid(reply, f"the answer is not JSON ({error}): {reply.text[:500]}") from None
-        if (mismatch := next(self._validator.iter_errors(value), None)) is not None:
-            raise self._invalid(
-                reply, f"the answer does not match `output_schema` at {mismatch.json_path}: {mismatch.message}"
-            )
+        if text_depth_exceeds(reply.text, value):
+            raise self._invalid(reply, f"the answer is nested more than {MAX_DEPTH} levels deep")
+        if (mismatch := self._schema.mismatch(value)) is not None:
+            raise self._invalid(reply, f"the answer does not match `output_schema` {mismatch}")
         return value
 
     @staticmethod
     def _invalid(reply: Reply, message: str) -> RequestError:
-        truncated = " (truncated at `max_output_tokens`)" if reply.finish_reason == "max_tokens" else ""
-        return _invalid(reply, f"{message}{truncated}")
+        if reply.finish_reason == "max_tokens":
+            return _invalid(reply, f"{message} (truncated at `max_output_tokens`)", "truncated")
+        return _invalid(reply, message)
 
 
 class VectorParser:
@@ -91,13 +97,14 @@ def _is_finite(vector: Sequence[Any]) -> bool:
         return False
 
 
-def _invalid(reply: Reply, message: str) -> RequestError:
+def _invalid(reply: Reply, message: str, kind: FailureKind = "invalid_output") -> RequestError:
     return RequestError(
-        "invalid_output",
+        kind,
         message,
         http_status=200,
         input_tokens=reply.input_tokens,
         output_tokens=reply.output_tokens,
+        cached_tokens=reply.cached_tokens,
     )
 
 

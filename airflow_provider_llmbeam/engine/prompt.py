@@ -13,9 +13,18 @@ class Prompt:
     Attributes:
         text: Text of the user message.
         system: System instruction, or `None`.
-        media: `(uri, mime_type)` of each image, audio, video or document.
+        media: `(uri, mime_type)` of each image, audio, video or document. `MediaLoader` replaces the address of a
+            file whose bytes are sent by a `data:` URI with them, for as long as the request takes.
     """
 
     text: str
     system: str | None = None
     media: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def characters(self) -> int:
+        """Size of the text and of the addresses of its media, in characters, which `data:` URIs make large."""
+        size = len(self.text)
+        for uri, _ in self.media:  # a generator would take longer than all the rest
+            size += len(uri)
+        return size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.outcome import FailureKind
 
 #: Failures after which the same request may succeed.
@@ -18,11 +19,13 @@ class RequestError(Exception):
 
     Attributes:
         kind: Kind of failure; `throttled` for a 429.
-        message: Message of the server, if it sent one; at most 2,000 characters.
+        message: Message of the server, if it sent one; at most 2,000 characters, valid as UTF-8.
         http_status: HTTP status of the response, or `None`.
         retry_after_seconds: Delay that the server asks for, from a header or the body, in seconds.
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
+        cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        is_unconnected: Whether no connection could be opened, so that the server cannot have received the request.
     """
 
     def __init__(
@@ -34,14 +37,23 @@ class RequestError(Exception):
         retry_after_seconds: float | None = None,
         input_tokens: int = 0,
         output_tokens: int = 0,
+        cached_tokens: int = 0,
+        is_unconnected: bool = False,
     ) -> None:
-        super().__init__(message)
+        self.message = valid_text(message[:2000])
+        super().__init__(self.message)
         self.kind: FailureKind = kind
-        self.message = message[:2000]
         self.http_status = http_status
         self.retry_after_seconds = retry_after_seconds
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
+        self.cached_tokens = cached_tokens
+        self.is_unconnected = is_unconnected
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the failure may be that of the whole server: no connection, or a gateway that has no server."""
+        return self.kind == "connection" or self.http_status in (502, 503)
 
 
 @dataclass(frozen=True, slots=True)

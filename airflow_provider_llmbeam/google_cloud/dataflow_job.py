@@ -8,6 +8,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
+from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+
 #: Phase of a job. `replaced`: another job continues its work.
 Phase = Literal["going", "done", "failed", "cancelled", "replaced"]
 
@@ -82,6 +84,11 @@ class DataflowJob:
     def phase(self) -> Phase:
         """Phase of the state."""
         return phase(self.state)
+
+    @property
+    def deployment(self) -> str:
+        """Airflow deployment that submitted the job; empty if it is not known."""
+        return self.labels.get(DEPLOYMENT_LABEL, "")
 
     @property
     def is_over(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.redaction import redact
 
 if TYPE_CHECKING:
     from google.cloud.dataflow_v1beta3 import Job, JobMessage, MetricUpdate
@@ -62,8 +63,8 @@ def counts_of(metrics: Iterable[MetricUpdate], *, running: bool) -> Counts:
 
 
 def texts_of(messages: Iterable[JobMessage], limit: int) -> list[str]:
-    """Returns the last `limit` distinct texts, in order."""
-    return list(dict.fromkeys(message.message_text for message in messages))[-limit:]
+    """Returns the last `limit` distinct texts, in order, without secrets that have a known form or place."""
+    return [redact(text) for text in [*dict.fromkeys(message.message_text for message in messages)][-limit:]]
 
 
 def _whole(scalar: object) -> int:

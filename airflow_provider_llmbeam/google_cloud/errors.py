@@ -22,6 +22,8 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     RequestRefusedError,
 )
+from airflow_provider_llmbeam.redaction import redact
+from airflow_provider_llmbeam.redirects import redirect_behind
 
 _AGAIN = (api.ServerError, api.TooManyRequests, api.RetryError, requests.RequestException, auth.TransportError)
 
@@ -31,6 +33,8 @@ _REQUEST_PREFIX = re.compile(r"^(GET|POST|PUT|PATCH|DELETE) \S+: ")
 
 def is_transient(error: BaseException) -> bool:
     """Whether a retry of the same request may succeed."""
+    if redirect_behind(error) is not None:
+        return False
     if isinstance(error, auth.GoogleAuthError):
         return isinstance(error, auth.TransportError) or bool(getattr(error, "retryable", False))
     if isinstance(error, api.MethodNotImplemented):
@@ -99,6 +103,8 @@ def cloud_error(error: Exception, request: CloudRequest) -> CloudError:
     refused = f"Google Cloud did not {request.action}{_status(error)}: {_message(error)}"
     if is_transient(error):
         return CloudUnavailableError(refused)
+    if redirect_behind(error) is not None:
+        return RequestRefusedError(f"{refused} Check the proxy of the worker and `token_uri` of the credentials.")
     if isinstance(error, auth.GoogleAuthError):
         return AccessDeniedError(
             f"{refused} The credentials of the worker are missing or refused: give the Airflow connection a key, "
@@ -138,11 +144,11 @@ def _no_credentials(error: Exception, gcp_conn_id: str) -> str:
 
 
 def _message(error: Exception) -> str:
-    """Returns the message of the service, in one line that ends as a sentence."""
+    """Returns the message of the service, in one line that ends as a sentence, without e.g. a proxy's password."""
     # Errors of google-auth have further arguments: the reply, and whether to retry.
     first = error.args[0] if isinstance(error, auth.GoogleAuthError) and error.args else error
     message = getattr(error, "message", None) or str(first) or type(error).__name__
-    line = " ".join(_inner_message(_REQUEST_PREFIX.sub("", str(message))).split())[:600]
+    line = redact(" ".join(_inner_message(_REQUEST_PREFIX.sub("", str(message))).split()))[:600]
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
 

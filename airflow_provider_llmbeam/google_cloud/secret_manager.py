@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from airflow.providers.common.compat.sdk import mask_secret
+
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
 from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
 
 
 def read_secret(hook: GoogleHook, version: str) -> str:
-    """Reads a version of a secret.
+    """Reads a version of a secret, which Airflow masks in logs.
 
     Args:
         hook: Hook with the credentials.
@@ -35,6 +37,8 @@ def read_secret(hook: GoogleHook, version: str) -> str:
                 credentials=credentials, transport="rest", client_options=hook.get_client_options()
             )
             reply = client.access_secret_version(name=version, retry=retry(), timeout=REQUEST_SECONDS)
-            return str(reply.payload.data.decode()).strip()
+            secret = str(reply.payload.data.decode()).strip()
+            mask_secret(secret)
+            return secret
     except (AccessDeniedError, CloudNotFoundError) as error:
         raise JobSpecError(f"`hf_token_secret`: {error} Nothing was started or billed.") from error

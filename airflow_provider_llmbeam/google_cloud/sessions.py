@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any, Self, TypeVar
 
 from requests import Session
-from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
+
+from airflow_provider_llmbeam.redirects import DirectAdapter
 
 SessionT = TypeVar("SessionT", bound=Session)
 
@@ -23,7 +24,9 @@ _IDLE_SECONDS = 45
 
 
 def with_shared_connections(session: SessionT) -> SessionT:
-    """Lets a session use the TLS connections of this process; it keeps its own cookies and headers.
+    """Lets a session use the TLS connections of this process, and refuse redirects.
+
+    It keeps its own cookies and headers.
 
     A connection of its own costs each poller 14 ms of CPU and 1 MB, for the certificate authorities that it
     reads (certifi 2026.10, OpenSSL 3.0), and an open file.
@@ -32,10 +35,11 @@ def with_shared_connections(session: SessionT) -> SessionT:
         The session.
     """
     session.mount("https://", _adapter(os.getpid()))
+    session.mount("http://", DirectAdapter())
     return session
 
 
-class _SharedAdapter(HTTPAdapter):
+class _SharedAdapter(DirectAdapter):
     """Keeps its connections when a session is closed, since other sessions use them. Thread-safe."""
 
     def close(self) -> None:

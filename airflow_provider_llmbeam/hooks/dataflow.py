@@ -32,8 +32,12 @@ class DataflowJobHook(RegionalHook):
     service = "dataflow.googleapis.com"
     role = "roles/dataflow.developer"
 
-    def get(self, job_id: str) -> DataflowJob:
+    def get(self, job_id: str, within_seconds: float | None = None) -> DataflowJob:
         """Returns a job.
+
+        Args:
+            job_id: ID of the job.
+            within_seconds: Timeout of a single request, in seconds; by default there are retries.
 
         Raises:
             CloudError: See `google_errors`.
@@ -43,7 +47,8 @@ class DataflowJobHook(RegionalHook):
         with self._translated(f"show job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}"):
             # Other views contain neither labels nor environment.
             request = GetJobRequest(**self._place(), job_id=job_id, view=JobView.JOB_VIEW_DESCRIPTION)
-            return job_of(self._client("JobsV1Beta3Client").get_job(request, **self._options()))
+            options = self._options() if within_seconds is None else {"timeout": within_seconds, "retry": None}
+            return job_of(self._client("JobsV1Beta3Client").get_job(request, **options))
 
     def find(self, identity: str, *, active_only: bool = False) -> list[DataflowJob]:
         """Returns the jobs of an identity, see `spec.identity`: those of every try of one task.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.deployment import own_deployment
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication, api_key_variable
-from airflow_provider_llmbeam.spec.model import Model, parse_model
+from airflow_provider_llmbeam.redaction import url_fault
+from airflow_provider_llmbeam.spec.model import Model, model_data, parse_model
+from airflow_provider_llmbeam.spec.model.environment import with_base_url
 
 #: Fields that a connection can provide, by type of model.
 _FIELDS = {"gemini": ("base_url", "project", "location"), "openai": ("base_url",)}
@@ -39,10 +43,10 @@ class LLMBeamHook(BaseHook):
         """Returns the connection; `None` if the default connection does not exist.
 
         Raises:
-            JobSpecError: Another connection does not exist.
+            JobSpecError: Another connection does not exist, or the host holds what belongs in the password.
         """
         try:
-            return self.get_connection(self.llmbeam_conn_id)
+            connection = self.get_connection(self.llmbeam_conn_id)
         except AirflowNotFoundException as error:
             if self.llmbeam_conn_id != self.default_conn_name:
                 raise JobSpecError(
@@ -51,6 +55,31 @@ class LLMBeamHook(BaseHook):
                 ) from error
             self.log.info("No connection %r: using the worker's environment.", self.llmbeam_conn_id)
             return None
+        if fault := url_fault(connection.host or ""):
+            raise JobSpecError(
+                f"`llmbeam_conn_id`: the host of connection {self.llmbeam_conn_id!r} holds {fault}. Expected only "
+                "the address of the server, as it is written to logs and reports: a key belongs in the password "
+                "of the connection. Nothing was sent or billed."
+            )
+        return connection
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Reports what the connection provides, and the name of this deployment; sends no request.
+
+        Returns:
+            Whether the connection can be used, and a message for the user.
+        """
+        try:
+            connection, deployment = self.get_conn(), own_deployment()
+        except LLMBeamError as error:
+            return False, str(error)
+        named = repr(deployment) if deployment else "not set, which Dataflow jobs and endpoints need"
+        address = (connection.host if connection else None) or "Google's own"
+        key = "set" if connection and connection.password else "not set"
+        return True, (
+            f"Deployment (`[llmbeam] deployment`): {named}. Base URL: {address}. API key: {key}. "
+            "No request was sent: a model is needed for one, see `EndpointReadySensor`."
+        )
 
     def complete_model(self, model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Adds the fields that the model does not set and the connection provides.
@@ -59,7 +88,10 @@ class LLMBeamHook(BaseHook):
             model: A model spec as plain data.
 
         Returns:
-            The model, and the environment variables with its API key.
+            The model, and the environment variables with its API key, which Airflow masks in logs.
+
+        Raises:
+            JobSpecError: See `get_conn`.
         """
         connection = self.get_conn()
         if connection is None:
@@ -75,11 +107,12 @@ class LLMBeamHook(BaseHook):
         key_variable = api_key_variable(model)
         if not connection.password or key_variable is None:
             return {**model, **filled}, {}
+        mask_secret(connection.password)
         return {**model, **filled}, {key_variable: connection.password}
 
 
 def open_model(
-    model: Mapping[str, Any],
+    model: Mapping[str, Any] | str,
     *,
     llmbeam_conn_id: str = LLMBeamHook.default_conn_name,
     gcp_conn_id: str = "google_cloud_default",
@@ -88,7 +121,7 @@ def open_model(
     """Completes a model with the `llmbeam` connection, as a job does, and returns it with its authentication.
 
     Args:
-        model: A model spec as plain data.
+        model: A model spec as plain data, or the name of a Gemini model.
         llmbeam_conn_id: Connection with key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for Google Cloud.
         impersonation_chain: Service account to act as, or several, each acting as the next.
@@ -96,10 +129,12 @@ def open_model(
     Raises:
         JobSpecError: The model is not a model spec, or there is no such connection.
     """
-    if not isinstance(model, Mapping):
-        parse_model(model)  # raises an error that names the problem
-    completed, environment = LLMBeamHook(llmbeam_conn_id).complete_model({**model})
-    parsed = parse_model(completed)
+    data = model_data(model)
+    if not isinstance(data, Mapping):
+        parse_model(data)  # raises an error that names the problem
+    hook = LLMBeamHook(llmbeam_conn_id)
+    completed, environment = hook.complete_model({**data})
+    parsed = with_base_url(parse_model(completed), os.environ, hook.log)
     return parsed, ModelAuthentication(
         parsed, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.redaction import secrets_of
 from airflow_provider_llmbeam.spec.sink import PostgresSink, Sink
 
 #: Extras for Airflow's own hook; every other one is a parameter of libpq, e.g. `sslmode`.
@@ -28,6 +29,8 @@ _AIRFLOW_EXTRAS = {
 
 def sink_environment(sink: Sink) -> dict[str, str]:
     """Returns the environment variable with the DSN of a PostgreSQL sink's `conn_id`: the spec holds no secret.
+
+    Airflow masks the password in logs.
 
     Returns:
         No variable if the sink is of another type or names no connection.
@@ -54,7 +57,12 @@ def sink_environment(sink: Sink) -> dict[str, str]:
             f"`sink.conn_id`: connection {sink.conn_id!r} uses a token of AWS IAM (`iam`), which is valid for 15 "
             "minutes; a job may run longer. Expected a password. Nothing was sent or billed."
         )
-    return {sink.dsn_env: _dsn(connection)}
+    dsn = _dsn(connection)
+    # In the DSN the password is percent-encoded; an extra may be a password, too, e.g. `sslpassword`.
+    for secret in (dsn, *secrets_of({sink.dsn_env: dsn})):
+        mask_secret(secret)
+    mask_secret(connection.extra_dejson)
+    return {sink.dsn_env: dsn}
 
 
 def _dsn(connection: Any) -> str:

@@ -30,10 +30,18 @@ class StorageHook(GoogleHook):
             text: str = bucket.blob(_path(uri)).download_as_text(timeout=REQUEST_SECONDS, retry=retry())
             return text
 
-    def write(self, uri: str, text: str) -> None:
-        """Writes an object atomically."""
+    def exists(self, uri: str) -> bool:
+        """Returns whether there is an object."""
+        with self._bucket(uri, "read") as bucket:
+            return bool(bucket.blob(_path(uri)).exists(timeout=REQUEST_SECONDS, retry=retry()))
+
+    def write(self, uri: str, text: str, within_seconds: float | None = None) -> None:
+        """Writes an object atomically, with retries, or with one request that has a timeout in seconds."""
+        policy = retry() if within_seconds is None else None
         with self._bucket(uri, "write") as bucket:
-            bucket.blob(_path(uri)).upload_from_string(text, timeout=REQUEST_SECONDS, retry=retry())
+            bucket.blob(_path(uri)).upload_from_string(
+                text, timeout=within_seconds or REQUEST_SECONDS, retry=policy
+            )
 
     @contextmanager
     def _bucket(self, uri: str, verb: str) -> Iterator[Any]:

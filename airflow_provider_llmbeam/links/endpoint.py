@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from airflow_provider_llmbeam.links.job import CONSOLE, XComLink
+from airflow_provider_llmbeam.links.job import CONSOLE
+from airflow_provider_llmbeam.links.stored import XComLink
 from airflow_provider_llmbeam.spec.endpoint.identity import run_service_of
 
 

@@ -5,25 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from airflow.providers.common.compat.sdk import BaseOperatorLink
+from airflow_provider_llmbeam.links.stored import XComLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
-    from airflow.sdk.types import TaskInstanceKey
-
     from airflow_provider_llmbeam.spec.job import JobSpec
 
 CONSOLE = "https://console.cloud.google.com"
-
-
-class XComLink(BaseOperatorLink):
-    """Link to the URL in the XCom `xcom_key`; the API server reads it without this package."""
-
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Returns the URL; empty if the task wrote none."""
-        from airflow.sdk.execution_time.xcom import XCom
-
-        return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
 
 
 class DataflowLink(XComLink):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from airflow_provider_llmbeam.links.job import CONSOLE, XComLink
+from airflow_provider_llmbeam.links.job import CONSOLE
+from airflow_provider_llmbeam.links.stored import XComLink
 
 
 class QuotaLink(XComLink):

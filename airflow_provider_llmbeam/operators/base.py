@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
+from airflow_provider_llmbeam.deployment import own_deployment, required_deployment
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.tasks.identity import job_name
-from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
+from airflow_provider_llmbeam.spec.model import model_data
+from airflow_provider_llmbeam.spec.model.environment import with_base_url
+from airflow_provider_llmbeam.spec.prompt import prompt_data
+from airflow_provider_llmbeam.tasks.arguments import check_arguments
+from airflow_provider_llmbeam.tasks.identity import job_name, owner_of
+from airflow_provider_llmbeam.tasks.literal import Unrendered, literal_problems, plain
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:
@@ -45,16 +52,17 @@ class InferenceJobOperator(BaseOperator):
         "llmbeam_conn_id",
         "gcp_conn_id",
         "impersonation_chain",
+        "prompt_per_row",
     )
-    template_fields_renderers = dict.fromkeys(template_fields[:10], "json")
+    template_fields_renderers = dict.fromkeys((*template_fields[:10], "prompt_per_row"), "json")
 
     def __init__(
         self,
         *,
         source: Source | Mapping[str, Any] | XComArg,
-        prompt: PromptTemplate | Mapping[str, Any],
-        model: Model | Mapping[str, Any] | XComArg,
-        sink: Sink | Mapping[str, Any] | XComArg,
+        prompt: PromptTemplate | Mapping[str, Any] | str,
+        model: Model | Mapping[str, Any] | str | XComArg,
+        sink: Sink | Mapping[str, Any] | str | XComArg,
         generation: Generation | Mapping[str, Any] | XComArg | None = None,
         embedding: Embedding | Mapping[str, Any] | XComArg | None = None,
         limits: Limits | Mapping[str, Any] | XComArg | None = None,
@@ -69,12 +77,15 @@ class InferenceJobOperator(BaseOperator):
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
+        check_arguments(type(self), kwargs)
         super().__init__(**kwargs)
-        plain_prompt = plain(prompt)
+        plain_prompt = prompt_data(plain(prompt))
         self.source = plain(source)
         self.prompt = plain_prompt
         self.prompt_variables = plain_prompt.get("variables", {}) if isinstance(plain_prompt, Mapping) else {}
-        self.model = plain(model)
+        # Shown among the rendered fields, and never rendered: the templates are those of the rows.
+        self.prompt_per_row = Unrendered(_without_variables(plain_prompt))
+        self.model = model_data(plain(model))
         self.sink = plain(sink)
         self.generation = plain(generation)
         self.embedding = plain(embedding)
@@ -103,19 +114,29 @@ class InferenceJobOperator(BaseOperator):
         return DataflowLauncher(self.gcp_conn_id, self.impersonation_chain, store, self.log)
 
     def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
-        """Returns the complete spec, and the environment variables with its secrets."""
+        """Returns the complete spec, and the environment variables with its secrets.
+
+        Raises:
+            JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow.
+        """
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
         from airflow_provider_llmbeam.hooks.postgres import sink_environment
 
         data = self._spec_data(self.job_name or self._own_job_name(context["ti"]))
+        data["owner"] = owner_of(context["ti"])
         secrets: dict[str, str] = {}
-        if isinstance(self.model, Mapping):
-            data["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**self.model})
-        runner = self.runner
-        if isinstance(runner, Mapping) and runner.get("type") == "dataflow" and not runner.get("project"):
+        model = model_data(self.model)
+        if isinstance(model, Mapping):
+            data["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})
+        runner = from_text(self.runner)
+        is_on_dataflow = isinstance(runner, Mapping) and runner.get("type") == "dataflow"
+        data["deployment"] = required_deployment() if is_on_dataflow else own_deployment()
+        if is_on_dataflow and not runner.get("project"):
             location = str(runner.get("location"))
             data["runner"] = {**runner, "project": self._launcher(context).project(location)}
         spec = JobSpec.parse(data)
+        model_there = with_base_url(spec.model, os.environ, self.log)
+        spec = spec.model_copy(update={"model": model_there})
         return spec, secrets | sink_environment(spec.sink)
 
     def _own_job_name(self, ti: Any) -> str:
@@ -141,3 +162,10 @@ class InferenceJobOperator(BaseOperator):
             "state_uri": self.state_uri,
         }
         return {field: value for field, value in parts.items() if value is not None}
+
+
+def _without_variables(prompt: Any) -> Any:
+    """Returns a prompt as it was written, without its variables, which are a field of their own."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    return {name: value for name, value in prompt.items() if name != "variables"}

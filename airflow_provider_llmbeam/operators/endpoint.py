@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_llmbeam.deployment import required_deployment
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
+from airflow_provider_llmbeam.links.stored import StoresLinks
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
@@ -27,6 +29,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import (
 )
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.identity import identity
+from airflow_provider_llmbeam.tasks.arguments import check_arguments
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.literal import is_pending, plain
@@ -54,10 +57,11 @@ class ReserveEndpointOperator(BaseOperator):
 
     def execute(self, context: Context) -> str:
         """Returns the name."""
-        return job_name(context["ti"])
+        with errors_of_airflow():
+            return job_name(context["ti"])
 
 
-class ProvisionEndpointOperator(BaseOperator):
+class ProvisionEndpointOperator(StoresLinks, BaseOperator):
     """Provisions an endpoint, or takes over that of an earlier try, and probes its model.
 
     All resources that it creates are named after `name` and labelled. If the endpoint does not start, or the task
@@ -88,7 +92,7 @@ class ProvisionEndpointOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("endpoint", "name", "gcp_conn_id", "impersonation_chain")
     template_fields_renderers = dict.fromkeys(template_fields[:1], "json")
-    operator_extra_links = (EndpointLink(),)
+    links = (EndpointLink(),)
     ui_color = "#e6f4ea"
 
     def __init__(
@@ -103,6 +107,7 @@ class ProvisionEndpointOperator(BaseOperator):
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
+        check_arguments(type(self), kwargs)
         super().__init__(**kwargs)
         self.endpoint = plain(endpoint)
         self.name = name
@@ -157,9 +162,11 @@ class ProvisionEndpointOperator(BaseOperator):
 
     def _trigger(self, context: Context) -> EndpointTrigger:
         spec = with_project(parse_endpoint(self.endpoint), self.gcp_conn_id, self.impersonation_chain)
-        ti, key, now = context["ti"], identity(str(self.name)), time.time()
+        ti, deployment, now = context["ti"], required_deployment(), time.time()
+        key = identity(str(self.name), deployment)
         labels = endpoint_labels(
             key,
+            deployment=deployment,
             expires_at=now + spec.expires_after_seconds,
             dag_id=ti.dag_id,
             run_id=ti.run_id,
@@ -183,8 +190,7 @@ class ProvisionEndpointOperator(BaseOperator):
         self.log.info("%s", end.message)
         context["ti"].xcom_push(key="cold_start_seconds", value=end.cold_start_seconds)
         context["ti"].xcom_push(key="location", value=end.location)
-        if (url := endpoint_url(end.model)) is not None:
-            context["ti"].xcom_push(key=EndpointLink().xcom_key, value=url)
+        self.store_link(context, EndpointLink(), endpoint_url(end.model))
         return end.model
 
 
@@ -233,11 +239,12 @@ class TeardownEndpointOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Removes the endpoint."""
         with errors_of_airflow():
-            spec, key = parse_endpoint(self.endpoint), identity(str(self.name))
+            spec, deployment = parse_endpoint(self.endpoint), required_deployment()
+            key = identity(str(self.name), deployment)
             connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
             left = []
             for location in spec.locations:
-                self._cancel_jobs(spec, key, location)
+                self._cancel_jobs(spec, key, deployment, location)
                 try:
                     said = remove(connect(location), key, within_seconds=self.gone_within_seconds, log=self.log)
                 except CloudError as error:
@@ -250,15 +257,15 @@ class TeardownEndpointOperator(BaseOperator):
                 )
             self.log.info("Nothing is left of endpoint %r: nothing bills.", key)
 
-    def _cancel_jobs(self, spec: Endpoint, key: str, location: str) -> None:
-        """Cancels the jobs that use the endpoint; errors are logged."""
+    def _cancel_jobs(self, spec: Endpoint, key: str, deployment: str, location: str) -> None:
+        """Cancels the jobs of this deployment that use the endpoint; errors are logged."""
         from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
         own = service_id(key) if spec.type == "cloud_run" else endpoint_id(key)
         try:
             hook = DataflowJobHook(location, spec.project, self.gcp_conn_id, self.impersonation_chain)
             for job in hook.active():
-                if job.labels.get(ENDPOINT_LABEL) == own:
+                if job.labels.get(ENDPOINT_LABEL) == own and job.deployment == deployment:
                     self.log.warning("Cancelling job %r, which uses this endpoint.", job.job_id)
                     hook.cancel(job.job_id)
         except LLMBeamError as error:

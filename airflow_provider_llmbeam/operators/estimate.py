@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow.providers.common.compat.sdk import AirflowSkipException
+
+from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.process import JobProcess
@@ -41,6 +44,7 @@ class EstimateInferenceOperator(InferenceJobOperator):
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
         AirflowFailException: A rendered argument is invalid, or there is nothing to read; raised by `execute`.
+        AirflowSkipException: The source has no rows, and `source.on_empty` is 'skip'.
         NothingAnsweredError: The model answered none of the prompts.
     """
 
@@ -65,9 +69,18 @@ class EstimateInferenceOperator(InferenceJobOperator):
             spec, environment = self._job(context)
             self._process = JobProcess(spec, environment, self.log)
             with google_credentials(spec, self.gcp_conn_id):
-                found = self._process.estimate(self.sample_size)
+                found = self._estimated(spec)
         context["ti"].xcom_push(key="demand", value=found["demand"])
         return found
+
+    def _estimated(self, spec: JobSpec) -> dict[str, Any]:
+        assert self._process is not None
+        try:
+            return self._process.estimate(self.sample_size)
+        except SourceEmptyError as error:
+            if spec.source.on_empty != "skip":
+                raise
+            raise AirflowSkipException(str(error)) from None
 
     def _own_job_name(self, ti: Any) -> str:
         return job_name(ti, self.job_task_id)

@@ -11,13 +11,14 @@ from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
-from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, XComLink, dataflow_url, output_url
+from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, dataflow_url, output_url
+from airflow_provider_llmbeam.links.stored import StoresLinks, XComLink
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.assets import add_manifest
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow, unless_skipped
 from airflow_provider_llmbeam.tasks.process import JobProcess
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class RunInferenceOperator(InferenceJobOperator):
+class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     """Reads rows, renders one prompt per row, sends the prompts to a model, and writes the answers.
 
     The job is an Apache Beam pipeline. It runs in a separate process on the worker, which ends with the task, or,
@@ -35,11 +36,12 @@ class RunInferenceOperator(InferenceJobOperator):
 
     Args:
         source: Source of the rows, see `spec.FilesSource`, `spec.BigQuerySource` and `spec.RowsSource`.
-        prompt: Prompt of a row, see `spec.PromptTemplate`. Its `template` and `system` are rendered
-            per row on the workers, never by Airflow; its `variables` are rendered by Airflow.
-        model: Model that answers, see `spec.GeminiModel` and `spec.OpenAIModel`, or the XCom of a model spec.
+        prompt: Prompt of a row, see `spec.PromptTemplate`, or its template alone. Its `template` and `system` are
+            rendered per row on the workers, never by Airflow; its `variables` are rendered by Airflow.
+        model: Model that answers, see `spec.GeminiModel` and `spec.OpenAIModel`, the name of a Gemini model, or
+            the XCom of a model spec.
         sink: Destination of the answers, see `spec.FilesSink`, `spec.BigQuerySink`, `spec.PostgresSink` and
-            `spec.MilvusSink`.
+            `spec.MilvusSink`; or a directory.
         generation: Parameters of the answers, see `spec.Generation`.
         embedding: Parameters of the vectors, see `spec.Embedding`; requests vectors instead of texts. May be `{}`.
         limits: Rates, retries, timeouts and budget, see `spec.Limits`.
@@ -60,15 +62,16 @@ class RunInferenceOperator(InferenceJobOperator):
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and
-        report.
+        report. It is also the `extra` of the events of the assets in `outlets`.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
         AirflowFailException: A rendered argument is invalid; raised by `execute` before anything is sent.
+        AirflowSkipException: The source has no rows, and `source.on_empty` is 'skip'.
         JobError: The job started and did not finish, or no row was answered.
     """
 
-    operator_extra_links: Sequence[XComLink] = (DataflowLink(), OutputLink())
+    links: Sequence[XComLink] = (DataflowLink(), OutputLink())
     ui_color = "#e8f0fe"
 
     _dataflow: DataflowLauncher | None = None
@@ -87,8 +90,11 @@ class RunInferenceOperator(InferenceJobOperator):
                     f"{self.impersonation_chain!r}. Nothing was sent or billed."
                 )
             self._process = JobProcess(spec, environment, self.log)
+            self.store_link(context, OutputLink(), output_url(spec))
             with google_credentials(spec, self.gcp_conn_id):
-                return self._process.run()
+                manifest = unless_skipped(self._process.run())
+            add_manifest(context, self.outlets, manifest)
+            return manifest
 
     def execute_complete(
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
@@ -145,17 +151,16 @@ class RunInferenceOperator(InferenceJobOperator):
         return self._conclude(job, seen, context)
 
     def _trigger(self, spec: JobSpec, runner: DataflowRunner, job: SubmittedJob) -> DataflowJobTrigger:
-        price = price_of(spec.model, spec.limits.price)
         return DataflowJobTrigger(
             project=job.project,
             location=job.location,
             job_id=job.id,
             journal_uri=job.journal_uri,
+            stop_uri=job.stop_uri,
             gcp_conn_id=self.gcp_conn_id,
             impersonation_chain=self.impersonation_chain,
             poll_interval_seconds=runner.poll_interval_seconds,
             budget_usd=spec.limits.budget_usd,
-            price=price.model_dump() if price else None,
             cancel_on_kill=job.cancel_on_kill,
         )
 
@@ -165,11 +170,12 @@ class RunInferenceOperator(InferenceJobOperator):
             # A clear cancels the job of the previous try, sometimes after this try has found it.
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
             return self.execute(context)
-        return self._dataflow.collect(job, seen)
+        manifest = unless_skipped(self._dataflow.collect(job, seen))
+        add_manifest(context, self.outlets, manifest)
+        return manifest
 
     def _show_links(self, spec: JobSpec, job: SubmittedJob, context: Context) -> None:
         url = dataflow_url(job.project, job.location, job.id)
         self.log.info("Open in Dataflow: %s", url)
-        context["ti"].xcom_push(key=DataflowLink().xcom_key, value=url)
-        if (output := output_url(spec)) is not None:
-            context["ti"].xcom_push(key=OutputLink().xcom_key, value=output)
+        self.store_link(context, DataflowLink(), url)
+        self.store_link(context, OutputLink(), output_url(spec))

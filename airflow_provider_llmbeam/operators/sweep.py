@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_llmbeam.deployment import required_deployment
 from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
+from airflow_provider_llmbeam.tasks.arguments import check_arguments
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 
 if TYPE_CHECKING:
@@ -26,11 +28,14 @@ class SweepEndpointsOperator(BaseOperator):
     """Deletes this package's endpoints, services and models that are past their expiry; cancels forgotten jobs.
 
     Intended for a separate Dag: a teardown does not run while its Dag is paused, or if its scheduler never
-    restarts. Resources are selected by label alone: those of another Airflow are included, unlabelled ones never.
+    restarts. Resources and jobs are selected by their labels; those of another Airflow are swept only if
+    `deployments` names it, and unlabelled ones never.
 
     Args:
         locations: Regions to sweep.
         project: Google Cloud project; by default that of the connection or the credentials.
+        deployments: Names of the Airflow deployments whose resources are swept, see `[llmbeam] deployment`; by
+            default this one.
         dry_run: Whether to only list what would be removed.
         older_than_seconds: Minimum time since the expiry in the label `llmbeam-expires`, in seconds.
         max_job_age_seconds: Age above which a running Dataflow job of this package is cancelled, in seconds;
@@ -40,16 +45,16 @@ class SweepEndpointsOperator(BaseOperator):
         impersonation_chain: Service account to impersonate, or a chain of them.
 
     Templated:
-        `locations`, `project`, `gcp_conn_id`, `impersonation_chain`.
+        `locations`, `project`, `deployments`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        The resources that were deleted, that failed, and that were kept.
+        The resources that were deleted, that failed, that were kept, and those of other deployments.
 
     Raises:
         StillBillingError: A resource past its expiry could not be removed; raised after all others were handled.
     """
 
-    template_fields: Sequence[str] = ("locations", "project", "gcp_conn_id", "impersonation_chain")
+    template_fields: Sequence[str] = ("locations", "project", "deployments", "gcp_conn_id", "impersonation_chain")
     ui_color = "#fce8e6"
 
     def __init__(
@@ -57,6 +62,7 @@ class SweepEndpointsOperator(BaseOperator):
         *,
         locations: Sequence[str],
         project: str | None = None,
+        deployments: Sequence[str] | None = None,
         dry_run: bool = False,
         older_than_seconds: float = 0.0,
         max_job_age_seconds: float | None = MAX_JOB_AGE_SECONDS,
@@ -65,9 +71,11 @@ class SweepEndpointsOperator(BaseOperator):
         impersonation_chain: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
+        check_arguments(type(self), kwargs)
         super().__init__(**kwargs)
         self.locations = locations
         self.project = project
+        self.deployments = deployments
         self.lists_only = dry_run
         self.older_than_seconds = older_than_seconds
         self.max_job_age_seconds = max_job_age_seconds
@@ -85,6 +93,7 @@ class SweepEndpointsOperator(BaseOperator):
                 self.project,
                 self.gcp_conn_id,
                 self.impersonation_chain,
+                deployments=self.deployments,
                 dry_run=self.lists_only,
                 older_than_seconds=self.older_than_seconds,
                 max_job_age_seconds=self.max_job_age_seconds,
@@ -105,6 +114,7 @@ def swept(
     gcp_conn_id: str,
     impersonation_chain: str | Sequence[str] | None,
     *,
+    deployments: Sequence[str] | None,
     dry_run: bool,
     older_than_seconds: float,
     max_job_age_seconds: float | None,
@@ -123,6 +133,7 @@ def swept(
     return sweep(
         sites,
         [DataflowJobHook(location, project, gcp_conn_id, impersonation_chain) for location in locations],
+        deployments=frozenset(deployments or (required_deployment(),)),
         now=time.time(),
         dry_run=dry_run,
         older_than_seconds=older_than_seconds,

@@ -7,13 +7,14 @@ import gc
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import (
@@ -21,34 +22,54 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     LLMBeamError,
 )
+from airflow_provider_llmbeam.pipeline.failure import own_error, root, sentence
+from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
+from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
+from airflow_provider_llmbeam.pipeline.secrets import known_secrets
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
 _log = logging.getLogger("llmbeam")
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_SPEC = 0, 1, 2
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # as of a shell
+#: As the default of `skip_on_exit_code` of Airflow's BashOperator.
+EXIT_SKIPPED = 99
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one job; with `--submit` it is submitted to Dataflow, with `--estimate` it is estimated.
 
     Returns:
-        0 if the job is complete or submitted; 1 if it failed after its start; 2 if it could not start.
+        0 if the job is complete or submitted; 1 if it failed after its start; 2 if it could not start; 99 if it
+        was skipped, since its source has no rows; 130 after Ctrl-C.
     """
     options, beam_options = _parser().parse_known_args(argv)
-    _configure_logging(with_time=not options.child)
+    redactor = _Redactor()
+    _configure_logging(redactor, with_time=not options.child)
     if options.child:
-        threading.Thread(target=_exit_at_end_of_input, name="parent-monitor", daemon=True).start()
+        end_with_parent()
+    spec = None
     try:
         spec = _spec(options.spec)
+        redactor.variables = spec.secret_variables
         outcome = _outcome(spec, options, beam_options)
     except LLMBeamError as error:
-        _log.error("%s", error)
-        _write_outcome(options.result, {"error": {"type": type(error).__name__, "message": str(error)}})
+        message = redactor(str(error))
+        _log.error("%s", message)
+        _write_outcome(options.result, {"error": {"type": type(error).__name__, "message": message}})
         return EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
+    except KeyboardInterrupt:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it names each request in flight
+        _log.error("Interrupted. %s", redactor(what_remains(spec)))
+        return EXIT_INTERRUPTED
     _write_outcome(options.result, outcome)
-    return EXIT_OK
+    reason = outcome.get("report", {}).get("skipped_because")
+    if reason is not None:
+        _log.warning("Skipped: %s", redactor(reason))
+    return EXIT_OK if reason is None else EXIT_SKIPPED
 
 
 def _outcome(spec: JobSpec, options: argparse.Namespace, beam_options: Sequence[str]) -> dict[str, Any]:
@@ -67,24 +88,29 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
         JobSpecError: The job cannot start; nothing was sent.
         JobError: The job failed, or no row was answered.
     """
-    with _pipeline(spec, beam_options) as pipeline:
+    with _pipeline(spec, beam_options) as (pipeline, workers):
         from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
         from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
-        with shown_progress(price_of(spec.model, spec.limits.price)):
+        with workers, shown_progress(others=workers.counts):
             try:
                 _started(pipeline, spec).wait_until_finish()
             except Exception as error:
-                cause = _root(error)
-                if isinstance(cause, LLMBeamError):
+                cause = root(error)
+                if isinstance(cause, KeyboardInterrupt):  # which Beam converts
                     raise cause from None
+                if own := own_error(error):
+                    raise own from None
                 # Beam re-raises through some thirty frames of its own; the last frames locate the error.
-                traceback.print_exception(cause, limit=-4, chain=False)
+                _log.error("%s", "".join(traceback.format_exception(root(error), limit=-4, chain=False)).rstrip())
                 raise JobFailedError(
-                    f"Job {spec.name!r} failed: {type(cause).__name__}: {cause} The answers so far are in "
+                    f"Job {spec.name!r} failed: {sentence(error)} The answers so far are in "
                     f"{spec.journal_uri!r}; a retry sends only the rest."
                 ) from error
-    report = Report.model_validate_json(_read(f"{spec.output_uri}report.json"))
+        from airflow_provider_llmbeam.pipeline import storage
+
+        uri = spec.skipped_uri if storage.exists(spec.skipped_uri) else spec.report_uri
+    report = Report.model_validate_json(_read(uri))
     _log.info("Report: %s", report.report_uri)
     return report.manifest()
 
@@ -104,7 +130,7 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
             f"`runner.type`: only a job with runner 'dataflow' can be submitted; got {spec.runner.type!r}. "
             "Nothing was sent or billed."
         )
-    with _pipeline(spec, beam_options) as pipeline:
+    with _pipeline(spec, beam_options) as (pipeline, _):
         from apache_beam.options.pipeline_options import GoogleCloudOptions
 
         cloud = pipeline.options.view_as(GoogleCloudOptions)
@@ -123,59 +149,95 @@ def estimate(spec: JobSpec, sample_size: int) -> dict[str, Any]:
         JobSpecError: There is nothing to estimate; nothing was sent.
         NothingAnsweredError: The model answered none of the prompts.
     """
+    from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
+
+    check_reachable(spec)
     with _beam():
+        from airflow_provider_llmbeam.pipeline import storage
         from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+        from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 
     if sample_size and not spec.environment_secrets:
         check_model(spec)
-    try:
+    for uri in spec.private_uris:
+        storage.make_private(uri)
+    if sample_size:
+        check_writable(spec, publishes=False)
+    with _preparation(spec):
         return make_estimate(spec, sample_size).model_dump(mode="json")
-    except LLMBeamError:
-        raise
-    except Exception as error:
-        raise _preparation_error(spec, error) from error
 
 
 @contextmanager
-def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[Any]:
-    """Builds the pipeline of a job, which can run in the body; an invalid job is rejected before."""
+def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+    """Builds the pipeline of a job, which can run in the body; an invalid job is rejected before.
+
+    Yields:
+        The pipeline, and the `ProgressReader` of its workers.
+    """
+    from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
+
+    check_reachable(spec)
     # Beam takes a second to import; an invalid spec is rejected without it.
     with _beam():
         import apache_beam as beam
 
-        from airflow_provider_llmbeam.pipeline import sinks
+        from airflow_provider_llmbeam.pipeline import sinks, storage
         from airflow_provider_llmbeam.pipeline.build import build
-        from airflow_provider_llmbeam.pipeline.launch.runner import runner_of
+        from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
         from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
+        from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
+        from airflow_provider_llmbeam.pipeline.lease import leased
+        from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
+        from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
 
         is_remote = isinstance(spec.runner, DataflowRunner)
         if not is_remote:  # on Dataflow only the workers need the keys
             check_model(spec)
+        for uri in spec.private_uris:
+            storage.make_private(uri)
         sinks.check(spec)
-    with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
+        if not is_remote:
+            check_writable(spec)
+    with ExitStack() as until_end:
+        directory = until_end.enter_context(tempfile.TemporaryDirectory(prefix="llmbeam-"))
         package = build_worker_package(Path(directory), spec) if is_remote else None
         runner, options = runner_of(spec, beam_options, package)
         pipeline = beam.Pipeline(runner=runner, options=options)
-        try:
-            build(pipeline, spec)
-        except LLMBeamError:
-            raise
-        except Exception as error:
-            raise _preparation_error(spec, error) from error
-        _log.info("Job %r: %s %s, journal %s", spec.name, spec.model.type, spec.model.name, spec.journal_uri)
-        yield pipeline
+        workers = ProgressReader(spec.progress_uri if workers_are_elsewhere(spec, runner, options) else None)
+        with _preparation(spec):
+            if not is_remote:  # Dataflow runs one job of a name at a time
+                until_end.enter_context(leased(spec))
+            for uri in (spec.stop_uri, spec.skipped_uri):
+                if storage.exists(uri):  # of an earlier job, which has ended
+                    storage.delete([uri])
+            build(pipeline, spec, workers.prefix)
+            (refuse_other_owner if is_remote else claim)(spec)
+        _log.info(
+            "Job %r: %s %s, server %s, journal %s",
+            spec.name,
+            spec.model.type,
+            spec.model.name,
+            spec.server,
+            spec.journal_uri,
+        )
+        yield pipeline, workers
 
 
-def _preparation_error(spec: JobSpec, error: Exception) -> LLMBeamError:
-    """Returns the error of a fault while the graph is built, such as a missing bucket; only a 4xx is final."""
-    while details := getattr(error, "exception_details", None):  # an error of Beam around that of the service
-        error = next(iter(details.values()))
-    code = getattr(error, "code", None)
-    is_rejection = isinstance(code, int) and 400 <= code < 500 and code not in (408, 429)
-    message = f"{type(error).__name__}: {error}".rstrip(".")
-    return (JobSpecError if is_rejection else JobFailedError)(
-        f"Job {spec.name!r} could not be prepared: {message}. Nothing was sent or billed."
-    )
+@contextmanager
+def _preparation(spec: JobSpec) -> Iterator[None]:
+    """Reports a fault of the body, which sends nothing, such as a missing bucket; only a 4xx is final."""
+    from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
+
+    try:
+        yield
+    except LLMBeamError:
+        raise
+    except Exception as raised:
+        error = service_error(raised)
+        message = f"{type(error).__name__}: {error}".rstrip(".")
+        raise (JobSpecError if is_final(error) else JobFailedError)(
+            f"Job {spec.name!r} could not be prepared: {message}. Nothing was sent or billed."
+        ) from raised
 
 
 def _started(pipeline: Any, spec: JobSpec) -> Any:
@@ -220,16 +282,15 @@ def check_model(spec: JobSpec) -> None:
 
 
 def _spec(address: str) -> JobSpec:
+    if address.startswith("gs://"):
+        from airflow_provider_llmbeam.pipeline.launch.reachable import check_uri_reachable
+
+        check_uri_reachable("--spec", address)
     try:
-        return JobSpec.from_json(_read(address) if "://" in address else Path(address).read_bytes())
+        spec = JobSpec.from_json(_read(address) if "://" in address else Path(address).read_bytes())
     except OSError as error:
         raise JobSpecError(f"The job spec cannot be read: {error}. Nothing was sent or billed.") from error
-
-
-def _root(error: BaseException) -> BaseException:
-    while (earlier := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
-        error = earlier
-    return error
+    return spec.model_copy(update={"model": with_base_url(spec.model, os.environ, _log)})
 
 
 def _read(uri: str) -> bytes:
@@ -259,7 +320,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--child",
         action="store_true",
-        help="exit when standard input is closed, as the parent has ended; log without timestamps",
+        help="end with the parent process, or when standard input is closed; log without timestamps",
     )
     return parser
 
@@ -270,36 +331,69 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _configure_logging(*, with_time: bool) -> None:
-    line = "%(asctime)s %(message)s" if with_time else "%(message)s"
-    logging.basicConfig(format=line, datefmt="%H:%M:%S", level=logging.ERROR, stream=sys.stderr)
+class _Redactor:
+    """Redacts what this process writes for people.
+
+    Attributes:
+        variables: Variables that hold secrets, besides those whose names say so; known with the spec.
+    """
+
+    def __init__(self) -> None:
+        self.variables: Sequence[str] = ()
+
+    def __call__(self, text: str) -> str:
+        """Returns the text without the secrets of the environment, which may have grown since the last call."""
+        return redact(text, known_secrets(self.variables))
+
+
+class _RedactingFormatter(logging.Formatter):
+    def __init__(self, line: str, redactor: _Redactor) -> None:
+        super().__init__(line, datefmt="%H:%M:%S")
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line, and the traceback if there is one, without secrets."""
+        return self._redactor(super().format(record))
+
+
+def _configure_logging(redactor: _Redactor, *, with_time: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_RedactingFormatter("%(asctime)s %(message)s" if with_time else "%(message)s", redactor))
+    logging.basicConfig(level=logging.ERROR, handlers=[handler])
     for name in ("llmbeam", "airflow_provider_llmbeam"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # its errors are raised, too
     logging.getLogger("apache_beam.runners.dataflow.dataflow_runner").setLevel(logging.INFO)  # messages of the job
 
 
-def _exit_at_end_of_input() -> None:
-    """Exits when the parent closes its end of the pipe, also after a kill -9 of the parent.
-
-    The answers so far are in the journal.
-    """
-    # Not through sys.stdin: a thread that holds its lock aborts the exit of the interpreter.
-    while os.read(0, 4096):
-        pass
-    os._exit(EXIT_FAILED)
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Logs an error that ends the process, which Python would write without the formatter."""
+    if isinstance(error, Exception):
+        _log.critical("The job ended with an unexpected error.", exc_info=(kind, error, trace))
+    else:  # such as a KeyboardInterrupt
+        sys.__excepthook__(kind, error, trace)
 
 
 def _write_outcome(path: Path | None, outcome: dict[str, Any]) -> None:
     """Writes the outcome atomically."""
     if path is None:
         if "error" not in outcome:
-            print(json.dumps(next(iter(outcome.values())), indent=2))
+            _print(json.dumps(next(iter(outcome.values())), indent=2))
         return
     staged = path.with_suffix(".part")
     staged.write_text(json.dumps(outcome))
     staged.replace(path)
 
 
+def _print(text: str) -> None:
+    """Prints a text; a closed standard output does not make a failure of a job that is complete."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        _log.warning("The result could not be printed: %s", error)
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - the interpreter flushes it again at its end
+
+
 if __name__ == "__main__":
+    sys.excepthook = _log_uncaught
     raise SystemExit(main())

@@ -9,12 +9,15 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accuracy
 from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import CountRows, TallyRows
+from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
+from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
 from airflow_provider_llmbeam.pipeline.transforms.read import ReadRows
@@ -24,8 +27,13 @@ from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
-def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
+def build(root: beam.Pipeline, spec: JobSpec, progress_prefix: str | None = None) -> beam.PCollection:
     """Adds the steps of a job to a pipeline.
+
+    Args:
+        root: The pipeline.
+        spec: The job.
+        progress_prefix: See `CountingDoFn`.
 
     Returns:
         A collection with one element: the report as JSON text.
@@ -34,18 +42,32 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
         JobSpecError: The source has nothing to read, or the sink cannot store the answers.
     """
     check(spec)
-    source = root | "Read" >> ReadRows(spec)
-    rows, duplicate_keys, duplicates = unique(source["rows"], spec.source)
-    rendered = rows | "Render" >> beam.ParDo(Render(spec)).with_outputs(FAILED, main="rows")
-    oldest_at = oldest_useful_at(spec, time.time())
-    requests, reused = reuse(root, rendered["rows"], spec, duplicate_keys, oldest_at)
+    started_at = time.time()
+    source = root | "Read" >> ReadRows(spec, progress_prefix)
+    rows, duplicate_keys, duplicates = unique(source["rows"], spec.source, progress_prefix)
+    rendered = rows | "Render" >> beam.ParDo(Render(spec, progress_prefix)).with_outputs(FAILED, main="rows")
+    prompts, refused = rendered["rows"], [rendered[FAILED]]
+    if spec.prompt.media:
+        identified = (
+            prompts
+            | "BatchMedia" >> beam.BatchElements(min_batch_size=16, max_batch_size=64)
+            | "IdentifyMedia" >> beam.ParDo(IdentifyMedia(spec, progress_prefix)).with_outputs(FAILED, main="rows")
+        )
+        prompts, refused = identified["rows"], [*refused, identified[FAILED]]
+    oldest_at = oldest_useful_at(spec, started_at)
+    requests, reused, known_refusals = reuse(
+        root, prompts, spec, duplicate_keys, oldest_at, started_at, progress_prefix
+    )
+    requests, *reused = after_row_check((requests, *reused), (source["rows"], source[FAILED]), spec)
+    handler = handler_of_job(spec, oldest_at, started_at, progress_prefix=progress_prefix)
     inferred = (
         after_sink_check(root, requests, spec)
-        | "RunInference" >> RunInference(handler_of_job(spec, oldest_at))
+        | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="answered")
     )
     answered = (inferred["answered"], *reused)
-    failed = (source[FAILED], *duplicates, rendered[FAILED], inferred[FAILED]) | "Failed" >> beam.Flatten()
+    failures = (source[FAILED], *duplicates, *refused, *known_refusals, inferred[FAILED])
+    failed = failures | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
     answer_files = answered | "WriteAnswers" >> WriteStaged(
@@ -53,11 +75,13 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
         "answers",
         file_format=file_format,
         shards=shards,
-        key=spec.source.key,
-        has_vectors=spec.embedding is not None,
+        columns=OutputColumns.of(spec),
     )
     failed_files = (failed,) | "WriteDeadLetter" >> WriteStaged(
-        spec.staging_uri, "dead_letter", file_format="jsonl"
+        spec.staging_uri,
+        "dead_letter",
+        file_format="jsonl",
+        is_private=True,  # it has all columns of the source
     )
     counted = [
         rows | f"CountIn{number}" >> beam.ParDo(CountRows())
@@ -73,7 +97,7 @@ def build(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
         | "Once" >> beam.Impulse()
         | "Publish"
         >> beam.ParDo(
-            Publish(spec, time.time(), estimate_accuracy),
+            Publish(spec, started_at, estimate_accuracy),
             tallies=beam.pvalue.AsIter(tallies),
             answer_files=beam.pvalue.AsList(answer_files),
             failed_files=beam.pvalue.AsList(failed_files),
@@ -92,4 +116,6 @@ class FanOut(beam.DoFn):
                 first: Origin = "repaired" if result.inference.repairs else "fresh"
                 yield AnsweredRow(row, request.fingerprint, result.inference, "duplicate" if number else first)
             else:
-                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(row, result.inference, is_duplicate=number > 0))
+                yield beam.pvalue.TaggedOutput(
+                    FAILED, FailedRow(row, result.inference, "duplicate" if number else "fresh")
+                )

@@ -50,12 +50,12 @@ class FailedRow:
     Attributes:
         row: The row as read, or `{"llmbeam_raw": text}` when it could not be read.
         failure: Reason of the failure.
-        is_duplicate: Whether the row shared the request of another row, with which its cost is counted.
+        origin: Origin of the failure, as that of an answer: the cost is counted with a `fresh` one.
     """
 
     row: Row
     failure: Failure
-    is_duplicate: bool = False
+    origin: Origin = "fresh"
 
 
 def failed_row(row: Row, kind: FailureKind, message: str) -> FailedRow:

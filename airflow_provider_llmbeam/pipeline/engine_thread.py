@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import closing
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.engine.engine import Engine, Observer
+from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.request import Observer
+from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
 
 #: Interval between updates of the counters, in seconds. Dataflow reads them about every 10 s.
 SIGNAL_SECONDS = 0.5
+#: Interval between two looks for the stop file of the job, in seconds: one small request for each process.
+STOP_POLL_SECONDS = 2.0
 
 
 class EngineThread:
     """Runs an engine on its own event loop, for blocking callers.
 
     Beam calls from the threads of bundles; client and governor use one event loop per process.
+
+    Args:
+        open_engine: Opens the engine.
+        journal: Journal of the answers; `None` for none.
+        stop_is_requested: Returns whether the job is to end; called every two seconds while a batch is answered.
+        on_stopped: Called when a batch of such a job has recorded what was in flight, before it fails.
     """
 
-    def __init__(self, open_engine: Callable[[], Engine], journal: Journal | None) -> None:
+    def __init__(
+        self,
+        open_engine: Callable[[], Engine],
+        journal: Journal | None,
+        stop_is_requested: Callable[[], bool] = lambda: False,
+        on_stopped: Callable[[], None] = lambda: None,
+    ) -> None:
         self._journal = journal
+        self._stop_is_requested = stop_is_requested
+        self._on_stopped = on_stopped
+        self._stop_polled_at = -math.inf
+        self._is_stopping = False
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="llmbeam-engine", daemon=True)
         thread.start()
@@ -51,7 +73,7 @@ class EngineThread:
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
     ) -> list[Outcome]:
-        """Answers a batch; answers recorded by an earlier attempt of the same batch are not requested again.
+        """Answers a batch; answers that earlier attempts have recorded are not requested again.
 
         Args:
             prompts: The batch.
@@ -63,13 +85,30 @@ class EngineThread:
 
         Raises:
             BudgetExceededError: The budget was spent before all prompts were sent; the answers are recorded.
+            JobCancelledError: The job is to end; what was in flight is recorded, and nothing more is sent.
+            JobFailedError: The journal cannot be written.
+            ModelUnavailableError: The server is down, or answers no row; the answers so far are recorded.
         """
         if self._journal is None:
             return self._send(prompts, (), on_throttled, on_counts)
-        with closing(self._journal.batch(prompts, fingerprints)) as record:
+        try:
+            return self._answer(self._journal, prompts, fingerprints, on_throttled, on_counts)
+        except JobCancelledError:
+            self._on_stopped()
+            raise
+
+    def _answer(
+        self,
+        journal: Journal,
+        prompts: Sequence[Prompt],
+        fingerprints: Sequence[str],
+        on_throttled: Callable[[int], None],
+        on_counts: Callable[[Counts], None],
+    ) -> list[Outcome]:
+        with closing(journal.batch(prompts, fingerprints)) as record:
             missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
             on_counts(counts_of(known for known in record.earlier if known is not None))
-            new = iter(self._send(missing, (record,), on_throttled, on_counts))
+            new = iter(self._send(missing, (record,), on_throttled, on_counts, record.rotate))
             return [next(new) if known is None else known for known in record.earlier]
 
     def _send(
@@ -78,17 +117,35 @@ class EngineThread:
         observers: Sequence[Observer],
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
+        on_stop: Callable[[], None] = lambda: None,
     ) -> list[Outcome]:
-        counts = BatchCounts()
+        counts, has_stopped = BatchCounts(), False
         work = self._engine.answer(prompts, (*observers, counts))
         answer = asyncio.run_coroutine_threadsafe(work, self._loop)
         while True:
+            if self._is_to_stop() and not has_stopped:
+                has_stopped = True
+                on_stop()  # before the requests in flight are awaited, as this worker may end sooner
             is_over = bool(wait([answer], timeout=SIGNAL_SECONDS).done)
             if seconds := self._take_throttled_seconds():
                 on_throttled(seconds)
             on_counts(counts.take())
             if is_over:
                 return answer.result()
+
+    def _is_to_stop(self) -> bool:
+        """Returns whether the job is to end, and ends the engine the first time."""
+        now = time.monotonic()
+        if not self._is_stopping and now - self._stop_polled_at >= STOP_POLL_SECONDS:
+            self._stop_polled_at = now
+            if self._stop_is_requested() and not self._is_stopping:
+                self._is_stopping = True
+                error = JobCancelledError(
+                    "The job is being cancelled: requests in flight were awaited, and nothing more is sent or "
+                    "billed. The answers so far are in the journal."
+                )
+                self._loop.call_soon_threadsafe(self._engine.stop, error)
+        return self._is_stopping
 
     def _take_throttled_seconds(self) -> int:
         seconds = int(self._engine.throttled_seconds) - self._signalled_seconds

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
-def answer_record(answered: AnsweredRow, key: tuple[str, ...]) -> Row:
-    """Returns the output row: the key, the answer, and its origin and cost."""
-    completion = answered.completion
-    return {
-        **{column: answered.row[column] for column in key},
-        "answer": completion.text if completion.parsed is None else completion.parsed,
+def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
+    """Returns the output row: the key, the passthrough columns, the answer, and its origin and cost."""
+    completion, row = answered.completion, answered.row
+    record = {column: row[column] for column in columns.key}
+    for column in columns.passthrough:
+        record[column] = row.get(column)
+    columns.add_answer(record, completion.text if completion.parsed is None else completion.parsed)
+    record |= {
         "origin": answered.origin,
         "model": completion.model,
         "fingerprint": answered.fingerprint,
@@ -26,6 +30,7 @@ def answer_record(answered: AnsweredRow, key: tuple[str, ...]) -> Row:
         "attempts": completion.attempts,
         "latency_seconds": round(completion.latency_seconds, 4),
     }
+    return record
 
 
 def failed_record(failed: FailedRow) -> Row:
@@ -38,13 +43,17 @@ def failed_record(failed: FailedRow) -> Row:
             "message": failure.message,
             "http_status": failure.http_status,
             "attempts": failure.attempts,
+            "origin": failed.origin,
         },
     }
 
 
 def encode_record(record: Row) -> bytes:
-    """Encodes a record as one JSON line; values without a JSON type (dates, decimals) become text."""
-    return _to_json(record).encode("utf-8", "surrogatepass") + b"\n"
+    """Encodes a record as one JSON line; values without a JSON type (dates, decimals) become text.
+
+    Half of a surrogate pair, which an answer may have, becomes U+FFFD: other readers accept valid UTF-8 only.
+    """
+    return valid_text(_to_json(record)).encode() + b"\n"
 
 
 def encode_key(row: Row, key: tuple[str, ...]) -> bytes:

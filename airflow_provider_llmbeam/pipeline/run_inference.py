@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -19,34 +20,43 @@ from airflow_provider_llmbeam.engine.backends.base import Backend
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
+from airflow_provider_llmbeam.engine.media import MediaLoader
+from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
-from airflow_provider_llmbeam.engine.pacing.gate import Admission
-from airflow_provider_llmbeam.engine.pacing.governor import Governor
-from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
+from airflow_provider_llmbeam.engine.pacing.outage import Outage
+from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
+from airflow_provider_llmbeam.pipeline.machine_governor import machine_governor
+from airflow_provider_llmbeam.pipeline.media import StoredMedia, media_identities
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
-from airflow_provider_llmbeam.pipeline.secrets import load_environment
+from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
+from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
+from airflow_provider_llmbeam.redaction import redact
+from airflow_provider_llmbeam.spec.base import plain_directory
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
-    EchoModel,
     Embedding,
-    GeminiModel,
     Generation,
     Model,
     OpenAIModel,
     VertexEndpointModel,
+    key_variables,
 )
+from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
 
 _log = logging.getLogger(__name__)
@@ -55,6 +65,16 @@ ExampleT = TypeVar("ExampleT")
 
 #: Budgets by run. A failed bundle loses its client and is tried four times: each attempt would have a new budget.
 _BUDGETS: dict[str, Budget] = {}
+
+#: Circuit breakers by run, for the same reason: what the first attempt has found costs the others nothing.
+_BREAKERS: dict[str, tuple[Pilot, Outage]] = {}
+
+#: Largest assumed difference between the clocks of a worker and of the launcher, in seconds.
+CLOCK_SECONDS = 600.0
+
+#: Time that a batch of a stopped job waits for the cancellation of the job before it fails, in seconds: its error
+#: would end the job as FAILED. Dataflow tries a bundle four times, so a job that nobody cancels ends in minutes.
+CANCELLATION_SECONDS = 60.0
 
 #: A prompt of this many bytes counts as one more row of a batch, so that a batch of the default size holds
 #: about 64 MiB at most, whatever the lengths.
@@ -79,14 +99,24 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         output_schema: JSON Schema of the answer.
         embedding: Parameters of the vectors. If set, the texts of the prompts are embedded, and `parsed` of a
             completion is the vector.
-        journal_uri: Directory of the journal, which stores answers as they arrive; `None` for no journal.
+        journal_uri: Directory of the journal, which stores answers as they arrive; `None` for no journal. Give a
+            server for development a directory of its own: its answers are used like those of any other.
         oldest_at: Unix time; older answers in the journal are requested again.
+        since: Unix time; segments of the journal that were created before are not looked up.
+        refused_since: Unix time; answers that were refused before are requested again.
+        stop_uri: File whose existence ends the job, see `spec.JobSpec.stop_uri`; `None` for none.
+        awaits_cancellation: Whether whoever makes that file cancels the job then.
         prompt_of: Returns the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
         fingerprint_of: Returns the fingerprint of an example; by default it is computed from the prompt.
         max_repairs: Maximum number of repeated requests per prompt if the answer does not match `output_schema`.
         job: Job of the answers, if several jobs share a journal.
         environment_secrets: Environment variables that are set before the client is opened, each from a secret:
             `{"GOOGLE_API_KEY": "projects/p/secrets/gemini-key/versions/latest"}`.
+        progress_prefix: Beginning of the addresses of the objects to which each worker writes its counts about
+            every 15 s; `None` for none.
+
+    Raises:
+        JobSpecError: `journal_uri` is not one directory, or `limits.budget_usd` needs a price.
     """
 
     def __init__(
@@ -100,27 +130,43 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         embedding: Embedding | None = None,
         journal_uri: str | None = None,
         oldest_at: float = 0.0,
+        since: float = 0.0,
+        refused_since: float = 0.0,
+        stop_uri: str | None = None,
+        awaits_cancellation: bool = False,
         prompt_of: Callable[[ExampleT], str | Prompt] | None = None,
         fingerprint_of: Callable[[ExampleT], str] | None = None,
         job: str = "",
         max_repairs: int = 0,
         environment_secrets: Mapping[str, str] = MappingProxyType({}),
+        progress_prefix: str | None = None,
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
-        self._model = model
+        self._model = with_base_url(model, os.environ)
         self._generation = generation
         self._limits = limits
+        self._price = price_of(self._model, limits.price)
+        if self._price is None and limits.budget_usd is not None:
+            raise JobSpecError(
+                f"`limits.budget_usd`: the price of {model.type} model {model.name!r} is not known; set "
+                "`limits.price`. Nothing was sent or billed."
+            )
         self._batching = batching
         self._output_schema = output_schema
         self._embedding = embedding
-        self._journal_uri = journal_uri
+        self._journal_uri = None if journal_uri is None else _journal_directory(journal_uri)
         self._oldest_at = oldest_at
+        self._since = since
+        self._refused_since = refused_since
+        self._stop_uri = stop_uri
+        self._awaits_cancellation = awaits_cancellation
         self._prompt_of = prompt_of
         self._fingerprint_of = fingerprint_of
         self._job = job
         self._max_repairs = max_repairs
         self._environment_secrets = dict(environment_secrets)
+        self._progress_prefix = progress_prefix
         self._run = uuid.uuid4().hex
 
     def load_model(self) -> EngineThread:
@@ -128,8 +174,36 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         load_environment(self._environment_secrets)
         if self._journal_uri is None:
             return EngineThread(self._open_engine, None)
-        journal = Journal(self._journal_uri, job=self._job, files=storage, oldest_at=self._oldest_at)
-        return EngineThread(self._open_engine, journal)
+        storage.make_private(self._journal_uri)
+        journal = Journal(
+            self._journal_uri,
+            job=self._job,
+            files=storage,
+            oldest_at=self._oldest_at,
+            since=self._since,
+            accepts=AnswerForm.of(
+                self._embedding, self._output_schema, self._max_repairs, self._refused_since
+            ).accepts,
+            redact=lambda message: redact(message, self._secrets()),
+        )
+        return EngineThread(
+            self._open_engine,
+            journal,
+            self._stop_is_requested,
+            self._await_cancellation,
+        )
+
+    def _stop_is_requested(self) -> bool:
+        try:
+            return self._stop_uri is not None and storage.exists(self._stop_uri)
+        except Exception as error:  # noqa: BLE001 - a poll that fails must not fail the batch; the next one follows
+            _log.debug("The stop file %r could not be read: %s", self._stop_uri, error)
+            return False
+
+    def _await_cancellation(self) -> None:
+        if self._awaits_cancellation:
+            _log.info("The job was told to stop. What was in flight is recorded; waiting for the cancellation.")
+            time.sleep(CANCELLATION_SECONDS)
 
     def run_inference(
         self,
@@ -137,13 +211,15 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         model: EngineThread,
         inference_args: dict[str, Any] | None = None,
     ) -> list[PredictionResult]:
-        """Answers a batch; the prediction of a failed prompt is a `Failure`."""
+        """Answers a batch; the prediction of a failed prompt is a `Failure`, without secrets in its message."""
+        publish_progress(self._progress_prefix)
         prompts = [self._prompt(example) for example in batch]
         fingerprints = self._fingerprints(batch, prompts)
         outcomes = model.answer(prompts, fingerprints, self._throttled.signal_throttled, count)
+        batch_ended()
         return [
             PredictionResult(example, outcome, self._model.name)
-            for example, outcome in zip(batch, outcomes, strict=True)
+            for example, outcome in zip(batch, self._without_secrets(outcomes), strict=True)
         ]
 
     def batch_elements_kwargs(self) -> dict[str, Any]:
@@ -154,13 +230,13 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             "max_batch_size": size,
             # At most the batch size: a heavier element makes Beam emit an empty batch.
             "element_size_fn": lambda example: min(
-                size, 1 + len(self._prompt(example).text) // BYTES_PER_BATCH_UNIT
+                size, 1 + self._prompt(example).characters // BYTES_PER_BATCH_UNIT
             ),
         }
 
     def get_num_bytes(self, batch: Sequence[ExampleT]) -> int:
         """Counts characters; Beam's default pickles the batch a second time to measure it."""
-        return sum(len(self._prompt(example).text) for example in batch)
+        return sum(self._prompt(example).characters for example in batch)
 
     def get_metrics_namespace(self) -> str:
         """Returns the namespace of the inference metrics of Beam."""
@@ -175,6 +251,25 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         if inference_args:
             raise ValueError(f"`inference_args` are not used, set `generation` instead; got {inference_args!r}.")
 
+    def _without_secrets(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Redacts the messages of failures, in which servers and proxies quote keys.
+
+        Here, as no other process surely has the keys. Without a failure it takes 45 ns per prompt (measured).
+        """
+        if Failure not in map(type, outcomes):
+            return outcomes
+        secrets = self._secrets()
+        # Prompts that are not sent, as others failed before, have one message.
+        messages = {outcome.message for outcome in outcomes if isinstance(outcome, Failure)}
+        redacted = {message: redact(message, secrets) for message in messages}
+        return [
+            replace(outcome, message=redacted[outcome.message]) if isinstance(outcome, Failure) else outcome
+            for outcome in outcomes
+        ]
+
+    def _secrets(self) -> Sequence[str]:
+        return known_secrets((*self._environment_secrets, *key_variables(self._model)))
+
     def _prompt(self, example: ExampleT) -> Prompt:
         found = self._prompt_of(example) if self._prompt_of else example
         return found if isinstance(found, Prompt) else Prompt(str(found))
@@ -185,7 +280,11 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         if self._fingerprint_of is not None:
             return [self._fingerprint_of(example) for example in batch]
         fingerprint = Fingerprinter(self._model, self._generation, self._output_schema, self._embedding)
-        return [fingerprint(prompt.text, prompt.system, prompt.media) for prompt in prompts]
+        rules, files = media_rules(self._model), StoredMedia()
+        return [
+            fingerprint(prompt.text, prompt.system, media_identities(prompt.media, rules, files))
+            for prompt in prompts
+        ]
 
     def _open_engine(self) -> Engine:
         limits = self._limits
@@ -193,6 +292,13 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         backend = open_backend(self._model, self._generation, self._output_schema, self._embedding)
         # A vector costs no output tokens, so none are reserved.
         max_output_tokens = 0 if self._embedding else self._generation.max_output_tokens
+        max_repairs = self._max_repairs if self._output_schema is not None else 0
+        pilot = Pilot(
+            max_repairs=max_repairs,
+            max_output_tokens=max_output_tokens,
+            max_failed_ratio=limits.max_dead_letter_ratio,
+        )
+        pilot, outage = _BREAKERS.setdefault(self._run, (pilot, Outage()))
         return Engine(
             backend,
             governor=machine_governor(self._model, limits),
@@ -203,12 +309,16 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             policy=RetryPolicy(limits.max_attempts, limits.max_throttled_seconds),
             max_in_flight=limits.max_in_flight,
             request_timeout_seconds=limits.request_timeout_seconds,
-            max_repairs=self._max_repairs if self._output_schema is not None else 0,
+            max_repairs=max_repairs,
             batching=self._static_batching(backend),
             concurrency=None
             if has_quota or not isinstance(self._model, OpenAIModel | VertexEndpointModel)
             else ConcurrencyLimit(limits.max_in_flight),
-            budget=_budget(self._model, limits, self._run),
+            price=self._price,
+            budget=_budget(limits, self._run),
+            media=MediaLoader(media_rules(self._model), StoredMedia()),
+            pilot=pilot,
+            outage=outage,
         )
 
     def _static_batching(self, backend: Backend) -> StaticBatching:
@@ -221,8 +331,30 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         )
 
 
-def handler_of_job(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:
-    """Returns the handler of a job, with its limits and its journal."""
+def _journal_directory(uri: str) -> str:
+    try:
+        return plain_directory(uri)
+    except ValueError as error:
+        raise JobSpecError(f"`journal_uri`: {error}; got {uri!r}. Nothing was sent or billed.") from None
+
+
+def handler_of_job(
+    spec: JobSpec,
+    oldest_at: float,
+    started_at: float,
+    *,
+    can_stop: bool = True,
+    progress_prefix: str | None = None,
+) -> LLMModelHandler[Request]:
+    """Returns the handler of a job, with its limits and its journal.
+
+    Args:
+        spec: The job.
+        oldest_at: Unix time; older answers in the journal are requested again.
+        started_at: Unix time of the launch; the graph has read the segments that were there then.
+        can_stop: Whether the stop file of the job ends it.
+        progress_prefix: See `LLMModelHandler`.
+    """
     return LLMModelHandler(
         spec.model,
         generation=spec.generation,
@@ -232,56 +364,18 @@ def handler_of_job(spec: JobSpec, oldest_at: float) -> LLMModelHandler[Request]:
         embedding=spec.embedding,
         journal_uri=spec.journal_uri,
         oldest_at=oldest_at,
+        since=started_at - CLOCK_SECONDS,
+        refused_since=started_at if spec.limits.retry_refused else 0.0,
+        stop_uri=spec.stop_uri if can_stop else None,
+        awaits_cancellation=isinstance(spec.runner, DataflowRunner),
         prompt_of=lambda request: request.prompt,
         fingerprint_of=lambda request: request.fingerprint,
         job=spec.name,
         max_repairs=spec.prompt.max_repairs,
         environment_secrets=spec.environment_secrets,
+        progress_prefix=progress_prefix,
     )
 
 
-def machine_governor(model: Model, limits: Limits) -> Admission:
-    """Returns the governor that all processes of this machine share for a model, its key and its limits.
-
-    It is a governor of this process only if files cannot be shared, and for `echo`.
-    """
-    if isinstance(model, EchoModel):
-        return Governor(requests_per_minute=limits.requests_per_minute or math.inf)
-    governor = Governor(
-        requests_per_minute=_share(limits.requests_per_minute, limits.share_ratio),
-        tokens_per_minute=_share(limits.tokens_per_minute, limits.share_ratio),
-        expected_workers=limits.expected_workers or 1,
-    )
-    key = _key_of(model)
-    quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
-    try:
-        return SharedGovernor(governor, shared_path(model.model_dump(), key, quota))
-    except OSError as error:
-        _log.warning("Each process has its own governor, since no file can be shared: %s", error)
-        return governor
-
-
-def _key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None:
-    """Returns the API key of a model, which has its own quota; `None` for a token."""
-    match model:
-        case OpenAIModel(id_token_audience=None):
-            return os.environ.get(model.api_key_env)
-        case GeminiModel():
-            return os.environ.get("GOOGLE_API_KEY")
-    return None
-
-
-def _budget(model: Model, limits: Limits, run: str) -> Budget | None:
-    if limits.budget_usd is None:
-        return None
-    price = price_of(model, limits.price)
-    if price is None:
-        raise JobSpecError(
-            f"`limits.budget_usd`: the price of {model.type} model {model.name!r} is not known; set "
-            "`limits.price`. Nothing was sent or billed."
-        )
-    return _BUDGETS.setdefault(run, Budget(limits.budget_usd, price))
-
-
-def _share(per_minute: float | None, ratio: float) -> float | None:
-    return None if per_minute is None else per_minute * ratio
+def _budget(limits: Limits, run: str) -> Budget | None:
+    return None if limits.budget_usd is None else _BUDGETS.setdefault(run, Budget(limits.budget_usd))

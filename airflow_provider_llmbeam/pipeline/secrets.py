@@ -6,9 +6,10 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.redaction import secrets_of
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,15 @@ def load_environment(secrets: Mapping[str, str]) -> None:
         missing = {name: secret for name, secret in secrets.items() if not os.environ.get(name)}
         if missing:
             _load(missing)
+
+
+def known_secrets(names: Iterable[str] = ()) -> tuple[str, ...]:
+    """Returns the secrets in the environment of this process, at present, for `redact`.
+
+    Args:
+        names: Variables that hold secrets, besides those whose names say so.
+    """
+    return secrets_of(os.environ, names)
 
 
 def _load(secrets: Mapping[str, str]) -> None:

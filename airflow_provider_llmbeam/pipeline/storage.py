@@ -6,25 +6,54 @@ and the round trips of its handshake. Threads may share a client (README of goog
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection, Mapping
 from functools import cache, lru_cache
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.gcp.gcsio import parse_gcs_path
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 
-def create(uri: str) -> IO[bytes]:
-    """Opens a new file for writing; one in an object store exists once it is closed."""
-    file: IO[bytes] = _filesystem(uri).create(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+
+def create(uri: str, *, is_private: bool = False) -> IO[bytes]:
+    """Opens a new file for writing; one in an object store exists once it is closed.
+
+    Args:
+        uri: Its address.
+        is_private: Whether nobody but its owner can read it, also when it is renamed, if it is a local file.
+    """
+    filesystem = _filesystem(uri)
+    file: IO[bytes] = filesystem.create(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+    if is_private and _is_local(filesystem):
+        os.fchmod(file.fileno(), 0o600)
     return file
 
 
+def replace(uri: str, content: bytes) -> None:
+    """Writes a private file; a reader finds its old content or the new one, never a part."""
+    target = f"{uri}.part" if _is_local(_filesystem(uri)) else uri  # an object exists once it is closed
+    with create(target, is_private=True) as file:
+        file.write(content)
+    if target != uri:
+        Path(target).replace(uri)
+
+
 def open(uri: str) -> IO[bytes]:  # noqa: A001
-    """Opens a file for reading, without decompressing it."""
-    file: IO[bytes] = _filesystem(uri).open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+    """Opens a file for reading, without decompressing it.
+
+    Raises:
+        PermissionError: It is a pipe or a device, which may never end.
+    """
+    filesystem = _filesystem(uri)
+    if _is_local(filesystem) and Path(uri).exists() and not Path(uri).is_file():
+        raise PermissionError(errno.EPERM, "Not a regular file", uri)
+    file: IO[bytes] = filesystem.open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
     return file
 
 
@@ -44,6 +73,11 @@ def match_metadata(pattern: str) -> list[FileMetadata]:
     return list(matched.metadata_list)
 
 
+def sizes(pattern: str) -> dict[str, int]:
+    """Returns the files that match a pattern, possibly none, with their sizes in bytes."""
+    return {metadata.path: metadata.size_in_bytes for metadata in match_metadata(pattern)}
+
+
 def has_match(pattern: str) -> bool:
     """Returns whether a file matches a pattern."""
     (matched,) = _filesystem(pattern).match([pattern], [1])
@@ -60,6 +94,51 @@ def delete(uris: Collection[str]) -> None:
     """Deletes files."""
     if uris:
         _filesystem(next(iter(uris))).delete(sorted(uris))
+
+
+def is_local(uri: str) -> bool:
+    """Returns whether an address is a path of this machine."""
+    return _is_local(FileSystems.get_filesystem(uri))
+
+
+def cloud_object(uri: str) -> tuple[Any, str] | None:
+    """Returns the bucket, as an object of Google's client, and the name of an object of Cloud Storage.
+
+    It is for requests with preconditions, which Beam does not offer; `None` for other filesystems.
+    """
+    filesystem = _filesystem(uri)
+    if filesystem.scheme() != "gs":
+        return None
+    bucket, name = parse_gcs_path(uri)
+    return filesystem._gcsIO().client.bucket(bucket), name
+
+
+def make_private(uri: str) -> None:
+    """Makes a local directory that only its owner can read, before anything is sent.
+
+    A directory that exists keeps its mode: it may be shared on purpose. Object stores have their own access rules.
+
+    Raises:
+        JobSpecError: Files cannot be read and written in it.
+    """
+    if not is_local(uri):
+        return
+    directory = Path(uri)
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        reason = None if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else "Permission denied"
+    except OSError as error:
+        reason = error.strerror
+    if reason is not None:
+        raise JobSpecError(
+            f"The directory {uri!r} holds the state of jobs, and this user cannot read and write in it: {reason}. "
+            "Nothing was sent or billed."
+        )
+
+
+def _is_local(filesystem: FileSystem) -> bool:
+    return filesystem.scheme() is None
 
 
 def _filesystem(uri: str) -> FileSystem:

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import requests
@@ -14,13 +14,15 @@ from requests import Session
 from urllib3.exceptions import HTTPError
 
 from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
-from airflow_provider_llmbeam.probe.reply import ProbeReply, ReplyOutcome, no_reply, read_reply
+from airflow_provider_llmbeam.probe.reply import ProbeReply, ReplyOutcome, no_reply, read_reply, redirected
 from airflow_provider_llmbeam.probe.request import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
     ProbeRequest,
     probe_request,
 )
+from airflow_provider_llmbeam.redaction import redact
+from airflow_provider_llmbeam.redirects import RedirectRefusedError
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 
@@ -32,8 +34,8 @@ REPLY_SECONDS = 60.0
 PAUSE_SECONDS = 0.25
 #: Consecutive requests without an answer, after which more requests would add no evidence.
 MAX_UNANSWERED = 3
-#: Longest reply that is read; a vector of 3,072 numbers is 60 kB.
-_MAX_BYTES = 2_000_000
+#: Longest reply that is read; a vector of 3,072 numbers is 60 kB. Of a longer refusal the beginning is read.
+_MAX_BYTES, _MAX_REFUSAL_BYTES = 2_000_000, 64_000
 _PIECE_BYTES = 65_536
 
 #: Returns the authentication headers of a request, with a token that has not expired.
@@ -128,7 +130,7 @@ def probe_cost_usd(model: Model, requests: int, price: Price | None = None) -> f
         `None` if no price is known: a self-hosted server is billed by the hour, not by the request.
     """
     known = price_of(model, price)
-    return None if known is None else known.cost_usd(INPUT_TOKENS * requests, OUTPUT_TOKENS * requests)
+    return None if known is None else known.cost_usd(INPUT_TOKENS, OUTPUT_TOKENS) * requests
 
 
 def affordable(model: Model, requests: int, max_usd: float, price: Price | None = None) -> int:
@@ -199,7 +201,8 @@ class Prober:
             while len(replies) < many and not is_enough(replies):
                 if replies:
                     self._sleep(self._pause_seconds)
-                replies.append(self._ask(session, headers))
+                reply = self._ask(session, headers)
+                replies.append(replace(reply, message=redact(reply.message, _credentials(headers))))
         charged = sum(reply.outcome != "rejected" for reply in replies)
         cost = probe_cost_usd(self._model, charged, self._price)
         return Probe(replies=tuple(replies), cost_usd=cost, at=started)
@@ -210,6 +213,8 @@ class Prober:
         started = time.monotonic()
         try:
             http_status, headers_received, text = _sent(session, self._request, headers, self._reply_seconds)
+        except RedirectRefusedError as error:
+            return redirected(error, time.monotonic() - started)
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             # requests lets some of urllib3's errors through, and of a damaged address a ValueError.
             return no_reply(error, time.monotonic() - started)
@@ -221,6 +226,11 @@ class Prober:
             seconds=time.monotonic() - started,
             now=self._now(),
         )
+
+
+def _credentials(headers: Mapping[str, str]) -> list[str]:
+    """Returns the keys and tokens of authentication headers, which a server may quote in an error."""
+    return [value.rpartition(" ")[2] for value in headers.values()]
 
 
 def is_enough(replies: list[ProbeReply]) -> bool:
@@ -247,13 +257,16 @@ def _sent(
         headers=dict(headers),
         auth=_keep_headers,
         timeout=(min(CONNECT_SECONDS, reply_seconds), reply_seconds),
-        allow_redirects=False,
         stream=True,
     ) as reply:
         content = bytearray()
         # The timeout above applies to each read, and a server may send one byte at a time.
         while piece := reply.raw.read1(_PIECE_BYTES, decode_content=True):
             content += piece
-            if time.monotonic() > deadline or len(content) > _MAX_BYTES:
+            if time.monotonic() > deadline:
                 raise requests.Timeout(f"no whole reply within {reply_seconds:g} s; {len(content)} bytes came")
+            if reply.status_code != 200 and len(content) > _MAX_REFUSAL_BYTES:
+                break
+            if len(content) > _MAX_BYTES:
+                raise requests.RequestException(f"a reply of more than {_MAX_BYTES:,} bytes")
         return reply.status_code, reply.headers, content.decode("utf-8", "replace")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.retry_info import retry_after_seconds
+from airflow_provider_llmbeam.server_reply import ErrorBody, list_of, parse_json, read_error
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.redirects import RedirectRefusedError
 
 ReplyOutcome = Literal["answered", "rejected", "failed"]
 
@@ -66,8 +70,9 @@ def read_reply(
         seconds: Time from the request to the end of the reply.
         now: Seconds of the Unix epoch.
     """
-    body = _json(text)
-    message = f"HTTP {http_status}: {_message(body, text)}"
+    body, error = parse_json(text), read_error(text)
+    message = f"HTTP {http_status}: {_line(error.message)}"
+    advised = retry_after_seconds(_header(headers, "retry-after"), error.details, now)
     if http_status == 200:
         if isinstance(body, dict) and any(map(body.get, answer_fields)) and not _is_without_text(body):
             return ProbeReply(outcome="answered", seconds=seconds, http_status=200)
@@ -83,8 +88,8 @@ def read_reply(
             seconds=seconds,
             http_status=429,
             message=message,
-            is_daily=_is_daily(body),
-            retry_after_seconds=retry_after_seconds(_header(headers, "retry-after"), _details(body), now),
+            is_daily=_is_daily(error),
+            retry_after_seconds=advised,
         )
     if http_status == 400 and _CUT in text:
         return ProbeReply(outcome="answered", seconds=seconds, http_status=400)
@@ -95,7 +100,7 @@ def read_reply(
         seconds=seconds,
         http_status=http_status,
         message=message,
-        retry_after_seconds=retry_after_seconds(_header(headers, "retry-after"), _details(body), now),
+        retry_after_seconds=advised,
         is_final=refused and not any(sign in text.lower() for sign in _NOT_DEPLOYED),
     )
 
@@ -105,38 +110,20 @@ def no_reply(error: Exception, seconds: float) -> ProbeReply:
     return ProbeReply(outcome="failed", seconds=seconds, message=_line(f"{type(error).__name__}: {error}"))
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _error(body: Any) -> Mapping[str, Any]:
-    # Some of Google's services return the error in a list.
-    body = body[0] if isinstance(body, list) and body else body
-    error = body.get("error") if isinstance(body, dict) else None
-    return error if isinstance(error, dict) else {}
-
-
-def _details(body: Any) -> list[Mapping[str, Any]]:
-    found = _error(body).get("details")
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-
-
-def _message(body: Any, text: str) -> str:
-    """Returns Google's and OpenAI's `error.message`, vLLM's `message`, FastAPI's `detail`, or the whole body."""
-    fields = body if isinstance(body, dict) else {}
-    for message in (_error(body).get("message"), fields.get("message"), fields.get("detail"), fields.get("error")):
-        if isinstance(message, str) and message.strip():
-            return _line(message)
-    return _line(text)
+def redirected(error: RedirectRefusedError, seconds: float) -> ProbeReply:
+    """Returns the outcome of a request that the server redirects."""
+    return ProbeReply(
+        outcome="failed",
+        seconds=seconds,
+        http_status=None if error.response is None else error.response.status_code,
+        message=_line(f"{error}. If that is the right server, set `model.base_url` to its address."),
+        is_final=True,
+    )
 
 
 def _is_without_text(body: Mapping[str, Any]) -> bool:
     """Whether a chat completion has no text, and not because its only token was cut off."""
-    choices = body.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
+    choice = next(iter(list_of(body.get("choices"))), None)
     message = choice.get("message") if isinstance(choice, dict) else None
     if choice is None or not isinstance(message, dict) or choice.get("finish_reason") == "length":
         return False
@@ -149,16 +136,8 @@ def _header(headers: Mapping[str, str], name: str) -> str | None:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:_MESSAGE_CHARACTERS] or "no message"
+    return " ".join(valid_text(text).split())[:_MESSAGE_CHARACTERS] or "no message"
 
 
-def _is_daily(body: Any) -> bool:
-    error = _error(body)
-    if error.get("code") == "insufficient_quota" or _DAILY.search(str(error.get("message", ""))):
-        return True
-    return any(
-        "PerDay" in str(violation.get("quotaId", ""))
-        for item in _details(body)
-        for violation in item.get("violations") or ()
-        if isinstance(violation, dict)
-    )
+def _is_daily(error: ErrorBody) -> bool:
+    return error.code == "insufficient_quota" or _DAILY.search(error.message) is not None or error.is_per_day

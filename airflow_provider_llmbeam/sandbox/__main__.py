@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sandbox = Sandbox(
             port=options.port,
             buckets=options.bucket,
-            models=ModelSettings(quota=quota, latency=latency),
+            models=ModelSettings(quota=quota, latency=latency, any_model=options.any_model),
             dataflow=DataflowSettings(
                 workers=options.dataflow_workers,
                 bundle_repeats=options.dataflow_bundle_repeats,
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     else f"{text}Google's clients, hooks and Dags:\n  . {options.env}\n"
                 )
                 stack.enter_context(_file(None if options.env == TO_STDOUT else options.env, exports))
-            ready = json.dumps({"url": sandbox.url, "pid": os.getpid()}) + "\n"
+            ready = json.dumps({"url": sandbox.url, "pid": os.getpid(), "token": sandbox.token}) + "\n"
             stack.enter_context(_file(options.ready_file, ready))
             _print(text, is_all=options.env == TO_STDOUT)
             received = signal.sigwait(_STOP_SIGNALS)
@@ -101,8 +101,8 @@ def environment(sandbox: Sandbox, proxy: Proxy) -> dict[str, str]:
         **proxy.environment(),
         "OPENAI_API_KEY": "sandbox",
         "OPENAI_BASE_URL": sandbox.openai_url,
-        "LLMBEAM_SANDBOX_URL": sandbox.url,
         "LLMBEAM_SANDBOX_PID": str(os.getpid()),
+        "LLMBEAM_SANDBOX_TOKEN": sandbox.token,
     }
 
 
@@ -149,7 +149,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--latency-seconds", type=float, default=0.0, metavar="X", help="mean (default: 0)")
     parser.add_argument("--latency-sigma", type=float, default=0.0, metavar="S", help="log-normal (default: 0)")
     parser.add_argument(
-        "--ready-file", type=Path, metavar="PATH", help='file that holds {"url", "pid"} while serving'
+        "--any-model", action="store_true", help="answer under names of models that no service has, too"
+    )
+    parser.add_argument(
+        "--ready-file", type=Path, metavar="PATH", help='file that holds {"url", "pid", "token"} while serving'
     )
     parser.add_argument(
         "--bucket",
@@ -217,6 +220,7 @@ def _file(path: Path | None, text: str) -> Iterator[None]:
         yield
         return
     draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.touch(mode=0o600)  # it holds the token
     draft.write_text(text)
     draft.replace(path)
     try:

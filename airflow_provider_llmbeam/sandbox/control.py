@@ -134,8 +134,9 @@ def routes(services: Services) -> list[web.RouteDef]:
         web.get("/", health),
         web.get("/sandbox/stats", get_stats),
         web.get("/sandbox/bill", get_bill),
-        web.post("/sandbox/faults", post_faults),
-        web.post("/sandbox/reset", post_reset),
+        *backend.access.guarded(
+            [web.post("/sandbox/faults", post_faults), web.post("/sandbox/reset", post_reset)]
+        ),
     ]
 
 

@@ -15,6 +15,7 @@ from aiohttp.typedefs import Handler
 from airflow_provider_llmbeam.sandbox import control
 from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
 from airflow_provider_llmbeam.sandbox.billing.state import Bill
+from airflow_provider_llmbeam.sandbox.core.access import USER, Access
 from airflow_provider_llmbeam.sandbox.core.clock import Clock
 from airflow_provider_llmbeam.sandbox.core.faults import Faults
 from airflow_provider_llmbeam.sandbox.core.records import RequestLog
@@ -24,6 +25,7 @@ from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
 from airflow_provider_llmbeam.sandbox.models.quota import Quota
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.sandbox.monitoring.state import DEFAULT_DELAY_SECONDS, Monitoring
+from airflow_provider_llmbeam.sandbox.network.guard import refuse_web_pages
 from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server
 from airflow_provider_llmbeam.sandbox.services import Services
 
@@ -93,6 +95,21 @@ class Sandbox(Server):
     def url(self) -> str:
         """Address of the sandbox, without a trailing slash."""
         return f"http://{HOST}:{self._port}"
+
+    @property
+    def access(self) -> Access:
+        """Who may use the services that run code or keep state."""
+        return self._services.backend.access
+
+    @property
+    def token(self) -> str:
+        """Token of this start, without which only models, metrics and statistics answer."""
+        return self.access.token
+
+    @property
+    def authorized_url(self) -> str:
+        """Address with the token, for clients without credentials, e.g. in `STORAGE_EMULATOR_HOST`."""
+        return f"http://{USER}:{self.token}@{HOST}:{self._port}"
 
     @property
     def gemini_url(self) -> str:
@@ -176,6 +193,7 @@ class Sandbox(Server):
         """
         if self._thread.is_running:
             raise RuntimeError(f"The sandbox is already running on {self.url}; stop it first.")
+        self.access.renew()
         self._port = self._thread.start()
         self.set_job_environment(None)
 
@@ -190,13 +208,13 @@ class Sandbox(Server):
             if not self._thread.is_running:
                 raise RuntimeError("The sandbox is not running; start it first.")
             if self._grpc is None:
-                self._grpc = GrpcServer(self.dataflow.service)
+                self._grpc = GrpcServer(self.dataflow.service, self.access)
             return self._grpc.port
 
     def environment(self) -> dict[str, str]:
         """Returns the variables with which clients of storage and models reach the sandbox without a proxy."""
         return {
-            "STORAGE_EMULATOR_HOST": self.url,
+            "STORAGE_EMULATOR_HOST": self.authorized_url,
             "GOOGLE_GEMINI_BASE_URL": self.gemini_url,
             "GOOGLE_API_KEY": "sandbox",
             "OPENAI_BASE_URL": self.openai_url,
@@ -230,7 +248,7 @@ class Sandbox(Server):
             await runner.cleanup()
 
     def _application(self) -> web.Application:
-        middlewares = [_ignore_lost_clients, self._services.middleware()]
+        middlewares = [_ignore_lost_clients, refuse_web_pages, self._services.middleware()]
         application = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=middlewares)
         application.add_routes(control.routes(self._services))
         application.add_routes(self._services.routes())

@@ -20,7 +20,9 @@ from airflow_provider_llmbeam.sandbox.core.rest import RestError
 from airflow_provider_llmbeam.sandbox.dataflow import api as dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.api import Dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
-from airflow_provider_llmbeam.sandbox.models import gemini, gemini_embeddings, openai, openai_embeddings
+from airflow_provider_llmbeam.sandbox.models import gemini, openai
+from airflow_provider_llmbeam.sandbox.models.embedding import gemini as gemini_embeddings
+from airflow_provider_llmbeam.sandbox.models.embedding import openai as openai_embeddings
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.sandbox.monitoring import api as monitoring
@@ -122,17 +124,22 @@ class Services:
         return cloud_run_traffic.Traffic(self.models, self.cloud_run).middleware()
 
     def routes(self) -> list[web.AbstractRouteDef]:
-        """Returns the routes of all services; the last of an application, as Gemini's match every POST."""
+        """Returns the routes of all services; the last of an application, as Gemini's match every POST.
+
+        Models, metrics and quotas need no token: they run nothing and keep nothing.
+        """
+        access = self.backend.access
         return [
-            *credentials.routes(),
-            *storage.routes(self.backend, self.storage),
-            *bigquery.routes(self.backend, self.bigquery),
-            *secret_manager.routes(self.backend, self.secrets),
+            *credentials.routes(access),
+            *access.guarded(storage.routes(self.backend, self.storage)),
+            *access.guarded(bigquery.routes(self.backend, self.bigquery)),
+            *access.guarded(secret_manager.routes(self.backend, self.secrets)),
             *monitoring.routes(self.backend, self.monitoring),
             *cloud_quotas.routes(self.backend, self.quotas),
-            *dataflow.routes(self.dataflow),
+            *access.guarded(dataflow.routes(self.dataflow)),
             *vertex_predictions.routes(self.models, self.vertex),
-            *cloud_run.routes(self.cloud_run),
+            *access.guarded(vertex.routes(self.vertex)),
+            *access.guarded(cloud_run.routes(self.cloud_run)),
             *openai.routes(self.models),
             *openai_embeddings.routes(self.models),
             *gemini_embeddings.routes(self.models),

@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.hooks.connections import HasConnections
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import PollSchedule
 from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller, SensorResult
+from airflow_provider_llmbeam.tasks.arguments import check_arguments
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
@@ -61,6 +62,7 @@ class PollingSensor(HasConnections, BaseSensorOperator):
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
+        check_arguments(type(self), kwargs)
         super().__init__(**kwargs)
         self.llmbeam_conn_id = llmbeam_conn_id
         self.gcp_conn_id = gcp_conn_id

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
+from airflow_provider_llmbeam.links.stored import StoresLinks
 from airflow_provider_llmbeam.polling.schedule import PollSchedule
 from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
-from airflow_provider_llmbeam.spec.model import Model, model_problems
+from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems
 from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
 
-class EndpointReadySensor(PollingSensor):
+class EndpointReadySensor(StoresLinks, PollingSensor):
     """Waits until a model that is provisioned elsewhere answers within a latency limit.
 
     Each poll requests one output token as a job would: with the same address, key or account. If the model is
@@ -51,20 +52,20 @@ class EndpointReadySensor(PollingSensor):
 
     template_fields: Sequence[str] = ("model", "llmbeam_conn_id", "gcp_conn_id", "impersonation_chain")
     template_fields_renderers = dict.fromkeys(template_fields[:1], "json")
-    operator_extra_links = (EndpointLink(),)
+    links = (EndpointLink(),)
     ui_color = "#e6f4ea"
     left_running = "The sensor provisioned nothing: the model server keeps running, and is billed, as before."
 
     def __init__(
         self,
         *,
-        model: Model | Mapping[str, Any] | XComArg,
+        model: Model | Mapping[str, Any] | str | XComArg,
         max_latency_seconds: float = 30.0,
         embeds: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.model = plain(model)
+        self.model = model_data(plain(model))
         self.max_latency_seconds = max_latency_seconds
         self.embeds = embeds
         if not max_latency_seconds > 0:
@@ -76,6 +77,7 @@ class EndpointReadySensor(PollingSensor):
 
     def trigger(self, schedule: PollSchedule) -> EndpointReadyTrigger:
         """Returns the trigger, which makes the poller for the worker and the triggerer."""
+        self.model = model_data(self.model)  # as Airflow rendered it
         return EndpointReadyTrigger(
             model=self.model,
             schedule=schedule.to_dict(),
@@ -87,8 +89,8 @@ class EndpointReadySensor(PollingSensor):
     def conclude(self, result: SensorResult, context: Context) -> dict[str, Any]:
         """Returns the model and the latency of its answer."""
         assert result.event is not None
-        if (url := endpoint_url(self.model)) is not None:
-            context["ti"].xcom_push(key=EndpointLink().xcom_key, value=url)
+        self.model = model_data(self.model)
+        self.store_link(context, EndpointLink(), endpoint_url(self.model))
         context["ti"].xcom_push(key="model", value=self.model)
         return {
             "model": self.model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
+from airflow_provider_llmbeam.links.stored import StoresLinks
 from airflow_provider_llmbeam.polling.schedule import PollSchedule
 from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
+from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model import model_data
+from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import job_name
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
 _KEYS = ("limits", "model", "endpoint", "location")
 
 
-class QuotaHealthSensor(PollingSensor):
+class QuotaHealthSensor(StoresLinks, PollingSensor):
     """Waits until a job would finish in its window if it started now, and returns the rate for it.
 
     The evidence depends on what serves the model. Published or stated limit: usage by other jobs. Gemini's shared
@@ -93,14 +98,14 @@ class QuotaHealthSensor(PollingSensor):
         "impersonation_chain",
     )
     template_fields_renderers = dict.fromkeys(("model", "endpoint", "demand", "limits"), "json")
-    operator_extra_links = (QuotaLink(),)
+    links = (QuotaLink(),)
     ui_color = "#e6f4ea"
     left_running = "No job was started and nothing of it was billed."
 
     def __init__(
         self,
         *,
-        model: Model | Mapping[str, Any] | XComArg | None = None,
+        model: Model | Mapping[str, Any] | str | XComArg | None = None,
         endpoint: VertexEndpoint | CloudRunEndpoint | Mapping[str, Any] | XComArg | None = None,
         demand: Demand | Mapping[str, Any] | XComArg | None = None,
         window: timedelta | float | str | XComArg | None = None,
@@ -114,9 +119,9 @@ class QuotaHealthSensor(PollingSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.model = plain(model)
+        self.model = model_data(plain(model))
         self.endpoint = plain(endpoint)
-        self.demand = plain(demand)
+        self.demand = from_text(plain(demand))
         self.window = window
         self.limits = plain(limits)
         self.locations = locations
@@ -147,8 +152,9 @@ class QuotaHealthSensor(PollingSensor):
 
     def execute(self, context: Context) -> Any:
         """Waits until the free quota suffices."""
-        if (url := quota_url(self._question())) is not None:
-            context["ti"].xcom_push(key=QuotaLink().xcom_key, value=url)
+        self.model, self.demand = model_data(self.model), from_text(self.demand)  # as Airflow rendered them
+        self.endpoint = from_text(self.endpoint)
+        self.store_link(context, QuotaLink(), quota_url(self._question()))
         if is_job(self.demand):
             with errors_of_airflow():
                 self.demand = self._demand(context["ti"])
@@ -184,6 +190,7 @@ class QuotaHealthSensor(PollingSensor):
         data = self._job_data(job_name(ti, self.job_task_id))
         data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
         spec = JobSpec.parse(data)
+        spec = spec.model_copy(update={"model": with_base_url(spec.model, os.environ, self.log)})
         self._process = JobProcess(spec, environment, self.log)
         with google_credentials(spec, self.gcp_conn_id):
             demand: dict[str, Any] = self._process.estimate(0)["demand"]

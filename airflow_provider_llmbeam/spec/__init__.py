@@ -1,6 +1,7 @@
 """Specifications of jobs, endpoints and quota questions: frozen values without I/O, clock, Airflow or Beam."""
 
 from airflow_provider_llmbeam.spec.cache import Cache
+from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -26,6 +27,7 @@ __all__ = [
     "BigQuerySource",
     "Cache",
     "CloudRunEndpoint",
+    "CsvOptions",
     "DataflowRunner",
     "Demand",
     "DirectRunner",

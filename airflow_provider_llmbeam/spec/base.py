@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as data_field
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.redaction import has_secret_form, is_secret_name, redact, url_fault
+from airflow_provider_llmbeam.spec.fields.suggestion import instead_of
+from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.fields.wanted import wanted
+
+
+class _NotShown:
+    """Stands for a value that says nothing about the problem."""
+
+
+NOT_SHOWN: Any = _NotShown()
+
+
+class FieldFaultError(ValueError):
+    """A fault that a validator of a whole value found in one of its fields.
+
+    Args:
+        field: Path of the field within the value.
+        want: The expected value, as the second half of a sentence.
+        got: The value found there.
+        related: Other values on which the fault depends: while one of them is a template, it is not known.
+    """
+
+    def __init__(self, field: str, want: str, got: Any = NOT_SHOWN, *related: Any) -> None:
+        super().__init__(f"`{field}`: {want}" if field else want)
+        self.field = field
+        self.want = want
+        self.got = got
+        self.related = related
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,22 +50,40 @@ class SpecProblem:
         field: Dotted path, e.g. `limits.max_in_flight`; empty for the spec as a whole.
         got: The value found there.
         want: The expected value, as the second half of a sentence.
+        is_shown: Whether the text of the problem quotes the value, which may be a secret.
+        related: Other values on which the problem depends.
     """
 
     field: str
-    got: Any
+    got: Any = data_field(repr=False)
     want: str
+    is_shown: bool = True
+    related: tuple[Any, ...] = data_field(default=(), repr=False)
 
     def __str__(self) -> str:
-        shown = repr(self.got)
-        shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
-        return f"`{self.field or 'spec'}`: {self.want}; got {shown}."
+        sentence = f"`{_cut(self.field, 200) or 'spec'}`: {_cut(redact(self.want), 1000)}"
+        if self.got is NOT_SHOWN or (not self.field and isinstance(self.got, Mapping)):
+            return sentence if sentence.endswith("?") else f"{sentence}."
+        shown = redact(repr(_outline(self.got))) if self.is_shown else "'…'"
+        return f"{sentence}; got {_cut(shown, 80)}."
 
 
 class SpecModel(BaseModel):
     """A frozen value that rejects unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        # pydantic's own errors, of `OpenAIModel(api_key="…")` in a Dag file, quote the value otherwise.
+        hide_input_in_errors=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_of_a_template(cls, data: Any) -> Any:
+        return from_text(data)
 
     @classmethod
     def parse(cls, data: Mapping[str, Any] | Self) -> Self:
@@ -46,7 +95,7 @@ class SpecModel(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            found = " ".join(str(problem) for problem in problems_of(error))
+            found = " ".join(str(problem) for problem in problems_of(error, root=cls))
             raise JobSpecError(f"{found} Nothing was sent or billed.") from None
 
     @classmethod
@@ -60,7 +109,7 @@ class SpecModel(BaseModel):
         try:
             cls.model_validate(data, context={"has_connection": has_connection})
         except ValidationError as error:
-            return problems_of(error)
+            return problems_of(error, root=cls)
         return ()
 
 
@@ -69,15 +118,39 @@ def may_have_project(project: str | None, info: ValidationInfo) -> bool:
     return bool(project) or bool((info.context or {}).get("has_connection"))
 
 
-def problems_of(error: ValidationError, field: str = "") -> tuple[SpecProblem, ...]:
+def problems_of(error: ValidationError, field: str = "", *, root: Any = None) -> tuple[SpecProblem, ...]:
     """Converts the errors of a pydantic validation.
 
     Args:
         error: The validation error.
         field: Field of the enclosing value that was validated, if any.
+        root: Class or annotation of the value, which names the fields that an unknown one was meant to be.
     """
     above = (field,) if field else ()
-    return tuple(_problem({**item, "loc": (*above, *item["loc"])}) for item in error.errors(include_url=False))
+    return tuple(
+        _problem({**item, "loc": (*above, *item["loc"])}, instead_of(item["loc"], root) if item["loc"] else "")
+        for item in error.errors(include_url=False)
+    )
+
+
+def plain_directory(uri: str) -> str:
+    """Validates the address of one directory; the result ends in `/`.
+
+    Beam's filesystems list files by pattern, and have no way to quote `*`, `?` and `[` (2.77,
+    `FileSystem.translate_pattern`): `runs[1]/` would find the files of `runs1/`, and not its own.
+
+    Raises:
+        ValueError: The address is empty, or is a pattern.
+    """
+    uri = uri.strip()
+    if not uri:
+        raise ValueError("must name a directory")
+    if any(sign in uri for sign in "*?["):
+        raise ValueError(
+            "must be one directory, not a glob: a path with *, ? or [ matches the files of other directories, and "
+            "not its own"
+        )
+    return uri if uri.endswith("/") else f"{uri}/"
 
 
 def files_by_default(data: Any) -> Any:
@@ -85,15 +158,67 @@ def files_by_default(data: Any) -> Any:
     return {"type": "files", **data} if isinstance(data, Mapping) else data
 
 
+def http_address(address: str | None) -> str | None:
+    """Validates the address of a server, and removes a `/` at its end.
+
+    It is written to the log and to the report.
+
+    Raises:
+        ValueError: It is no HTTP address, or it may hold a secret, which the message does not repeat.
+    """
+    if address is None:
+        return None
+    if not address.startswith(("http://", "https://")):
+        raise ValueError("must start with http:// or https://")
+    if fault := url_fault(address):
+        raise ValueError(
+            f"must not hold {fault}, as it is written to logs and reports: a key belongs in the password of the "
+            "connection, or in the environment variable that the spec names"
+        )
+    return address.rstrip("/")
+
+
+def variable_name(name: str) -> str:
+    """Validates the name of an environment variable with a secret; an empty one names none.
+
+    Raises:
+        ValueError: It is no name, perhaps the secret itself, which the message does not repeat.
+    """
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", name) or has_secret_form(name):
+        raise ValueError("must be the name of an environment variable, not the secret that it holds")
+    return name
+
+
+def without_user(uri: str | None) -> str | None:
+    """Validates the address of files.
+
+    Raises:
+        ValueError: It holds a user or a password, which the message does not repeat.
+    """
+    if uri is not None and url_fault(uri):
+        raise ValueError(
+            "must not hold a user or a password, as it is written to logs and reports: filesystems read their "
+            "credentials from the environment or from the machine"
+        )
+    return uri
+
+
 #: Fields that may hold a secret by mistake, where the name of the secret is expected: values are never quoted.
-_NEVER_SHOWN = frozenset({"environment_secrets", "container_env", "hf_token_secret"})
+_NEVER_SHOWN = frozenset({"environment_secrets", "container_env", "api_key_env", "dsn_env"})
+#: Levels of lists that a message shows; `repr` fails for a value of hundreds.
+_SHOWN_LEVELS = 5
 #: Fields that hold one of several types; pydantic appends the name of the type to their path.
 _UNIONS = ("source", "model", "sink", "runner")
 #: An endpoint is such a union itself, without an enclosing field.
 _ENDPOINT_TYPES = ("vertex", "cloud_run")
+#: What is said of a field that is missing.
+_MEANINGS = {"key": ": the columns that identify a row, e.g. 'ticket_id'"}
+_AS_TEXT = (
+    ", not text; if a template of the Dag made it, pass `task.output`, or set `render_template_as_native_obj=True`"
+)
 
 
-def _problem(item: dict[str, Any]) -> SpecProblem:
+def _problem(item: dict[str, Any], instead: str) -> SpecProblem:
     path = [str(part) for part in item["loc"]]
     if len(path) > 1 and path[0] in _UNIONS:
         del path[1]
@@ -101,20 +226,46 @@ def _problem(item: dict[str, Any]) -> SpecProblem:
         del path[0]
     field = ".".join(path)
     got, context = item.get("input"), item.get("ctx", {})
-    if not _NEVER_SHOWN.isdisjoint(path):
-        got = "…"
+    related: tuple[Any, ...] = ()
+    want = wanted(item["type"], item["msg"], context)
     match item["type"]:
         case "extra_forbidden":
-            want = "there is no such field"
+            want, got = f"there is no such field{instead and f'; {instead}'}", NOT_SHOWN
         case "missing":
-            want, got = "this field is needed", None
+            want, got = f"{want}{_MEANINGS.get(path[-1], '')}", NOT_SHOWN
         case "union_tag_not_found":
-            field, want = f"{field}.type".lstrip("."), "this field is needed"
+            field = f"{field}.type".lstrip(".")
         case "union_tag_invalid":
-            field, want = f"{field}.type".lstrip("."), f"must be one of {context['expected_tags']}"
-            got = context["tag"]
+            field, got = f"{field}.type".lstrip("."), context["tag"]
         case "value_error":
-            want = str(context["error"])
-        case _:
-            want = item["msg"][0].lower() + item["msg"][1:]
-    return SpecProblem(field=field, got=got, want=want)
+            error = context["error"]
+            if isinstance(error, FieldFaultError):
+                path += error.field.split(".") if error.field else []
+                field, want, got, related = ".".join(path), error.want, error.got, error.related
+        case _ if isinstance(got, str) and want.startswith(("must be a list", "must be an object")):
+            want += _AS_TEXT
+    may_be_secret = item["type"] == "extra_forbidden" or any(map(_may_hold_secret, path))
+    is_shown = not may_be_secret and not (isinstance(got, str) and url_fault(got))
+    return SpecProblem(field=field, got=got, want=want, is_shown=is_shown, related=related)
+
+
+def _may_hold_secret(name: str) -> bool:
+    return name in _NEVER_SHOWN or is_secret_name(name)
+
+
+def _cut(text: str, size: int) -> str:
+    return text if len(text) <= size else f"{text[: size - 3]}..."
+
+
+def _outline(value: Any, levels: int = _SHOWN_LEVELS) -> Any:
+    """Returns a value for a message: of an object only the names, as the value of a wrong one may be a secret."""
+    if isinstance(value, Mapping):
+        return {name: _Hidden() for name in value}
+    if isinstance(value, list | tuple):
+        return [_outline(item, levels - 1) for item in value] if levels else _Hidden()
+    return value
+
+
+class _Hidden:
+    def __repr__(self) -> str:
+        return "…"

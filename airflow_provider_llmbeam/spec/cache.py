@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.fields.names import CacheScope
 
 
 class Cache(SpecModel):
@@ -18,5 +19,5 @@ class Cache(SpecModel):
         max_age_days: Maximum age of an answer, in days; older ones are requested again. `None` sets no limit.
     """
 
-    scope: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$")]
+    scope: CacheScope
     max_age_days: Annotated[float, Field(gt=0)] | None = None

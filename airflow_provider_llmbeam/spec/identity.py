@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL, endpoint_of_model
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -14,14 +15,23 @@ JOB_LABEL = "llmbeam-job"
 SPEC_LABEL = "llmbeam-spec"
 
 
-def identity(name: str) -> str:
-    """Returns the name of a job in a form that labels of Google Cloud allow: at most 54 of a-z, 0-9 and -.
+def identity(name: str, deployment: str = "") -> str:
+    """Returns the name of a job or an endpoint as labels of Google Cloud allow it: at most 54 of a-z, 0-9 and -.
 
-    Names that differ only in punctuation or case get different identities.
+    Names that differ only in punctuation or case get different identities; so do equal names of two deployments.
+
+    Args:
+        name: Any text.
+        deployment: Airflow deployment; empty without Airflow.
     """
     readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:41].rstrip("-")
-    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    digest = hashlib.sha256((f"{deployment}\0{name}" if deployment else name).encode()).hexdigest()[:12]
     return f"{readable if readable[:1].isalpha() else f'j{readable}'[:41]}-{digest}"
+
+
+def job_identity(spec: JobSpec) -> str:
+    """Returns the identity of a job, which is the same for every attempt."""
+    return identity(spec.name, spec.deployment)
 
 
 def spec_digest(spec: JobSpec) -> str:
@@ -31,7 +41,7 @@ def spec_digest(spec: JobSpec) -> str:
 
 def dataflow_name(spec: JobSpec) -> str:
     """Returns the name of the job on Dataflow, which runs one job per name; a changed spec is another job."""
-    return f"{identity(spec.name)}-{spec_digest(spec)}"
+    return f"{job_identity(spec)}-{spec_digest(spec)}"
 
 
 def labels(spec: JobSpec) -> dict[str, str]:
@@ -39,4 +49,6 @@ def labels(spec: JobSpec) -> dict[str, str]:
     own = getattr(spec.runner, "labels", {})
     endpoint = endpoint_of_model(spec.model)
     endpoint_labels = {} if endpoint is None else {ENDPOINT_LABEL: endpoint}
-    return {**own, JOB_LABEL: identity(spec.name), SPEC_LABEL: spec_digest(spec), **endpoint_labels}
+    deployment_labels = {DEPLOYMENT_LABEL: spec.deployment} if spec.deployment else {}
+    identity_labels = {JOB_LABEL: job_identity(spec), SPEC_LABEL: spec_digest(spec)}
+    return {**own, **identity_labels, **deployment_labels, **endpoint_labels}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -10,8 +11,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec.base import SpecModel, may_have_project
+from airflow_provider_llmbeam.spec.base import (
+    NOT_SHOWN,
+    FieldFaultError,
+    SpecModel,
+    may_have_project,
+    plain_directory,
+    without_user,
+)
 from airflow_provider_llmbeam.spec.cache import Cache
+from airflow_provider_llmbeam.spec.deployment import DeploymentName
+from airflow_provider_llmbeam.spec.fields.names import JobName
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
     Embedding,
@@ -20,12 +30,16 @@ from airflow_provider_llmbeam.spec.model import (
     Model,
     OpenAIModel,
     VertexEndpointModel,
+    key_variables,
 )
+from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.prompt import PromptTemplate
+from airflow_provider_llmbeam.spec.model.server import Server, server_of
+from airflow_provider_llmbeam.spec.output import output_problem, reads_own_dead_letter
+from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
-from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, Sink
+from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
 
 #: Fields of a prompt that do not apply to embeddings.
@@ -42,6 +56,9 @@ class JobSpec(SpecModel):
     Attributes:
         version: Version of this format.
         name: Name of the job; runs of the same name share a journal below `state_uri`.
+        deployment: Airflow deployment that runs the job; jobs of another one are neither found nor cancelled.
+        owner: What the job is called from run to run: Dag, task and map index, set by the operator. It owns a
+            files sink, see `FilesSink`. Empty: `name`.
         task: `generate` requests a text; `embed` a vector of the text of the prompt.
         source: Source of the rows.
         prompt: Templates of the prompt.
@@ -58,10 +75,12 @@ class JobSpec(SpecModel):
     """
 
     version: Literal[1] = 1
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$")]
+    name: JobName
+    deployment: DeploymentName = ""
+    owner: Annotated[str, Field(max_length=1000)] = ""
     task: Literal["generate", "embed"] = "generate"
     source: Source
-    prompt: PromptTemplate
+    prompt: Prompt
     model: Model
     generation: Generation = Generation()
     embedding: Embedding | None = None
@@ -79,32 +98,50 @@ class JobSpec(SpecModel):
             return {**data, "embedding": Embedding()}
         return data
 
+    _no_password = field_validator("state_uri")(without_user)
+
     @field_validator("state_uri")
     @classmethod
     def _directory(cls, state_uri: str | None) -> str | None:
-        return state_uri if state_uri is None or state_uri.endswith("/") else f"{state_uri}/"
+        return None if state_uri is None else plain_directory(state_uri)
 
     @model_validator(mode="after")
     def _has_state_directory(self) -> Self:
         if self.state_uri is None:
             if not isinstance(self.sink, FilesSink):
-                raise ValueError(
-                    f"needs `state_uri` with a sink of type {self.sink.type!r}: journal, dead letter and report "
-                    "are written there"
+                raise FieldFaultError(
+                    "state_uri",
+                    f"this field is needed with a sink of type {self.sink.type!r}: journal, dead letter and "
+                    "report are written there",
+                    None,
                 )
             if self.cache is not None:
-                raise ValueError("needs `state_uri` with `cache`: the shared answers are written there")
+                raise FieldFaultError(
+                    "state_uri", "this field is needed with `cache`: the shared answers are written there", None
+                )
         if isinstance(self.source, BigQuerySource) and not self.export_uri.startswith("gs://"):
-            raise ValueError("needs `source.export_uri`, or a `state_uri`, that starts with gs://")
+            raise FieldFaultError(
+                "source.export_uri",
+                "must start with gs://, or `state_uri` must: BigQuery exports to Cloud Storage alone",
+                self.source.export_uri,
+                self.export_uri,
+            )
         return self
 
     @model_validator(mode="after")
     def _keys_are_unique(self) -> Self:
         if self.source.on_duplicate_key == "allow" and not isinstance(self.sink, FilesSink):
-            raise ValueError(
-                f"allows duplicate keys (`source.on_duplicate_key`), and a sink of type {self.sink.type!r} "
-                "has one row per key"
+            raise FieldFaultError(
+                "source.on_duplicate_key",
+                f"must be 'error' or 'dead_letter', as a sink of type {self.sink.type!r} has one row per key",
+                self.source.on_duplicate_key,
             )
+        return self
+
+    @model_validator(mode="after")
+    def _output_is_sound(self) -> Self:
+        if (problem := output_problem(self)) is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")
@@ -112,29 +149,30 @@ class JobSpec(SpecModel):
         if self.embedding is None:
             return self
         if self.task != "embed":
-            raise ValueError("has `embedding`, which needs `task` to be 'embed'")
+            raise FieldFaultError("task", "must be 'embed' with `embedding`", self.task)
         given = [f"`prompt.{name}`" for name in _NOT_EMBEDDED if getattr(self.prompt, name) not in (None, ())]
         usual = Generation()
         given += [f"`generation.{name}`" for name, value in self.generation if value != getattr(usual, name)]
         if given:
-            raise ValueError(
-                f"embeds (`task`), which takes no {', '.join(given)}: only the text of `prompt.template` is "
-                "embedded"
+            raise FieldFaultError(
+                "task", f"'embed' takes no {', '.join(given)}: only the text of `prompt.template` is embedded"
             )
         if isinstance(self.model, OpenAIModel) and self.embedding.task_type is not None:
-            raise ValueError(
-                "has `embedding.task_type`, which the OpenAI API does not support: for models that need it, "
-                "write it into `prompt.template`"
+            raise FieldFaultError(
+                "embedding.task_type",
+                "the OpenAI API does not support this field: for models that need it, write it into "
+                "`prompt.template`",
+                self.embedding.task_type,
             )
         if isinstance(self.model, VertexEndpointModel):
-            raise ValueError(
-                "embeds (`task`), and a model of type 'vertex_endpoint' generates texts only: use one of "
-                "type 'gemini' or 'openai'"
+            raise FieldFaultError(
+                "model.type", "must be 'gemini' or 'openai' to embed: others generate texts only", self.model.type
             )
         if isinstance(self.model, GeminiModel) and re.match(r"gemini-(?!.*embedding)", self.model.name):
-            raise ValueError(
-                f"embeds (`task`), and `model.name` {self.model.name!r} generates texts: use an embedding model, "
-                "e.g. 'gemini-embedding-001'"
+            raise FieldFaultError(
+                "model.name",
+                "must be an embedding model to embed, e.g. 'gemini-embedding-001'; this one generates texts",
+                self.model.name,
             )
         return self
 
@@ -143,19 +181,31 @@ class JobSpec(SpecModel):
         if isinstance(self.model, VertexEndpointModel) and self.model.request_format != "chat":
             given = {"`prompt.media`": self.prompt.media, "`generation.stream`": self.generation.stream}
             if found := [field for field, value in given.items() if value]:
-                raise ValueError(
-                    f"has {' and '.join(found)}, which `model.request_format` {self.model.request_format!r} "
-                    "does not support: use 'chat'"
+                raise FieldFaultError(
+                    "model.request_format",
+                    f"must be 'chat' for {' and '.join(found)}",
+                    self.model.request_format,
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _server_takes_media(self) -> Self:
+        reads_local, rules = isinstance(self.runner, DirectRunner), media_rules(self.model)
+        for index, media in enumerate(self.prompt.media):
+            if fault := template_fault(media.uri, media.mime_type, rules, reads_local=reads_local):
+                raise ValueError(f"has `prompt.media.{index}.uri` {media.uri!r}, which {fault}")
         return self
 
     @model_validator(mode="after")
     def _budget_has_a_price(self) -> Self:
         if self.limits.budget_usd is not None and price_of(self.model, self.limits.price) is None:
-            raise ValueError(
-                f"has `limits.budget_usd`, and the price of {self.model.type} model {self.model.name!r} is not "
-                "known: set `limits.price`, e.g. {'input_usd_per_million_tokens': 0.3, "
-                "'output_usd_per_million_tokens': 2.5}"
+            raise FieldFaultError(
+                "limits.price",
+                f"this field is needed with `limits.budget_usd`, as the price of {self.model.type} model "
+                f"{self.model.name!r} is not known, e.g. {{'input_usd_per_million_tokens': 0.3, "
+                "'output_usd_per_million_tokens': 2.5}",
+                NOT_SHOWN,
+                self.model.name,
             )
         return self
 
@@ -163,13 +213,15 @@ class JobSpec(SpecModel):
     def _fits_milvus(self) -> Self:
         if isinstance(self.sink, MilvusSink):
             if self.embedding is None:
-                raise ValueError(
-                    "has a sink of type 'milvus', which stores vectors: it needs `task` to be 'embed'"
+                raise FieldFaultError(
+                    "task", "must be 'embed' with a sink of type 'milvus', which stores vectors", self.task
                 )
             if odd := [column for column in self.source.key if not _MILVUS_FIELD.match(column)]:
-                raise ValueError(
-                    f"has a sink of type 'milvus', whose fields cannot be called {odd} (`source.key`): letters, "
-                    "digits and _ are allowed, and `vector` and `llmbeam_id` are taken"
+                raise FieldFaultError(
+                    "source.key",
+                    f"has {odd}, which cannot be fields of a sink of type 'milvus': letters, digits and _ are "
+                    "allowed, and `vector` and `llmbeam_id` are taken",
+                    list(self.source.key),
                 )
         return self
 
@@ -177,20 +229,27 @@ class JobSpec(SpecModel):
     def _workers_can_reach_files(self) -> Self:
         if isinstance(self.runner, DirectRunner):
             return self
-        places = {"`state_uri`": self.state_uri}
+        places = {"state_uri": self.state_uri}
         if isinstance(self.source, FilesSource):
-            places["`source.uri`"] = self.source.uri
+            places["source.uri"] = self.source.uri
         if isinstance(self.sink, FilesSink | MilvusSink):
-            places["`sink.uri`"] = self.sink.uri
-        local = [f"{field} {uri!r}" for field, uri in places.items() if uri is not None and _is_local(uri)]
+            places["sink.uri"] = self.sink.uri
+        local = {field: uri for field, uri in places.items() if uri is not None and _is_local(uri)}
         if local:
-            raise ValueError(
-                "runs on Dataflow (`runner`), whose workers cannot read files of this machine, and "
-                f"{', '.join(local)} is one: use a location on Cloud Storage, gs://…"
+            named = " and ".join(f"`{field}` {uri!r}" for field, uri in local.items())
+            raise FieldFaultError(
+                next(iter(local)),
+                f"must be on Cloud Storage, gs://…: workers of Dataflow (`runner`) cannot read {named} of this "
+                "machine",
+                NOT_SHOWN,
+                *local.values(),
             )
         if self.runner.temp_uri is None and not self.home_uri.startswith("gs://"):
-            raise ValueError(
-                "needs `runner.temp_uri`, or a `state_uri` that starts with gs://: Dataflow stages files there"
+            raise FieldFaultError(
+                "runner.temp_uri",
+                "this field, or a `state_uri` that starts with gs://, is needed: Dataflow stages files there",
+                None,
+                self.home_uri,
             )
         return self
 
@@ -200,7 +259,7 @@ class JobSpec(SpecModel):
         if isinstance(self.runner, DataflowRunner) and (
             missing := missing_worker_secrets(self.runner, self.sink, needs_api_key=needs_key)
         ):
-            raise ValueError(missing)
+            raise FieldFaultError("runner.environment_secrets", missing, NOT_SHOWN, self.model.name)
         return self
 
     @property
@@ -216,6 +275,34 @@ class JobSpec(SpecModel):
         return self.sink.uri if isinstance(self.sink, FilesSink) else self.home_uri
 
     @property
+    def dead_letter_uri(self) -> str:
+        """Address of the dead letter."""
+        return f"{self.output_uri}dead_letter-00000-of-00001.jsonl"
+
+    @property
+    def report_uri(self) -> str:
+        """Address of the report of the last run that published."""
+        return f"{self.output_uri}report.json"
+
+    @property
+    def skipped_uri(self) -> str:
+        """Address of the report of a run that was skipped and published nothing."""
+        return f"{self.home_uri}skipped.json"
+
+    @property
+    def owner_uri(self) -> str | None:
+        """Address of the file that names the owner of a files sink."""
+        return f"{self.sink.uri}.llmbeam/_owner.json" if isinstance(self.sink, FilesSink) else None
+
+    @property
+    def merges_by_key(self) -> bool:
+        """Whether rows whose keys this run does not have stay, in the answers of a files sink and the dead letter.
+
+        They also stay in the dead letter that the job reads itself, whatever the sink: they would be lost.
+        """
+        return getattr(self.sink, "on_existing", None) == "merge" or reads_own_dead_letter(self)
+
+    @property
     def staging_uri(self) -> str:
         """Directory of unpublished files, on the filesystem of the output, where a rename is cheap."""
         if isinstance(self.sink, FilesSink):
@@ -224,10 +311,42 @@ class JobSpec(SpecModel):
 
     @property
     def journal_uri(self) -> str:
-        """Directory of the journal segments; with a cache it is shared with other jobs."""
-        if self.cache is not None:
-            return f"{self.state_uri}cache/{self.cache.scope}/"
-        return f"{self.home_uri}journal/"
+        """Directory of the journal segments of the model's server; with a cache it is shared with other jobs."""
+        return f"{self._journal}{self.server.namespace(is_shared=self.cache is not None)}/"
+
+    @property
+    def journal_uris(self) -> tuple[str, ...]:
+        """Directories whose answers are used: that of the model's server, and that of the providers.
+
+        The latter also has the answers that other servers gave before each server had its own directory.
+        """
+        return tuple(dict.fromkeys((self.journal_uri, f"{self._journal}/")))
+
+    @property
+    def _journal(self) -> str:
+        return f"{self.home_uri}journal" if self.cache is None else f"{self.state_uri}cache/{self.cache.scope}"
+
+    @property
+    def private_uris(self) -> tuple[str, ...]:
+        """Directories that belong to this package: nobody else needs to read them."""
+        below_sink = (f"{self.sink.uri}.llmbeam/",) if isinstance(self.sink, FilesSink) else ()
+        shared = (f"{self.state_uri}cache/",) if self.cache is not None else ()
+        return (*below_sink, *shared, *((self.home_uri,) if self.state_uri is not None else ()))
+
+    @property
+    def server(self) -> Server:
+        """The server that answers the requests of this job in this process."""
+        return server_of(self.model, os.environ)
+
+    @property
+    def stop_uri(self) -> str:
+        """File whose existence ends the job: every worker records what is in flight, and sends nothing more."""
+        return f"{self.home_uri}stop"
+
+    @property
+    def progress_uri(self) -> str:
+        """Directory in which workers in other processes write their counts, while the job runs."""
+        return f"{self.home_uri}progress/"
 
     @property
     def export_uri(self) -> str:
@@ -239,6 +358,17 @@ class JobSpec(SpecModel):
     def environment_secrets(self) -> dict[str, str]:
         """Environment variables of the workers, each from a secret; none if the job runs on this machine."""
         return self.runner.environment_secrets if isinstance(self.runner, DataflowRunner) else {}
+
+    @property
+    def secret_variables(self) -> tuple[str, ...]:
+        """Environment variables with secrets that the job reads by the names in this spec."""
+        names = (*self.environment_secrets, *key_variables(self.model))
+        match self.sink:
+            case PostgresSink():
+                return (*names, self.sink.dsn_env)
+            case MilvusSink():
+                return (*names, self.sink.token_env)
+        return names
 
     @property
     def temp_uri(self) -> str:
@@ -255,7 +385,7 @@ class JobSpec(SpecModel):
         """
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise JobSpecError(f"The job spec is not JSON: {error}. Nothing was sent or billed.") from None
         return cls.parse(data)
 

@@ -40,6 +40,9 @@ class Limits(SpecModel):
             process counts its own cost.
         price: Price of the tokens, for the budget and the cost in the report. `None`: the list price of a Gemini
             model; unknown for a self-hosted server.
+        retry_refused: Whether rows whose answer was refused by an earlier run (blocked, cut at
+            `max_output_tokens`, or not valid against `output_schema`) are sent again, and paid for again. By
+            default only a changed prompt, model, schema or `generation`, or more repairs, sends them again.
     """
 
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
@@ -53,6 +56,7 @@ class Limits(SpecModel):
     max_dead_letter_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     budget_usd: Annotated[float, Field(gt=0)] | None = None
     price: Price | None = None
+    retry_refused: bool = False
 
     @model_validator(mode="after")
     def _share_of_something(self) -> Self:

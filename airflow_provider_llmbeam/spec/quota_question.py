@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel, may_have_project
+from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel, may_have_project
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.endpoint import Endpoint
 from airflow_provider_llmbeam.spec.limits import Limits
@@ -46,9 +46,11 @@ class QuotaQuestion(SpecModel):
     @model_validator(mode="after")
     def _about_one_thing(self) -> Self:
         if (self.model is None) == (self.endpoint is None):
-            raise ValueError("needs either `model` or `endpoint`, an endpoint to be provisioned")
+            raise FieldFaultError(
+                "model", "exactly one of `model` and `endpoint`, an endpoint to be provisioned, is needed"
+            )
         if self.demand is not None and self.window_seconds is None and self.min_fit_ratio < 1:
-            raise ValueError("has `min_fit_ratio`, which needs `window`")
+            raise FieldFaultError("window", "this field is needed with `min_fit_ratio`", None)
         return self
 
     @model_validator(mode="after")
@@ -56,9 +58,11 @@ class QuotaQuestion(SpecModel):
         is_on_vertex_ai = isinstance(self.model, GeminiModel) and may_have_project(self.model.project, info)
         has_choice = self.endpoint is not None or is_on_vertex_ai
         if self.locations and not has_choice:
-            raise ValueError(
-                "has `locations`, which only a Gemini model on Vertex AI (`model.project`) and an endpoint to be "
-                "provisioned can choose from"
+            raise FieldFaultError(
+                "locations",
+                "only a Gemini model on Vertex AI (`model.project`) and an endpoint to be provisioned can choose "
+                "from several",
+                list(self.locations),
             )
         return self
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-from urllib.parse import urlsplit
+import re
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default
+from airflow_provider_llmbeam.spec.base import (
+    SpecModel,
+    files_by_default,
+    http_address,
+    plain_directory,
+    variable_name,
+    without_user,
+)
+from airflow_provider_llmbeam.spec.fields.names import MilvusCollection, PostgresTable
+from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.source import full_table_name
+
+#: What a sink has instead of `answer` for an answer with an `output_schema`: one column with its fields, a column
+#: per field, or its JSON text.
+AnswerColumns = Literal["struct", "flat", "json"]
+#: Columns of the source that every output row has besides the key; a row without one of them has null.
+Passthrough = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=1000)]
 
 
 class FilesSink(SpecModel):
@@ -17,26 +32,35 @@ class FilesSink(SpecModel):
     It receives `answers-*.jsonl` or `answers-*.parquet`, `dead_letter-*.jsonl` (always JSON lines: failed rows
     have no common schema) and `report.json`. All are staged and published when the job is complete.
 
+    The answers are replaced as a whole, so the directory belongs to the first job that uses it: a file below it,
+    `.llmbeam/_owner.json`, names this job by Dag, task and map index, or by `name` without Airflow, never by its
+    run. A directory with answers and without that file belongs to the next job. The other sinks have no owner, as
+    they write by key and keep the rows of other keys.
+
     Attributes:
-        uri: The directory, created if needed. Two jobs must not share one.
-        format: `jsonl` or `parquet`. In Parquet a structured answer is JSON text.
+        uri: The directory, created if needed.
+        format: `jsonl` or `parquet`.
         shards: Number of answer files. One is enough up to some millions of rows.
+        on_existing: Policy for the answers that are there. `replace` replaces those of the job itself, and refuses
+            those of another job before anything is sent. `merge` keeps the answers, and the rows of the dead
+            letter, whose keys this run does not have, of whatever job; a row that fails now keeps its answer.
+            `take_over` replaces the answers of another job, and makes this one the owner.
+        answer_columns: Form of an answer with an `output_schema`. `struct`: `answer` has its fields, in Parquet
+            with the types of the schema; fields that the schema does not name are in JSON lines only. `flat`: a
+            column per property of the schema, and no `answer`. `json`: `answer` is JSON text.
+        passthrough: Columns of the source that every output row has, too.
     """
 
     type: Literal["files"] = "files"
     uri: Annotated[str, Field(min_length=1)]
     format: Literal["jsonl", "parquet"] = "jsonl"
     shards: Annotated[int, Field(ge=1, le=1000)] = 1
+    on_existing: Literal["replace", "merge", "take_over"] = "replace"
+    answer_columns: AnswerColumns = "struct"
+    passthrough: Passthrough = ()
 
-    @field_validator("uri")
-    @classmethod
-    def _plain_directory(cls, uri: str) -> str:
-        uri = uri.strip()
-        if not uri:
-            raise ValueError("must name a directory")
-        if any(sign in uri for sign in "*?["):
-            raise ValueError("must be one directory, not a glob")
-        return uri if uri.endswith("/") else f"{uri}/"
+    _no_password = field_validator("uri")(without_user)
+    _directory = field_validator("uri")(plain_directory)
 
 
 class BigQuerySink(SpecModel):
@@ -51,12 +75,19 @@ class BigQuerySink(SpecModel):
         table: Name of the table, `project.dataset.table`; the dataset must exist.
         project: Google Cloud project that runs the load and the merge. `None`: that of the table.
         location: Location of the dataset, if BigQuery cannot determine it.
+        answer_columns: Form of an answer with an `output_schema`. `json`: `answer` is JSON text, so that a table
+            outlives a change of the schema. `struct`: `answer` is a RECORD with the fields of the schema.
+            `flat`: a column per property of the schema, and no `answer`. Lists of lists, lists with nulls, and
+            what the schema gives no type are JSON text.
+        passthrough: Columns of the source that every output row has, too.
     """
 
     type: Literal["bigquery"]
     table: str
     project: str | None = None
     location: str | None = None
+    answer_columns: AnswerColumns = "json"
+    passthrough: Passthrough = ()
 
     _full_name = field_validator("table")(full_table_name)
 
@@ -75,12 +106,16 @@ class PostgresSink(SpecModel):
         conn_id: Airflow connection of type `postgres`, used by the operators.
         dsn_env: Environment variable that holds the connection string, `postgresql://…`, for jobs that no operator
             runs.
+        passthrough: Columns of the source that every output row has, too.
     """
 
     type: Literal["postgres"]
-    table: Annotated[str, Field(pattern=r"^[A-Za-z_][\w$]*(\.[A-Za-z_][\w$]*)?$")]
+    table: PostgresTable
     conn_id: str | None = None
     dsn_env: str = "LLMBEAM_POSTGRES_DSN"
+    passthrough: Passthrough = ()
+
+    _variable = field_validator("dsn_env")(variable_name)
 
 
 class MilvusSink(SpecModel):
@@ -102,18 +137,17 @@ class MilvusSink(SpecModel):
 
     type: Literal["milvus"]
     uri: str
-    collection: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
+    collection: MilvusCollection
     token_env: str = "MILVUS_TOKEN"
     metric_type: Literal["COSINE", "IP", "L2"] = "COSINE"
+
+    _variable = field_validator("token_env")(variable_name)
 
     @field_validator("uri")
     @classmethod
     def _server_or_file(cls, uri: str) -> str:
-        address = urlsplit(uri)
-        if address.scheme in ("http", "https"):
-            if "@" in address.netloc:
-                raise ValueError("must hold no password: name the environment variable in `token_env`")
-            return uri.rstrip("/")
+        if uri.startswith(("http://", "https://")):
+            return http_address(uri) or uri
         if "://" in uri or not uri.endswith(".db"):
             raise ValueError("must start with http:// or https://, or be a local file that ends in .db")
         return uri
@@ -124,8 +158,30 @@ class MilvusSink(SpecModel):
         return self.uri.endswith(".db") and "://" not in self.uri
 
 
+#: E.g. `project.dataset.table`, which would otherwise become a directory of that name.
+_TABLE = re.compile(r"[\w-]+[.:][\w-]+\.[\w-]+")
+_SERVERS = ("postgres", "bigquery", "bq://", "http://", "https://", "milvus")
+
+
+def _directory_alone(data: Any) -> Any:
+    """Makes a files sink of a path, and sets the type of a sink without one.
+
+    Raises:
+        ValueError: The text is no path, but names a table or a server.
+    """
+    data = from_text(data)
+    if isinstance(data, str):
+        if data.startswith(_SERVERS) or _TABLE.fullmatch(data):
+            raise ValueError(
+                "must be a directory if it is text; a table or a server needs its type, e.g. {'type': 'bigquery', "
+                "'table': 'project.dataset.table'}"
+            )
+        data = {"uri": data}
+    return files_by_default(data)
+
+
 Sink = Annotated[
     FilesSink | BigQuerySink | PostgresSink | MilvusSink,
     Field(discriminator="type"),
-    BeforeValidator(files_by_default),
+    BeforeValidator(_directory_alone),
 ]

@@ -7,7 +7,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default
+from airflow_provider_llmbeam.characters import valid_value
+from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default, plain_directory, without_user
+from airflow_provider_llmbeam.spec.csv_options import CsvOptions
+from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
 
 FileFormat = Literal["jsonl", "csv", "parquet", "avro"]
 
@@ -38,14 +42,26 @@ class _Source(SpecModel):
     """Fields of every source.
 
     Attributes:
-        key: Columns that identify a row; every output row has them.
+        key: Columns that identify a row; every output row has them. One column may be given by its name alone.
         on_duplicate_key: Policy for several rows with the same key. `error` fails the job before anything is sent;
             `dead_letter` answers one of them, the same in every run, and writes the others to the dead letter;
             `allow` answers all of them, for a sink that does not write by key.
+        on_empty: Policy for a source without rows, e.g. a file of zero bytes. `fail` fails the job, and `skip`
+            ends it as skipped, in Airflow as a skipped task: both leave the output as it is. `write` publishes
+            no answers. A source that matches no file is an error in any case.
+        min_rows: Smallest number of rows. With fewer the job fails before anything is sent.
     """
 
     key: Annotated[tuple[str, ...], Field(min_length=1)]
     on_duplicate_key: Literal["error", "dead_letter", "allow"] = "error"
+    on_empty: Literal["fail", "skip", "write"] = "fail"
+    min_rows: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _one_column(cls, key: Any) -> Any:
+        found = from_text(key)
+        return (found,) if isinstance(found, str) else found
 
     @field_validator("key")
     @classmethod
@@ -56,23 +72,40 @@ class _Source(SpecModel):
             raise ValueError("must name each column once")
         return key
 
+    @model_validator(mode="after")
+    def _min_rows_and_policy_agree(self) -> Self:
+        if self.min_rows and self.on_empty == "write":
+            raise ValueError(
+                f"`min_rows` is {self.min_rows}, and `on_empty` 'write' accepts a source without rows: set "
+                "`on_empty` to 'fail' or 'skip', or leave `min_rows` out"
+            )
+        return self
+
 
 class FilesSource(_Source):
     """Rows in files on any filesystem that Beam reads: local, `gs://`, `s3://`, `hdfs://`.
 
     Attributes:
         uri: A path or a glob. Compressed files are recognised by their extension.
-        format: `jsonl` (one object per line), `csv` (with a header; every value is text), `parquet` or `avro`.
-            `None`: derived from the extension of `uri`.
+        format: `jsonl` (one object per line), `csv` (every value is text), `parquet` or `avro`. `None`: derived
+            from the extension of `uri`.
+        csv: How CSV files are written; by default with commas, double quotes, a header, in UTF-8.
     """
 
     type: Literal["files"] = "files"
     uri: Annotated[str, Field(min_length=1)]
     format: FileFormat | None = None
+    csv: CsvOptions = CsvOptions()
+
+    _no_password = field_validator("uri")(without_user)
 
     @model_validator(mode="after")
     def _format_is_known(self) -> Self:
-        _ = self.resolved_format
+        if self.resolved_format != "csv" and self.csv != CsvOptions():
+            raise ValueError(
+                f"has `csv` options, and its format is {self.resolved_format!r}: set `format` to 'csv', or leave "
+                "them out"
+            )
         return self
 
     @property
@@ -117,7 +150,7 @@ class BigQuerySource(_Source):
             return None
         if not export_uri.startswith("gs://"):
             raise ValueError("must start with gs://: BigQuery exports to Cloud Storage alone")
-        return export_uri if export_uri.endswith("/") else f"{export_uri}/"
+        return plain_directory(export_uri)
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -136,9 +169,39 @@ class RowsSource(_Source):
     type: Literal["rows"]
     rows: Annotated[tuple[dict[str, Any], ...], Field(max_length=10_000)]
 
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _can_be_encoded(cls, rows: Any) -> Any:
+        rows = from_text(rows)
+        if not isinstance(rows, (list, tuple)):
+            return rows
+        for number, row in enumerate(rows):
+            if depth_exceeds(row):
+                raise ValueError(f"row {number} is nested more than {MAX_DEPTH} levels deep")
+        return [valid_value(row) for row in rows]
+
+
+def _with_a_key(data: Any) -> Any:
+    """Sets the type of a source without one; a path or a list of rows alone has no key.
+
+    Raises:
+        ValueError: It is a path or a list.
+    """
+    data = from_text(data)
+    if isinstance(data, str):
+        raise ValueError(
+            "needs a key, the columns that identify a row: {'uri': …, 'key': 'id'} instead of the path alone"
+        )
+    if isinstance(data, list | tuple):
+        raise ValueError(
+            "needs a key, the columns that identify a row: {'type': 'rows', 'rows': […], 'key': 'id'} instead of "
+            "the rows alone"
+        )
+    return files_by_default(data)
+
 
 Source = Annotated[
-    FilesSource | BigQuerySource | RowsSource, Field(discriminator="type"), BeforeValidator(files_by_default)
+    FilesSource | BigQuerySource | RowsSource, Field(discriminator="type"), BeforeValidator(_with_a_key)
 ]
 
 

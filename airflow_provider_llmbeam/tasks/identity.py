@@ -6,16 +6,27 @@ import hashlib
 import re
 from typing import Any
 
+from airflow_provider_llmbeam.deployment import own_deployment
+
 
 def job_name(ti: Any, task_id: str | None = None) -> str:
-    """Returns a readable name for a task's job, which does not depend on the try number.
+    """Returns a readable name for a task's job: unique to this deployment, and the same for every try.
 
     Args:
         ti: Task instance.
         task_id: Id of another task with the same run and map index; by default the task of `ti`.
+
+    Raises:
+        JobSpecError: `[llmbeam] deployment` is not a valid name.
     """
     task_id = ti.task_id if task_id is None else task_id
-    identity = "\0".join(map(str, (ti.dag_id, task_id, ti.run_id, ti.map_index)))
+    identity = "\0".join(map(str, (own_deployment(), ti.dag_id, task_id, ti.run_id, ti.map_index)))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{task_id}".lower()).strip("-")[:80]
     return f"{readable or 'job'}-{digest}"
+
+
+def owner_of(ti: Any) -> str:
+    """Returns what a task's job is called from run to run: Dag, task and map index."""
+    mapped = f"[{ti.map_index}]" if ti.map_index is not None and ti.map_index >= 0 else ""
+    return f"{ti.dag_id}.{ti.task_id}{mapped}"

@@ -7,7 +7,25 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem
+from airflow_provider_llmbeam.spec.base import NOT_SHOWN, SpecModel, SpecProblem
+
+
+class Unrendered:
+    """A value that Airflow shows among the rendered fields of a task, and does not render.
+
+    Args:
+        value: Plain data.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def serialize(self) -> Any:
+        """Returns what is shown; Airflow calls it."""
+        return self._value
+
+    def __str__(self) -> str:
+        return str(self._value)
 
 
 def plain(value: Any) -> Any:
@@ -32,7 +50,8 @@ def literal_problems(
     return [
         problem
         for problem in spec.problems(data, has_connection=True)
-        if problem.field.startswith(never_rendered) or not is_pending(_rendered(problem, never_rendered))
+        if problem.field.startswith(never_rendered)
+        or not (is_pending(_rendered(problem, never_rendered)) or is_pending(problem.related))
     ]
 
 
@@ -57,4 +76,4 @@ def is_pending(value: Any) -> bool:
         return any(map(is_pending, value.values()))
     if isinstance(value, (list, tuple)):
         return any(map(is_pending, value))
-    return not isinstance(value, (int, float, BaseModel, type(None)))
+    return value is not NOT_SHOWN and not isinstance(value, (int, float, type, BaseModel, type(None)))

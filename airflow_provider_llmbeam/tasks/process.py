@@ -15,18 +15,24 @@ from typing import Any
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.redaction import redact, secrets_of
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.tasks.environment import configured_variables, job_environment
 
 
 class JobProcess:
     """Runs `python -m airflow_provider_llmbeam.pipeline` and writes its output lines to a log as they arrive.
 
     The child leads a process group, so that `stop` reaches all its processes. It ends by itself when this process
-    dies, which it detects by a pipe whose other end is held here. (`on_kill` is not called after a kill -9.)
+    dies: the kernel kills it, and it reads a pipe whose other end is held here. (`on_kill` is not called after a
+    kill -9.)
+
+    It gets the part of this process's environment that `tasks.environment` allows, and its lines are logged
+    without secrets.
 
     Args:
         spec: The job.
-        environment: Variables added to the environment of this process, e.g. an API key.
+        environment: Variables of the job besides those of the worker, e.g. an API key.
         log: Log that receives the child's lines.
         python: Interpreter of the virtual environment that contains Beam; by default that of this process.
     """
@@ -42,6 +48,7 @@ class JobProcess:
         self._log = log
         self._python = python
         self._child: subprocess.Popen[str] | None = None
+        self._secrets: tuple[str, ...] = ()
 
     def run(self) -> dict[str, Any]:
         """Runs the job until it ends.
@@ -91,7 +98,7 @@ class JobProcess:
                 self._child = child
                 assert child.stdout is not None
                 for line in child.stdout:
-                    self._log.info("%s", line.rstrip())
+                    self._log.info("%s", redact(line.rstrip(), self._secrets))
             return self._outcome(child.returncode, result_path)
 
     def stop(self) -> None:
@@ -106,6 +113,8 @@ class JobProcess:
             os.killpg(self._child.pid, signal.SIGKILL)
 
     def _start(self, spec_path: Path, result_path: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
+        environment = job_environment(self._spec, self._environment, os.environ, configured_variables())
+        self._secrets = secrets_of(environment, self._spec.secret_variables)
         return subprocess.Popen(
             [
                 self._python,
@@ -121,7 +130,7 @@ class JobProcess:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env={**os.environ, **self._environment},
+            env=environment,
             start_new_session=True,
         )
 

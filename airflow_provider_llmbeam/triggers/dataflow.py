@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from asgiref.sync import sync_to_async
 
-from airflow_provider_llmbeam.dataflow.cancellation import cancel_or_leave
+from airflow_provider_llmbeam.dataflow.cancellation import Storage, cancel_or_leave
 from airflow_provider_llmbeam.dataflow.monitor import Dataflow, JobMonitor
-from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
 from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.hooks.connections import plain_chain
@@ -24,11 +23,11 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         location: Region.
         job_id: ID that Dataflow gave the job.
         journal_uri: Directory of the answers so far, for messages.
+        stop_uri: File whose existence ends the job.
         gcp_conn_id: Airflow connection.
         impersonation_chain: Service account to impersonate, or a chain of them.
         poll_interval_seconds: Interval between polls, in seconds.
-        budget_usd: Cost above which the job is cancelled, in US dollars; needs `price`.
-        price: `input_usd_per_million_tokens` and `output_usd_per_million_tokens`.
+        budget_usd: Cost above which the job is cancelled, in US dollars.
         cancel_on_kill: Whether to cancel the job if the task is marked or cleared.
     """
 
@@ -39,11 +38,11 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         location: str,
         job_id: str,
         journal_uri: str,
+        stop_uri: str,
         gcp_conn_id: str = "google_cloud_default",
         impersonation_chain: str | Sequence[str] | None = None,
         poll_interval_seconds: float = 30.0,
         budget_usd: float | None = None,
-        price: Mapping[str, float] | None = None,
         cancel_on_kill: bool = True,
     ) -> None:
         super().__init__()
@@ -51,11 +50,11 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         self.location = location
         self.job_id = job_id
         self.journal_uri = journal_uri
+        self.stop_uri = stop_uri
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = plain_chain(impersonation_chain)
         self.poll_interval_seconds = poll_interval_seconds
         self.budget_usd = budget_usd
-        self.price = None if price is None else dict(price)
         self.cancel_on_kill = cancel_on_kill
 
     async def on_kill(self) -> None:
@@ -76,8 +75,9 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
             self._connect,
             JobAddress(self.project, self.location, self.job_id),
             poller=JobStateMachine(self.poll_interval_seconds, self.budget_usd),
-            cost_usd=cost_of_tokens(self.price),
             journal_uri=self.journal_uri,
+            stop_uri=self.stop_uri,
+            connect_storage=self._connect_storage,
             log=log,
         )
 
@@ -86,3 +86,8 @@ class DataflowJobTrigger(PollingTrigger[JobMonitor]):
         from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
         return DataflowJobHook(self.location, self.project, self.gcp_conn_id, self.impersonation_chain)
+
+    def _connect_storage(self) -> Storage:
+        from airflow_provider_llmbeam.hooks.storage import StorageHook
+
+        return StorageHook(self.project, self.gcp_conn_id, self.impersonation_chain)

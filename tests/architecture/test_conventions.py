@@ -43,7 +43,7 @@ def test_every_template_field_is_an_attribute():
         operator = RunInferenceOperator(
             task_id="t",
             source={"uri": "a.csv", "key": ["id"]},
-            prompt={"template": "t"},
+            prompt={"template": "{{ row.t }}"},
             model={"type": "echo"},
             sink={"uri": "out"},
         )
@@ -77,3 +77,11 @@ def test_the_pins_name_no_index(file):
     pins = (ROOT / file).read_text()
     assert "://" not in pins
     assert "--" not in pins
+
+
+def test_the_file_with_hashes_has_the_pins_of_the_other_and_names_no_index():
+    """`uv pip compile constraints.txt` with the options in CONTRIBUTING.md makes it anew."""
+    lines = (ROOT / "constraints/hashes.txt").read_text().replace(" \\\n    ", " ").splitlines()
+    pinned = {line.partition(" --hash=")[0] for line in lines}
+    assert pinned ^ set((ROOT / "constraints.txt").read_text().splitlines()) == set()
+    assert [line for line in lines if not re.fullmatch(r"[^:]+( --hash=sha256:[0-9a-f]{64})+", line)] == []

@@ -82,5 +82,5 @@ def test_parsing_adds_few_modules_and_calls_to_those_of_airflow():
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     calls, foreign = map(int, ended.stdout.splitlines()[-1].split())
     print(f"{calls} calls, {foreign} modules of others")
-    assert calls < 160_000, "seen on Python 3.11: 139,410, most of them for the pydantic models of the spec"
+    assert calls < 210_000, "seen on Python 3.11: 189,833, most of them for the pydantic models of the spec"
     assert foreign < 25, "seen on Python 3.11: 18"

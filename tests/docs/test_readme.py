@@ -59,7 +59,11 @@ def test_the_quota_gate_example_parses():
     from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 
     names = (EstimateInferenceOperator, QuotaHealthSensor, RunInferenceOperator, timedelta)
-    job = {"source": {"uri": "in.csv", "key": ["id"]}, "prompt": {"template": "Hi"}, "sink": {"uri": "out"}}
+    job = {
+        "source": {"uri": "in.csv", "key": ["id"]},
+        "prompt": {"template": "{{ row.Hi }}"},
+        "sink": {"uri": "out"},
+    }
     values = {"MODEL": {"type": "gemini", "project": "p"}, "LIMITS": {"requests_per_minute": 600}, "JOB": job}
     with DAG("shown", schedule=None) as dag:
         exec(code("python")[3], {**{each.__name__: each for each in names}, **values})
@@ -97,7 +101,7 @@ def test_every_source_and_sink_example_is_valid(text):
         "name": "shown",
         "task": "embed" if "milvus" in text else "generate",
         "state_uri": "gs://b/state",
-        "prompt": {"template": "Hi"},
+        "prompt": {"template": "{{ row.Hi }}"},
         "model": {"type": "echo"},
         **other,
         "source" if "key" in part else "sink": part,

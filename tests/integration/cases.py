@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,12 +17,18 @@ import httpx
 import psutil
 import psycopg
 from local_airflow import LocalAirflow
-from waiting import until
+from waiting import scaled, until
 
 from airflow_provider_llmbeam.sandbox import Sandbox
 
 #: Timeout of one step of a case, in seconds of the reference machine.
 STEP_SECONDS = 180
+#: Components of Airflow that run tasks and triggers, with the types of their jobs in its metadata database.
+COMPONENTS = {"scheduler": "SchedulerJob", "triggerer": "TriggererJob"}
+#: Two heartbeats of a scheduler and one of its loops.
+HEARTBEATS_SECONDS = 7
+#: After this time without a heartbeat a liveness probe has a component killed and started again, in seconds.
+PROBE_SECONDS = 60
 
 
 class Cloud:
@@ -52,12 +59,12 @@ class Cloud:
     def upload(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Writes JSON lines to the bucket `rows`."""
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        url = f"{self.sandbox.url}/upload/storage/v1/b/rows/o"
+        url = f"{self.sandbox.authorized_url}/upload/storage/v1/b/rows/o"
         httpx.post(url, params={"uploadType": "media", "name": name}, content=text).raise_for_status()
 
     def download(self, name: str) -> str | None:
         """Reads an object of the bucket `rows`."""
-        url = f"{self.sandbox.url}/storage/v1/b/rows/o/{quote(name, safe='')}"
+        url = f"{self.sandbox.authorized_url}/storage/v1/b/rows/o/{quote(name, safe='')}"
         answer = httpx.get(url, params={"alt": "media"})
         return None if answer.status_code == 404 else answer.raise_for_status().text
 
@@ -103,6 +110,27 @@ class Cloud:
             " WHERE run_id = %s AND state IN ('running', 'restarting')",
             run_id,
         )
+
+    def revive(self, name: str, within_seconds: float = -HEARTBEATS_SECONDS) -> None:
+        """Starts a component again if it has ended, or sends no heartbeat, as a service manager does.
+
+        Args:
+            name: Component.
+            within_seconds: Age of a heartbeat that shows that it lives, in seconds; negative for one to come.
+        """
+        kind, begun = COMPONENTS[name], time.monotonic()
+        ((wanted,),) = self.execute("SELECT now() - %s * interval '1 second'", within_seconds)
+
+        def lives() -> bool:
+            if self.airflow.is_running(name) and time.monotonic() - begun > scaled(PROBE_SECONDS):
+                self.kill_scheduler() if name == "scheduler" else self.kill(name, kind)
+            if self.airflow.is_running(name):
+                return self.heartbeat(kind) > wanted
+            self.forget_heartbeats(kind)
+            self.airflow.start(name)
+            return True
+
+        until(lives, f"the {name} lives or is started again", STEP_SECONDS)
 
     def kill(self, name: str, kind: str) -> None:
         """Kills a component with all that it started, and has its heartbeats forgotten."""

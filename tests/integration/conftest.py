@@ -13,7 +13,7 @@ from local_airflow import local_airflow
 from psycopg import sql
 
 from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings, Proxy, Sandbox
-from tests.integration.cases import Cloud
+from tests.integration.cases import COMPONENTS, PROBE_SECONDS, Cloud
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -147,6 +147,8 @@ def cloud(shared_sandbox, shared_airflow, metadata_database):
     shared_sandbox.reset()
     database = metadata_database["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg", "")
     with closing(Cloud(shared_sandbox, shared_airflow, database)) as cloud:
+        for name in COMPONENTS:
+            cloud.revive(name, PROBE_SECONDS)  # a case of an earlier module may have ended it
         yield cloud
     shared_sandbox.faults.assert_all_consumed()
 

@@ -50,7 +50,8 @@ def ask(run_dag, google):
                 source={"uri": "gs://rows/in.jsonl", "key": ["id"]},
                 prompt={"template": "Say {{ row.text }}"},
                 model={"type": "gemini", "project": google.project},
-                sink={"uri": "gs://rows/out"},
+                # The two Dags of a test stand for two versions of one.
+                sink={"uri": "gs://rows/out", "on_existing": "take_over"},
                 limits={"budget_usd": budget_usd, "price": PRICE, "max_in_flight": MAX_IN_FLIGHT},
                 runner={"type": "dataflow", "location": "europe-west1", "max_workers": WORKERS},
                 job_name="one-job",

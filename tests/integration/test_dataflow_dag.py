@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import scaled
 
+from airflow_provider_llmbeam.sandbox import prompt_sha256
 from tests.integration.cases import STEP_SECONDS
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600))]
@@ -45,7 +46,9 @@ def test_the_same_file_gives_the_same_bytes_on_a_laptop_and_on_dataflow(google, 
         (answers,) = client.list_blobs(bucket, match_glob="moods/*/answers-*.jsonl")
         found[bucket] = answers.download_as_bytes()
     assert len(sandbox.dataflow.jobs) == 2
-    assert sandbox.stats()["billed_answers"] == 3 * ROWS
+    paid = sandbox.requests.paid()
+    prompts = [prompt_sha256(f"What is the mood of this review?\n\n{review['text']}") for review in reviews]
+    assert [paid[prompt] for prompt in prompts] == [len(DAG_IDS)] * ROWS, tried
     assert {bucket: "Pausing task as DEFERRED" in log for bucket, log in tried.items()} == {
         "laptop": False,
         "deferred": True,

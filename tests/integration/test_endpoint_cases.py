@@ -19,12 +19,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from waiting import scaled, until
 
+from airflow_provider_llmbeam.deployment import own_deployment
 from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
-from airflow_provider_llmbeam.spec.endpoint.identity import EXPIRES_LABEL, endpoint_id, service_id
+from airflow_provider_llmbeam.spec.endpoint.identity import (
+    EXPIRES_LABEL,
+    display_name,
+    endpoint_id,
+    endpoint_labels,
+    service_id,
+)
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
@@ -39,6 +47,8 @@ OVER = ("success", "failed")
 GARDEN_DEPLOY, DEPLOY = "vertex.modelGarden.deploy", "vertex.endpoints.deployModel"
 #: As `SweepEndpointsOperator` in `dags/on_endpoints.py`, and as its Dag has them.
 LOCATION = "us-central1"
+#: Another Airflow with the same Dags in the same project.
+OTHER = "another"
 AHEAD_SECONDS = 595.0
 
 
@@ -54,6 +64,7 @@ class Left:
         after_work_seconds: Of the bill, after the end of whatever used the GPU last.
         after_run_seconds: Of the bill, after the end of the run.
         there: Endpoints, models and services of this run that are still there.
+        other_deployment: Whether the endpoint of the same run in another deployment is still as it was.
     """
 
     run: str
@@ -63,6 +74,7 @@ class Left:
     after_work_seconds: float
     after_run_seconds: float
     there: tuple[str, ...]
+    other_deployment: bool
 
 
 class Run(cases.Run):
@@ -78,12 +90,32 @@ class Run(cases.Run):
     def __init__(self, cloud: Cloud, dag_id: str, *faults: tuple[str, Fault], boots: str | None = None) -> None:
         super().__init__(cloud, dag_id, ROWS)
         reserve = SimpleNamespace(dag_id=dag_id, task_id="endpoint.reserve", run_id=self.run_id, map_index=-1)
-        self.key = identity(job_name(reserve))
+        self.key = identity(job_name(reserve), own_deployment())
+        self.other = self._other_endpoint(job_name(reserve))
         self.ids = {endpoint_id(self.key), service_id(self.key)}
         if boots is not None:
             self.hold = cloud.sandbox.faults.hold(boots, self.key)
         for method, fault in faults:
             self.meet(method, fault)
+
+    def _other_endpoint(self, name: str) -> dict[str, Any]:
+        """Creates the endpoint that another Airflow would create for a run of the same name; it has expired."""
+        key = identity(name, OTHER)
+        run = {"dag_id": self.dag_id, "run_id": self.run_id, "attempt": "1"}
+        labels = endpoint_labels(key, deployment=OTHER, expires_at=1_000.0, **run)
+        httpx.post(
+            f"{self.cloud.sandbox.url}/v1/projects/llmbeam-sandbox/locations/{LOCATION}/endpoints",
+            params={"endpointId": endpoint_id(key)},
+            json={"displayName": display_name(labels), "labels": labels},
+            headers={
+                "Host": f"{LOCATION}-aiplatform.googleapis.com",
+                "Authorization": f"Bearer {self.cloud.sandbox.token}",
+            },
+        ).raise_for_status()
+        return until(lambda: self._find_other(endpoint_id(key)), "the endpoint of another deployment")
+
+    def _find_other(self, own: str) -> dict[str, Any] | None:
+        return next((one for one in self.cloud.sandbox.endpoints if one["name"].endswith(f"/{own}")), None)
 
     def conf(self) -> dict[str, str]:
         self.words = self.cloud.folder / self.case
@@ -170,6 +202,7 @@ class Run(cases.Run):
             after_work_seconds=self._billed(max((end.timestamp() for end in ends if end), default=0.0)),
             after_run_seconds=self._billed(datetime.fromisoformat(run["end_date"]).timestamp()),
             there=self.there,
+            other_deployment=self._find_other(self.other["name"].rpartition("/")[2]) == self.other,
         )
 
     def _billed(self, after: float) -> float:
@@ -578,6 +611,7 @@ def test_no_gpu_outlives_its_run(left, case):
         raise found
     assert found.after_run_seconds == 0
     assert found.there == ()
+    assert found.other_deployment
     assert found.at_once <= 1
     assert found.removed_by in wanted.removed_by
     assert found.tasks == wanted.tasks

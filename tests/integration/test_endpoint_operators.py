@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task, task_group
 from waiting import until
 
+from airflow_provider_llmbeam.deployment import own_deployment
 from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.endpoint import (
@@ -279,8 +281,11 @@ def test_a_job_that_uses_an_endpoint_is_cancelled_at_its_teardown(run_dag, sandb
     from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id
     from airflow_provider_llmbeam.spec.identity import identity
 
-    ours, cancelled = {"llmbeam-job": "a", "llmbeam-endpoint": endpoint_id(identity("asked"))}, []
+    endpoint, cancelled = endpoint_id(identity("asked", own_deployment())), []
+    theirs = {"llmbeam-job": "a", "llmbeam-endpoint": endpoint, "llmbeam-deployment": "another"}
+    ours = {**theirs, "llmbeam-deployment": own_deployment()}
     jobs = [
+        DataflowJob("theirs", "n", "JOB_STATE_RUNNING", labels=theirs),
         DataflowJob("ours", "n", "JOB_STATE_RUNNING", labels=ours),
         DataflowJob("other", "n", "JOB_STATE_RUNNING", labels={"llmbeam-job": "b"}),
     ]
@@ -457,9 +462,10 @@ def test_the_sweeper_runs_from_the_command_line_too(google, sandbox, strays, mon
 
 
 def later(monkeypatch):
-    """Sets the clock of the sweeper to a day later."""
+    """Sets the clock of the sweeper to a day later, and that of nobody else: tokens are signed with the time."""
     now = time.time() + 86_400
-    monkeypatch.setattr("airflow_provider_llmbeam.operators.sweep.time.time", lambda: now)
+    clock = SimpleNamespace(time=lambda: now)
+    monkeypatch.setattr("airflow_provider_llmbeam.operators.sweep.time", clock)
 
 
 def foreign(google, sandbox):

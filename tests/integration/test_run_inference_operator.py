@@ -7,7 +7,12 @@ from datetime import timedelta
 
 import psutil
 import pytest
-from airflow.sdk import DAG, task
+from airflow.models.asset import AssetEvent
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.xcom import XComModel
+from airflow.sdk import DAG, Asset, task
+from airflow.utils.session import create_session
+from sqlalchemy import select
 from waiting import until
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -49,6 +54,23 @@ def test_a_manual_run_without_a_logical_date_answers_the_rows(run_dag, connectio
     assert manifest["dead_letter_by_kind"] == {"template_error": 1}
     assert len(sandbox.requests) == 39
     assert len(json.dumps(manifest)) < 2000, "an XCom is a manifest"
+
+
+def test_a_local_sink_leaves_no_empty_xcom_and_its_asset_event_carries_the_manifest(run_dag, connection, table):
+    answers = Asset("file:///answers")
+    with DAG("assets", schedule=None) as dag:
+        operator(table, outlets=[answers])
+    dag_run, states = run_dag(dag)
+    assert states == {"answer": "success"}
+    task_instance = dag_run.get_task_instance("answer")
+    with create_session() as session:
+        stored = session.scalars(select(XComModel.key).where(XComModel.run_id == dag_run.run_id)).all()
+        event = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == dag_run.run_id)).one()
+        shown = RenderedTaskInstanceFields.get_templated_fields(task_instance, session=session)
+    assert stored == ["return_value"]
+    assert event.extra["rows"] == {"read": 40, "answered": 39, "dead_letter": 1}
+    assert event.extra["report_uri"].endswith("report.json")
+    assert shown["prompt_per_row"] == {"template": "Say it: {{ row.text }}"}
 
 
 def test_templated_fields_are_rendered_once_per_run_and_the_prompt_never(run_dag, connection, table):
@@ -197,7 +219,7 @@ def test_an_execution_timeout_ends_the_job_with_the_task(run_dag, table):
     until(lambda: not forked_jobs(), "the end of the job")
 
 
-@pytest.mark.parametrize("nothing", [None, "gemini-2.5-flash"])
+@pytest.mark.parametrize("nothing", [None, "gpt-4o"])
 def test_an_invalid_model_from_xcom_fails_without_a_retry_before_anything_is_sent(
     run_dag, connection, table, sandbox, nothing
 ):
@@ -220,3 +242,28 @@ def test_a_second_run_of_the_same_job_sends_nothing(run_dag, connection, table, 
     run_dag(dag)
     run_dag(dag)
     assert len(sandbox.requests) == 39
+
+
+def test_mapped_tasks_share_no_sink_unless_it_has_their_index_and_an_empty_source_skips_its_task(
+    run_dag, connection, table, sandbox
+):
+    sources = []
+    for index, text in enumerate(["a", "b", ""]):
+        path = table.parent / f"{index}.jsonl"
+        path.write_text(json.dumps({"name": str(index), "text": text}) + "\n" if text else "")
+        sources.append({"uri": str(path), "key": ["name"], "on_empty": "skip"})
+
+    def states_of(dag_id, sink):
+        with DAG(dag_id, schedule=None) as dag:
+            RunInferenceOperator.partial(
+                task_id="answer", prompt={"template": "{{ row.text }}"}, model={"type": "gemini"}, sink=sink
+            ).expand(source=sources)
+        dag_run, _ = run_dag(dag)
+        return [str(task.state) for task in sorted(dag_run.get_task_instances(), key=lambda task: task.map_index)]
+
+    states = states_of("one_sink", {"uri": f"{table.parent}/one"})
+    assert states[:2].count("failed") == 1
+    assert len(sandbox.requests) == 1
+    states = states_of("sinks", {"uri": f"{table.parent}/each/{{{{ ti.map_index }}}}"})
+    assert states == ["success", "success", "skipped"]
+    assert len([*table.parent.glob("each/*/answers-*")]) == 2

@@ -25,7 +25,7 @@ def limits(budget_usd: float | None) -> dict:
 
 
 def journal(job) -> list[dict]:
-    segments = (job.out / ".llmbeam" / "job" / "journal").glob("*.jsonl")
+    segments = (job.out / ".llmbeam" / "job" / "journal@loopback").glob("*.jsonl")
     return [entry for segment in segments for entry in read_lines(segment)]
 
 

@@ -32,7 +32,7 @@ def days(tmp_path, sandbox, make_job):
 
 
 def segments(tmp_path: Path) -> list[Path]:
-    return list((tmp_path / "state" / "cache" / "summaries").glob("*.jsonl"))
+    return list((tmp_path / "state" / "cache" / "summaries@loopback").glob("*.jsonl"))
 
 
 def test_prompts_answered_by_another_job_are_not_sent_again(days, sandbox):
@@ -87,5 +87,5 @@ def test_the_same_batch_does_not_reuse_its_expired_answers(days, sandbox, tmp_pa
 
 def test_a_cache_without_state_uri_is_refused(days):
     monday, _ = days
-    with pytest.raises(JobSpecError, match="needs `state_uri` with `cache`"):
+    with pytest.raises(JobSpecError, match="`state_uri`: this field is needed with `cache`"):
         JobSpec.parse({**monday.spec, "state_uri": None})

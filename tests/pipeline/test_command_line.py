@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 
@@ -65,9 +66,21 @@ def test_an_invalid_spec_exits_with_2_and_one_sentence(echo_job, tmp_path):
     path.write_text(json.dumps(echo_job.spec | {"limits": {"max_in_flight": 0}}))
     ended = run_command("--spec", path, "--result", result)
     assert ended.returncode == 2
-    sentence = "`limits.max_in_flight`: input should be greater than or equal to 1; got 0."
+    sentence = "`limits.max_in_flight`: must be greater than or equal to 1; got 0."
     assert sentence in ended.stderr
     assert json.loads(result.read_text())["error"]["type"] == "JobSpecError"
+
+
+def test_requests_go_where_the_variables_of_the_banner_say(echo_job, sandbox, tmp_path):
+    """The sandbox prints `export GOOGLE_GEMINI_BASE_URL=…`, which its own command ignored."""
+    path = tmp_path / "job.json"
+    echo_job.write([{"id": number, "text": f"t{number}"} for number in range(5)])
+    path.write_text(json.dumps(echo_job.spec | {"model": "gemini-2.5-flash"}))
+    ended = run_command("--spec", path, env=os.environ | sandbox.environment())
+    assert ended.returncode == 0, ended.stderr
+    assert len(sandbox.requests) == 5
+    assert f"Requests go to {sandbox.url}, as `GOOGLE_GEMINI_BASE_URL` is set" in ended.stderr
+    assert f"server loopback ({sandbox.url})" in ended.stderr
 
 
 def test_a_source_that_matches_nothing_fails_before_anything_is_sent(job, sandbox):
@@ -101,3 +114,12 @@ def test_a_broken_source_fails_the_job_and_keeps_the_previous_output(echo_job):
 def test_other_options_are_passed_to_beam(spec_path):
     ended = run_command("--spec", spec_path, "--direct_num_workers=2", "--direct_running_mode=multi_threading")
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_closed_standard_output_does_not_make_a_failure_of_a_complete_job(spec_path):
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", str(spec_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        running.stdout.close()
+        log = running.stderr.read()
+    assert running.returncode == 0, log
+    assert "The result could not be printed" in log

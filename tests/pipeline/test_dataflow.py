@@ -163,4 +163,31 @@ def test_only_a_job_for_dataflow_is_submitted(cloud):
 def test_a_failed_job_reports_the_reason(cloud):
     done = cloud.run_command(cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"}))
     assert done.returncode == 1
-    assert "None of 60 rows was answered. blocked:" in done.stderr
+    assert "answers were blocked: change `prompt.template`, the rows or the model. prompt blocked:" in done.stderr
+
+
+def test_a_job_without_rows_is_skipped_and_its_output_stays(cloud):
+    cloud.bucket.blob("empty.jsonl").upload_from_string("")
+    answers = cloud.bucket.blob("skipped/answers-00000-of-00001.jsonl")
+    answers.upload_from_string("yesterday's")
+    source = {"uri": "gs://rows/empty.jsonl", "key": ["id"], "on_empty": "skip"}
+    done = cloud.run_command(cloud.spec("skipped", source=source))
+    assert done.returncode == 99, done.stderr
+    reason = "`source.uri` 'gs://rows/empty.jsonl' has no rows, so the output was left as it is."
+    assert json.loads(done.stdout)["skipped_because"] == reason
+    assert answers.download_as_text() == "yesterday's"
+    assert not cloud.bucket.blob("skipped/report.json").exists()
+
+
+def test_another_job_of_the_sink_is_refused_before_it_is_submitted(cloud):
+    """The worker that checks the sink records its owner."""
+    sink = {"uri": "gs://rows/owned"}
+    assert cloud.run_command(cloud.spec("owned", sink=sink, owner="etl.judge[0]")).returncode == 0
+    jobs = len(cloud.sandbox.dataflow.jobs)
+    done = cloud.run_command(cloud.spec("other", sink=sink, owner="etl.judge[1]"), "--submit")
+    assert done.returncode == 2
+    assert (
+        "belongs to 'etl.judge[0]'; 'etl.judge[1]' would replace its answers. Put `{{ ti.map_index }}`"
+        in done.stderr
+    )
+    assert len(cloud.sandbox.dataflow.jobs) == jobs

@@ -15,10 +15,10 @@ import pytest
 from milvus_lite.server_manager import server_manager_instance
 from pymilvus import MilvusClient
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, NothingAnsweredError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.models.embeddings import vector
+from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.processes import until_job
 
@@ -191,7 +191,7 @@ def test_a_quota_of_tokens_is_kept_without_a_429(tmp_path, make_job):
 
 def test_an_unknown_model_fails_with_the_message_of_the_server(gemini_embed):
     model = {**gemini_embed.spec["model"], "name": "models/nonsense"}
-    with pytest.raises(NothingAnsweredError, match=r"not_found: models/nonsense is not found"):
+    with pytest.raises(PermanentFailureError, match=r"correct `model.name`. models/nonsense is not found"):
         gemini_embed.run(rows(5), model=model)
 
 
@@ -205,7 +205,8 @@ def test_parquet_holds_lists_of_numbers(embed):
 
 
 def test_a_run_without_rows_writes_a_parquet_file_of_the_same_columns(embed):
-    ended = embed.run([], sink={"uri": str(embed.out), "format": "parquet"})
+    source = embed.spec["source"] | {"on_empty": "write"}
+    ended = embed.run([], source=source, sink={"uri": str(embed.out), "format": "parquet"})
     table = pq.read_table(ended.manifest["answers_uris"][0])
     assert (table.num_rows, table.schema.field("answer").type) == (0, pa.list_(pa.float32()))
 

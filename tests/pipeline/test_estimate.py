@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import re
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, NothingAnsweredError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, PermanentFailureError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import estimate, main
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox
@@ -197,13 +199,28 @@ def test_the_error_of_an_unwritable_estimate_has_its_tokens(job, sandbox):
     assert len(sandbox.requests) == 5
 
 
-def test_the_error_of_an_unrecorded_sample_warns_of_billing(job, sandbox):
+def test_the_error_of_an_unrecorded_sample_warns_of_billing(job, sandbox, monkeypatch):
+    create = storage.create
+    job.write(numbered(20))
+
+    def full(uri):
+        if "probe" in uri:  # the disk fills up after that
+            return create(uri)
+        raise OSError(errno.ENOSPC, "No space left on device", uri)
+
+    monkeypatch.setattr(storage, "create", full)
+    with pytest.raises(JobFailedError, match=r"No space left on device.* answers of this batch were paid for"):
+        estimate(JobSpec.parse(job.spec), 5)
+
+
+def test_a_journal_that_cannot_be_written_is_refused_before_a_request(job, sandbox):
     job.write(numbered(20))
     journal = Path(JobSpec.parse(job.spec).journal_uri)
     journal.parent.mkdir(parents=True)
     journal.write_text("in the way")
-    with pytest.raises(JobFailedError, match="Sent requests may be billed"):
+    with pytest.raises(JobSpecError, match=r"File exists.*Nothing was sent or billed"):
         estimate(JobSpec.parse(job.spec), 5)
+    assert len(sandbox.requests) == 0
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet", "avro"])
@@ -254,7 +271,7 @@ def test_a_storm_of_rejections_costs_time_and_no_row(make_job, tmp_path):
 def test_a_model_that_answers_nothing_gives_no_estimate(job, sandbox):
     sandbox.faults.every(GENERATE, 1, Fault(kind="error", http_status=400, message="no such thing"))
     job.write(numbered(5))
-    with pytest.raises(NothingAnsweredError, match=r"none of 5 prompts .*no such thing.* 0 tokens were billed"):
+    with pytest.raises(PermanentFailureError, match=r"none of 5 prompts .*no such thing.* 0 tokens were billed"):
         make_estimate(JobSpec.parse(job.spec))
 
 

@@ -55,7 +55,7 @@ def test_a_changed_prompt_is_sent_again(job, sandbox):
 
 def test_an_incomplete_journal_line_costs_one_request(job, sandbox):
     job.run(rows(10))
-    (segment,) = (job.out / ".llmbeam" / "job" / "journal").glob("*.jsonl")
+    (segment,) = (job.out / ".llmbeam" / "job" / "journal@loopback").glob("*.jsonl")
     segment.write_bytes(segment.read_bytes()[:-20])
     assert job.run().origins == Counter(fresh=1, resumed=9, duplicate=0)
     assert len(sandbox.requests) == 11
@@ -139,3 +139,15 @@ def test_a_bundle_that_the_runner_repeats_is_not_paid_for_again(job, sandbox):
     assert manifest["rows"] == {"read": 60, "answered": 60, "dead_letter": 0}
     assert len(sandbox.requests) == 60
     assert set(sandbox.requests.paid().values()) == {1}
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
+def test_work_that_is_repeated_in_other_batches_is_not_paid_for_again(job, sandbox, monkeypatch, batch_size):
+    """As when a runner restarts a job whose launch saw no journal, and deals out its work anew."""
+    from airflow_provider_llmbeam.pipeline import storage
+
+    has_match = storage.has_match
+    monkeypatch.setattr(storage, "has_match", lambda pattern: "/journal/" not in pattern and has_match(pattern))
+    job.run(rows(40), batching={"max_batch_size": 16})
+    again = job.run(random.sample(rows(40), 40), batching={"max_batch_size": batch_size})
+    assert len(again.answers) == len(sandbox.requests) == 40

@@ -228,12 +228,34 @@ def test_values_are_cast_to_the_types_of_an_existing_table(tmp_path, client, dsn
     assert table(client, query) == [(key, ["a", {"b": 1}], 1, "0.3", False)]
 
 
-def test_a_run_without_rows_neither_creates_nor_empties_a_table(start, client):
-    start([])
+def test_a_run_without_rows_neither_creates_nor_empties_a_table(start, client, tmp_path):
+    (tmp_path / "rows.jsonl").touch()
+    source = {"uri": str(tmp_path / "rows.jsonl"), "key": ["id"], "on_empty": "write"}
+    start([], source=source)
     assert types(client) == {}
     start(rows_of(3))
-    start([])
+    start([], source=source)
     assert len(table(client)) == 3
+
+
+def test_columns_are_passed_through_to_a_new_table_and_an_existing_one(start, client):
+    sink = {"type": "postgres", "table": "answers", "passthrough": ["lang", "size"]}
+    rows = [{"id": n, "text": "x", "lang": None if n else "en", "size": n} for n in range(2)]
+    start(rows, sink=sink)
+    assert table(client, "id, lang, size") == [(0, "en", 0), (1, None, 1)]
+    assert types(client)["size"] == "bigint"
+    rows[1]["lang"] = "de"
+    start(rows, sink=sink)
+    assert table(client, "id, lang, size") == [(0, "en", 0), (1, "de", 1)]
+
+
+def test_the_error_for_a_missing_column_to_pass_through_has_the_statement_that_adds_it(start, client):
+    start(rows_of(1))
+    with pytest.raises(JobSpecError, match=r'has no columns \[\'lang\'\].*ADD COLUMN "lang" text`'):
+        start(
+            [{"id": 1, "text": "x", "lang": "en"}],
+            sink={"type": "postgres", "table": "answers", "passthrough": ["lang"]},
+        )
 
 
 def test_unusual_texts_pass_through_a_job_unchanged(start, client):
@@ -385,6 +407,25 @@ def test_a_refused_connection_stops_the_job_with_a_retryable_error(refused):
     found = refused("postgresql://me:s3cret!@127.0.0.1:1/db", error=JobFailedError)
     assert "no connection to postgres://127.0.0.1:1/db: " in found
     assert "Connection refused" in found
+
+
+def test_a_server_that_is_down_is_reported_with_the_connection_that_the_author_named(refused):
+    sink = {"type": "postgres", "table": "answers", "conn_id": "warehouse"}
+    found = refused("postgresql://me:s3cret!@127.0.0.1:1/db", error=JobFailedError, sink=sink)
+    assert found.startswith("`sink.conn_id`: no connection to postgres://127.0.0.1:1/db: ")
+    assert "accepts what the Airflow connection 'warehouse' holds." in found
+    assert "environment" not in found
+    assert len(found) <= 300
+    invalid = refused("s3cret!", sink=sink)
+    assert "`sink.conn_id`: what the Airflow connection 'warehouse' holds is no connection string." in invalid
+
+
+def test_a_connection_that_only_a_task_can_read_is_named_with_the_variable_that_stands_for_it(refused):
+    found = refused(None, sink={"type": "postgres", "table": "answers", "conn_id": "warehouse"})
+    assert found.startswith(
+        "`sink.conn_id`: the Airflow connection 'warehouse', in the environment variable 'LLMBEAM_POSTGRES_DSN', "
+        "is not set."
+    )
 
 
 def test_a_wrong_password_stops_the_job(refused, database):

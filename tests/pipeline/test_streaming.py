@@ -19,6 +19,11 @@ def api(request):
     return request.param
 
 
+def streamed_job(job):
+    """A second job beside the first, with a sink of its own."""
+    return {"generation": STREAMED, "name": "streamed", "sink": {"uri": str(job.directory / "streamed")}}
+
+
 @pytest.fixture
 def either(api, job, openai_job):
     """A job against each of the two APIs."""
@@ -28,7 +33,7 @@ def either(api, job, openai_job):
 def test_a_streamed_answer_is_the_same_text_and_has_a_time_to_its_first_token(either, api, sandbox):
     whole = {answer["id"]: answer["answer"] for answer in either.run(rows(20)).answers}
     assert either.run().manifest["origins"]["resumed"] == 20
-    streamed = either.run(generation=STREAMED, name="streamed")
+    streamed = either.run(**streamed_job(either))
     assert {answer["id"]: answer["answer"] for answer in streamed.answers} == whole
     assert streamed.report["first_token_seconds"]["p50"] > 0
     assert {request.method for request in sandbox.requests} == {"gemini.generateContent", STREAMS[api]} - (
@@ -46,7 +51,7 @@ def test_streaming_does_not_change_which_answers_are_resumed(either, sandbox):
 def test_the_text_of_a_broken_stream_is_never_an_answer(either, api, sandbox, kind):
     whole = {answer["id"]: answer["answer"] for answer in either.run(rows(10)).answers}
     sandbox.faults.queue(STREAMS[api], *[Fault(kind=kind)] * 3)
-    ended = either.run(generation=STREAMED, name="streamed")
+    ended = either.run(**streamed_job(either))
     assert {answer["id"]: answer["answer"] for answer in ended.answers} == whole
     assert ended.manifest["requests"]["retried"] == 3
 

@@ -64,7 +64,9 @@ def test_the_wheel_contains_the_beam_side_and_nothing_of_the_airflow_side(wheel)
     directories = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") > 1}
     assert directories == {"spec", "engine", "pipeline"}
     files = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") == 1}
-    assert files - {"py.typed"} == {"__init__.py", "counts.py", "exceptions.py", "manifest.py", "retry_info.py"}
+    top = {"__init__", "characters", "counts", "exceptions", "manifest"}
+    top |= {"redaction", "redirects", "retry_info", "server_reply"}
+    assert files - {"py.typed"} == {f"{name}.py" for name in top}
     assert f"{package}/pipeline/sinks/bigquery.py" in names
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 

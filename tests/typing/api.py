@@ -82,14 +82,16 @@ def spec_values() -> JobSpec:
 def operator_of_plain_values() -> BaseOperator:
     """A task whose parts are plain dicts, which Airflow renders."""
     job: Mapping[str, Any] = {"source": {"uri": "in.csv", "key": ["id"]}, "sink": {"uri": "out"}}
-    RunInferenceOperator(task_id="a", prompt={"template": "Hi"}, model={"type": "echo"}, no_argument=1, **job)
+    RunInferenceOperator(
+        task_id="a", prompt={"template": "{{ row.Hi }}"}, model={"type": "echo"}, no_argument=1, **job
+    )
     return RunInferenceOperator(
         task_id="summarise",
-        source={"uri": "in.csv", "key": ["id"]},
-        prompt={"template": "Summarise: {{ row.text }}"},
-        model={"type": "gemini", "name": "gemini-2.5-flash"},
+        source={"uri": "in.csv", "key": "id"},
+        prompt="Summarise: {{ row.text }}",
+        model="gemini-2.5-flash",
         limits={"requests_per_minute": 600},
-        sink={"uri": "out", "format": "parquet"},
+        sink="out",
         deferrable=False,
         retries=2,
         execution_timeout=timedelta(hours=3),
@@ -124,7 +126,7 @@ def tasks_around_a_job() -> None:
     """
     job: dict[str, Any] = {
         "source": {"uri": "in.csv", "key": ["id"]},
-        "prompt": {"template": "Hi"},
+        "prompt": {"template": "{{ row.Hi }}"},
         "sink": PostgresSink(type="postgres", table="answers", conn_id="warehouse"),
     }
     with DAG("typed", schedule=None):

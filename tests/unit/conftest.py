@@ -10,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.clouds import forget_credentials
+
 
 def refusal_of(status, message):
     return status, {"error": {"code": status, "message": message}}
@@ -71,4 +73,5 @@ def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     account = dict.fromkeys(("client_id", "client_secret", "refresh_token", "token"), "x")
     file.write_text(json.dumps(account | {"type": "authorized_user", "expiry": "2099-01-01T00:00:00Z"}))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    forget_credentials()
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "llmbeam-sandbox")

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.retry_info import retry_after_seconds
+from tests.hostile import examples
 
 RETRY_INFO = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "38.5s"}]
 OTHER = [{"@type": "type.googleapis.com/google.rpc.Help", "links": []}]
@@ -25,3 +30,27 @@ OTHER = [{"@type": "type.googleapis.com/google.rpc.Help", "links": []}]
 )
 def test_the_header_precedes_the_body_and_a_date_needs_the_time(header, details, now, seconds):
     assert retry_after_seconds(header, details, now) == seconds
+
+
+@pytest.mark.parametrize("header", ["nan", "inf", "-inf", "1e400", "NaN", "9" * 5000])
+def test_advice_that_is_no_finite_number_is_no_advice(header):
+    assert retry_after_seconds(header, []) is None
+
+
+def test_advice_of_more_than_a_day_is_a_day():
+    assert retry_after_seconds("1e9", []) == 86_400
+    assert retry_after_seconds("Sun, 09 Sep 2040 01:47:10 GMT", [], 1e9) == 86_400
+
+
+@pytest.mark.parametrize("delay", [None, True, [], {}, ["5s"], "nans", 10**400], ids=lambda delay: str(delay)[:9])
+def test_a_retry_delay_of_another_type_is_no_advice(delay):
+    assert retry_after_seconds(None, [{"@type": "RetryInfo", "retryDelay": delay}]) is None
+    assert retry_after_seconds(None, [{"@type": [delay], "retryDelay": "5s"}]) is None
+
+
+@pytest.mark.fuzz
+@examples(0.3)
+@given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d{1,12} [A-Z][a-z]{2} \d{1,12} \d+:\d+:\d+ ([+-]\d+|GMT)?"))
+def test_any_header_is_read(header):
+    seconds = retry_after_seconds(header, [], 1e9)
+    assert seconds is None or (math.isfinite(seconds) and 0 <= seconds <= 86_400)

@@ -68,7 +68,10 @@ def dedicated_resources(spec: VertexEndpoint) -> dict[str, Any] | None:
 
 
 def deploy_request(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | None) -> dict[str, Any]:
-    """Returns the fields of a `DeployRequest`. It accepts no labels, so the display names encode them."""
+    """Returns the fields of a `DeployRequest`. It accepts no labels, so the display names encode them.
+
+    `hugging_face_access_token` is the field for a token; Model Garden accepts no reference to a secret.
+    """
     name, garden = display_name(plan.labels), garden_name(spec.model)
     model: dict[str, Any] = {
         "accept_eula": spec.accept_eula,
@@ -97,7 +100,12 @@ def endpoint_resource(plan: EndpointPlan, spec: VertexEndpoint) -> dict[str, Any
 
 
 def model_resource(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | None) -> dict[str, Any]:
-    """Returns the fields of a `Model`: a container that serves the OpenAI API."""
+    """Returns the fields of a `Model`: a container that serves the OpenAI API.
+
+    The token becomes a plain variable of the container, which everyone who may read the model
+    (`aiplatform.models.get`) can read: `ModelContainerSpec` has no reference to a secret. Its `EnvVar` has only a
+    `value`; in google-cloud-aiplatform 1.165 only `ReasoningEngineSpec` has a `secret_env`.
+    """
     variables = {**spec.container_env, **({"HF_TOKEN": hf_token} if hf_token else {})}
     return {
         "display_name": display_name(plan.labels),

@@ -20,6 +20,7 @@ class Reply:
         input_tokens: Billed input tokens.
         output_tokens: Billed output tokens, thoughts included.
         model: Version of the model.
+        cached_tokens: Input tokens that the provider has read from its cache; `input_tokens` includes them.
         first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
         vector: The embedding, as sent by the server.
     """
@@ -29,6 +30,7 @@ class Reply:
     input_tokens: int
     output_tokens: int
     model: str
+    cached_tokens: int = 0
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None
 

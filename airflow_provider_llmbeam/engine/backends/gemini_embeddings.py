@@ -16,8 +16,11 @@ from airflow_provider_llmbeam.engine.backends.embeddings import (
 )
 from airflow_provider_llmbeam.engine.backends.gemini import error_of, open_access
 from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient
+from airflow_provider_llmbeam.engine.backends.reported import UsageReader
+from airflow_provider_llmbeam.engine.backends.response import vector_bytes
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.server_reply import mapping_of
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel
 
 #: Maximum input of the embedding models of Google, in tokens.
@@ -37,21 +40,24 @@ class GeminiEmbeddings(HttpBackend, EmbeddingBackend):
         self._url = f"{model.address}:{self._method.name}"
         super().__init__(HttpClient(self._url, open_access(model)))
         self.limits = self._method.limits
+        self._dimensions = embedding.dimensions
+        self._usage = UsageReader(model.name)
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one request."""
         body = self._method.body([prompt.text for prompt in prompts])
         async with self._http.post(self._url, body) as response:
-            content = await response.read()
-        if response.status != 200:
-            raise error_of(response, content)
-        return _replies(content, prompts, self._method, self._model.name)
+            if response.status != 200:
+                text = await response.error_text()
+                raise error_of(response.status, response.retry_after_seconds, text)
+            content = await response.read(vector_bytes(len(prompts), self._dimensions))
+        return _replies(content, prompts, self._method, self._model.name, self._usage)
 
 
 @dataclass(frozen=True, slots=True)
 class _Vector:
     values: Any
-    tokens: int | None = None
+    tokens: Any = None
     is_truncated: bool = False
 
 
@@ -123,9 +129,9 @@ class _Predict:
         found = []
         for prediction in body["predictions"]:
             embeddings = prediction["embeddings"]
-            statistics = embeddings.get("statistics") or {}
+            statistics = mapping_of(embeddings.get("statistics"))
             tokens, is_truncated = statistics.get("token_count"), bool(statistics.get("truncated"))
-            found.append(_Vector(embeddings.get("values"), None if tokens is None else int(tokens), is_truncated))
+            found.append(_Vector(embeddings.get("values"), tokens, is_truncated))
         return found
 
 
@@ -143,9 +149,9 @@ class _EmbedContent:
         return {"content": {"parts": [{"text": text}]}, "embedContentConfig": self._config}
 
     def vectors(self, body: Mapping[str, Any]) -> list[_Vector]:
-        tokens = (body.get("usageMetadata") or {}).get("promptTokenCount")
+        tokens = mapping_of(body.get("usageMetadata")).get("promptTokenCount")
         values = body["embedding"].get("values")
-        return [_Vector(values, None if tokens is None else int(tokens), bool(body.get("truncated")))]
+        return [_Vector(values, tokens, bool(body.get("truncated")))]
 
 
 def _config(embedding: Embedding) -> dict[str, Any]:
@@ -153,19 +159,22 @@ def _config(embedding: Embedding) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _replies(content: bytes, prompts: Sequence[Prompt], method: _Method, model: str) -> list[Reply]:
+def _replies(
+    content: bytes, prompts: Sequence[Prompt], method: _Method, model: str, usage: UsageReader
+) -> list[Reply]:
     try:
         vectors = method.vectors(read_json(content))
-    except (LookupError, TypeError, AttributeError, ValueError):
+    except (LookupError, TypeError, AttributeError):
         raise invalid_embeddings(content) from None
     if len(vectors) != len(prompts):
         raise invalid_embeddings(content)
+    counts = [usage.tokens(vector.tokens) for vector in vectors]
     return [
         vector_reply(
             vector.values,
-            input_tokens=estimate if vector.tokens is None else vector.tokens,
+            input_tokens=estimate if count is None else count,
             model=model,
             is_truncated=vector.is_truncated,
         )
-        for vector, estimate in zip(vectors, share_tokens(None, prompts), strict=True)
+        for vector, count, estimate in zip(vectors, counts, share_tokens(None, prompts), strict=True)
     ]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 import google.auth
+import requests
 from google.auth import compute_engine, impersonated_credentials
 from google.auth.credentials import Credentials, TokenState
 from google.auth.exceptions import GoogleAuthError, TransportError
@@ -16,6 +17,7 @@ from google.oauth2 import service_account
 from airflow_provider_llmbeam.engine.backends.http import FixedAccess
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.redirects import redirect_behind, without_redirects
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 #: A token that is rejected within this time is not renewed: a new one would be rejected, too.
@@ -70,9 +72,15 @@ class _Token:
 
     async def _renew(self) -> None:
         try:
-            await asyncio.to_thread(self._credentials.refresh, Request())
+            await asyncio.to_thread(self._credentials.refresh, _token_request())
         except TransportError as error:
-            raise RequestError("connection", f"{type(error).__name__}: {error}") from None
+            if (redirect := redirect_behind(error)) is not None:
+                raise RequestError(
+                    "unauthorized",
+                    f"no token: {redirect}. If that is the right server, make it `token_uri` of the credentials.",
+                ) from None
+            message = f"{type(error).__name__}: {error}"
+            raise RequestError("connection", message, is_unconnected=True) from None
         except GoogleAuthError as error:
             raise RequestError("unauthorized", f"{type(error).__name__}: {error}") from None
         self._renewed_at = time.monotonic()
@@ -112,6 +120,11 @@ class IdToken(_Token):
         )
 
 
+def _token_request() -> Request:
+    """Returns the transport of token requests, which carry an assertion or a refresh token."""
+    return Request(without_redirects(requests.Session()))
+
+
 def _default_credentials(needed_by: str) -> Credentials:
     try:
         found: Credentials = google.auth.default(scopes=[_SCOPE])[0]
@@ -138,7 +151,7 @@ def _id_token_credentials(found: Credentials, audience: str) -> Credentials:
         case compute_engine.Credentials():
             try:
                 return compute_engine.IDTokenCredentials(  # type: ignore[no-untyped-call]
-                    Request(), audience, use_metadata_identity_endpoint=True
+                    _token_request(), audience, use_metadata_identity_endpoint=True
                 )
             except GoogleAuthError as error:
                 raise JobSpecError(

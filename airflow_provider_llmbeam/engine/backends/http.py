@@ -12,7 +12,13 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from airflow_provider_llmbeam.engine.backends.response import Response
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.server_reply import REDIRECTS, parse_json, redirect_refusal
+
+#: Timeout of a new connection: a firewall that drops packets makes an address that cannot be reached, not a slow
+#: answer.
+CONNECT_SECONDS = 10.0
 
 
 class Access(Protocol):
@@ -60,15 +66,18 @@ class HttpClient:
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
-    async def post(self, url: str, body: Mapping[str, Any] | bytes) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def post(self, url: str, body: Mapping[str, Any] | bytes) -> AsyncIterator[Response]:
         """Sends one request; after a 401 once more with a renewed token, if there is one.
+
+        A redirect is not followed: a 307 or 308 would send the prompts, and any the key, to another server.
 
         Args:
             url: Address of the method.
             body: Value that is encoded as JSON, or encoded JSON.
 
         Raises:
-            RequestError: There are no credentials, or the connection broke, also in the body of the `async with`.
+            RequestError: There are no credentials, the server redirects, or the connection broke, also in the body
+                of the `async with`.
         """
         headers = await self._access.headers()
         try:
@@ -77,20 +86,25 @@ class HttpClient:
                 response.release()
                 response = await self._send(url, body, await self._access.headers())
             async with response:
-                yield response
+                if response.status in REDIRECTS:
+                    raise _redirected(url, response)
+                yield Response(response)
         except (aiohttp.ClientError, OSError) as error:
-            raise RequestError("connection", f"{type(error).__name__}: {error}") from None
+            is_unconnected = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+            message = f"{type(error).__name__}: {error}"
+            raise RequestError("connection", message, is_unconnected=is_unconnected) from None
 
     async def _send(
         self, url: str, body: Mapping[str, Any] | bytes, headers: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             self._session = open_session(self._address)
-        if not isinstance(body, bytes):
-            return await self._session.post(url, json=body, headers=headers)
-        # aiohttp warns of more than 1 MB of bytes, which it writes at once; a file is written in chunks.
-        data = body if len(body) < 2**20 else io.BytesIO(body)
-        return await self._session.post(url, data=data, headers={**headers, "Content-Type": "application/json"})
+        content: dict[str, Any] = {"json": body}
+        if isinstance(body, bytes):
+            # aiohttp warns of more than 1 MB of bytes, which it writes at once; a file is written in chunks.
+            content = {"data": body if len(body) < 2**20 else io.BytesIO(body)}
+            headers = {**headers, "Content-Type": "application/json"}
+        return await self._session.post(url, **content, headers=headers, allow_redirects=False)
 
     async def aclose(self) -> None:
         """Closes the session."""
@@ -123,13 +137,15 @@ def json_object(content: bytes, description: str) -> dict[str, Any]:
     Raises:
         RequestError: The body is not a JSON object.
     """
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        body = None
+    body = parse_json(content)
     if not isinstance(body, dict):
         raise invalid_response(content, description)
     return body
+
+
+def encoded(body: Mapping[str, Any]) -> bytes:
+    """Encodes the body of a request with files, which `HttpClient` sends in chunks."""
+    return json.dumps(body).encode()
 
 
 def invalid_response(content: bytes, description: str) -> RequestError:
@@ -151,15 +167,21 @@ def open_session(address: str) -> aiohttp.ClientSession:
     bypassed = bool(urllib.request.proxy_bypass(server.hostname or ""))
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=None),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         proxy=None if bypassed else urllib.request.getproxies().get(server.scheme),
-        read_bufsize=2**20,  # maximum length of a line of a streamed answer
+        # Without them each `Set-Cookie` of a server would be kept, and sent back with every request.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        # See `Response`, which decompresses within limits.
+        auto_decompress=False,
+        headers={"Accept-Encoding": "gzip"},
     )
 
 
-def seconds_of(retry_after: str | None) -> float | None:
-    """Parses a `Retry-After` header in seconds; `None` for a date."""
-    try:
-        return max(0.0, float(retry_after)) if retry_after else None
-    except ValueError:
-        return None
+def _redirected(url: str, response: aiohttp.ClientResponse) -> RequestError:
+    """Returns the error of a redirect; as `not_found` it ends a job whose every request would meet it."""
+    refusal = redirect_refusal(url, response.headers.get("Location"), response.status)
+    return RequestError(
+        "not_found",
+        f"{refusal}. Nothing was sent there. If that is the right server, set `model.base_url` to its address.",
+        http_status=response.status,
+    )

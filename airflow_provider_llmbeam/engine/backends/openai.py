@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
-
+from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
-from airflow_provider_llmbeam.engine.backends.http import FixedAccess, HttpBackend, HttpClient, seconds_of
+from airflow_provider_llmbeam.engine.backends.http import (
+    FixedAccess,
+    HttpBackend,
+    HttpClient,
+    encoded,
+    invalid_response,
+    json_object,
+)
+from airflow_provider_llmbeam.engine.backends.reported import BilledTokens, UsageReader, finish_reason_of, name_of
+from airflow_provider_llmbeam.engine.backends.response import Response
+from airflow_provider_llmbeam.engine.media import inline_parts
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.streaming import incomplete_stream, with_idle_timeout
+from airflow_provider_llmbeam.engine.streaming import StreamedText, incomplete_stream, with_idle_timeout
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.server_reply import list_of, mapping_of, read_error, str_of
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
+from airflow_provider_llmbeam.spec.model.media import place_of
 
 FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
+_NO_ANSWER = "no chat completion"
+#: Formats of `input_audio`, which OpenAI and vLLM take.
+_AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 
 class ChatBackend(HttpBackend):
@@ -30,7 +45,7 @@ class ChatBackend(HttpBackend):
         name: Name of the model, if the server does not report one.
         generation: Parameters of the answer.
         parameters: The same parameters, as fields of a request.
-        error_of: Parses an error response from its status, `Retry-After` and body.
+        error_of: Parses an error response from its status, the retry delay of its headers and its body.
     """
 
     def __init__(
@@ -40,7 +55,7 @@ class ChatBackend(HttpBackend):
         name: str,
         generation: Generation,
         parameters: Mapping[str, Any],
-        error_of: Callable[[int, str | None, str], RequestError],
+        error_of: Callable[[int, float | None, str], RequestError],
     ) -> None:
         super().__init__(http)
         self._url = url
@@ -48,41 +63,41 @@ class ChatBackend(HttpBackend):
         self._generation = generation
         self._parameters = parameters
         self._error_of = error_of
+        self._usage = UsageReader(name)
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one chat completion request."""
         body = {**self._parameters, "messages": _messages(prompt)}
         started = time.monotonic()
-        async with self._http.post(self._url, body) as response:
+        async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
             if response.status == 200 and self._generation.stream:
-                return await self._stream(response, started)
-            text = await response.text(errors="replace")
-        if response.status != 200:
-            raise self._error_of(response.status, response.headers.get("Retry-After"), text)
-        return _reply(text, self._name)
+                return await self._stream(response, prompt, started)
+            if response.status != 200:
+                text = await response.error_text()
+                raise self._error_of(response.status, response.retry_after_seconds, text)
+            content = await response.read()
+        return _reply(content, prompt, self._name, self._usage)
 
-    async def _stream(self, response: aiohttp.ClientResponse, started: float) -> Reply:
+    async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
         first_token_seconds = None
-        text, choice, usage, model = "", {"finish_reason": None}, None, None
-        async for line in with_idle_timeout(aiter(response.content), self._generation.stream_idle_timeout_seconds):
-            data = line.decode("utf-8", "replace").strip().removeprefix("data:").strip()
-            if not line.startswith(b"data:") or data == "[DONE]":
+        text, finish_reason, usage, model = StreamedText(), None, None, None
+        async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
+            data = line.removeprefix(b"data:").strip()
+            if not line.startswith(b"data:") or data == b"[DONE]":
                 continue
             chunk = _chunk(data)
             usage, model = chunk.get("usage") or usage, chunk.get("model") or model
-            for choice_chunk in chunk.get("choices") or []:
-                delta = choice_chunk.get("delta") or {}
-                text += delta.get("content") or ""
-                choice["finish_reason"] = choice_chunk.get("finish_reason") or choice["finish_reason"]
+            for choice in map(mapping_of, list_of(chunk.get("choices"))):
+                text.add(str_of(mapping_of(choice.get("delta")).get("content")))
+                finish_reason = choice.get("finish_reason") or finish_reason
             if first_token_seconds is None and text:
                 first_token_seconds = time.monotonic() - started
-        if (
-            choice["finish_reason"] is None
-        ):  # the last line is not reliable: `transformers serve` sends no "[DONE]"
+        if finish_reason is None:  # the last line is not reliable: `transformers serve` sends no "[DONE]"
             raise incomplete_stream()
-        whole = {"choices": [{**choice, "message": {"content": text}}], "usage": usage, "model": model}
-        reply = _reply(json.dumps(whole), self._name)
+        choice = {"finish_reason": finish_reason, "message": {"content": text.whole()}}
+        whole = {"choices": [choice], "usage": usage, "model": model}
+        reply = _reply_of(whole, b"", prompt, self._name, self._usage)
         return dataclasses.replace(reply, first_token_seconds=first_token_seconds)
 
 
@@ -110,13 +125,18 @@ def open_client(model: OpenAIModel) -> HttpClient:
     """Opens a session with the key of the model, with ID tokens for Cloud Run, or without both.
 
     Raises:
-        JobSpecError: There are no credentials that issue ID tokens.
+        JobSpecError: There are no credentials that issue ID tokens, or no key for OpenAI itself.
     """
     if model.id_token_audience is not None:
         from airflow_provider_llmbeam.engine.backends.google_access import IdToken
 
         return HttpClient(model.base_url, IdToken(model.id_token_audience))
     key = os.environ.get(model.api_key_env)
+    if not key and urlsplit(model.base_url).hostname == "api.openai.com":
+        raise JobSpecError(
+            f"OpenAI needs a key in the environment variable `{model.api_key_env}` (`model.api_key_env`), e.g. "
+            "from an `llmbeam` connection; it is not set. Nothing was sent or billed."
+        )
     return HttpClient(model.base_url, FixedAccess({"Authorization": f"Bearer {key}"} if key else None))
 
 
@@ -156,63 +176,67 @@ def chat_parameters(
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     content: Any = prompt.text
     if prompt.media:
-        images = [{"type": "image_url", "image_url": {"url": uri}} for uri, _ in prompt.media]
-        content = [*images, {"type": "text", "text": prompt.text}]
+        content = [*(_part(*media) for media in prompt.media), {"type": "text", "text": prompt.text}]
     user = {"role": "user", "content": content}
     return [{"role": "system", "content": prompt.system}, user] if prompt.system else [user]
 
 
-def _chunk(data: str) -> dict[str, Any]:
-    try:
-        chunk = json.loads(data)
-    except ValueError:
-        raise RequestError("garbage", f"a streamed chunk is not JSON: {data[:500]}", http_status=200) from None
-    if not isinstance(chunk, dict):
-        raise RequestError("garbage", f"a streamed chunk is not an object: {data[:500]}", http_status=200)
+def _part(uri: str, mime_type: str | None) -> dict[str, Any]:
+    """Returns a part of a message; `audio_url` and `video_url` are those of vLLM, the others those of OpenAI."""
+    kind = (mime_type or "image/*").partition("/")[0]
+    if place_of(uri) == "data":
+        if mime_type == "application/pdf":
+            return {"type": "file", "file": {"filename": "document.pdf", "file_data": uri}}
+        if audio_format := _AUDIO_FORMATS.get(mime_type or ""):
+            return {"type": "input_audio", "input_audio": {"data": inline_parts(uri)[1], "format": audio_format}}
+    name = f"{kind}_url"
+    return {"type": name, name: {"url": uri}}
+
+
+def _chunk(data: bytes) -> dict[str, Any]:
+    chunk = json_object(data, "streamed, with a chunk that is no JSON object")
     if "error" in chunk:
-        raise error_of(500, None, data)
+        raise error_of(500, None, data.decode("utf-8", "replace"))
     return chunk
 
 
-def _reply(text: str, model: str) -> Reply:
-    try:
-        body = json.loads(text)
-        choice = body["choices"][0]
-        message, usage = choice["message"], body.get("usage") or {}
-        content, refusal = message.get("content") or "", message.get("refusal")
-        input_tokens, output_tokens = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-        if not isinstance(content, str):
-            raise TypeError
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise RequestError("garbage", f"a 200 that is no chat completion: {text[:500]}", http_status=200) from None
-    reason = choice.get("finish_reason") or "stop"
-    if refusal or reason == "content_filter":
+def _reply(content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
+    return _reply_of(json_object(content, _NO_ANSWER), content, prompt, model, usage)
+
+
+def _reply_of(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
+    """Reads a chat completion; `content` is quoted in the error of any other object."""
+    choice = next(map(mapping_of, list_of(body.get("choices"))), {})
+    message = choice.get("message")
+    text = (message.get("content") or "") if isinstance(message, Mapping) else None
+    if not isinstance(message, Mapping) or not isinstance(text, str):
+        raise invalid_response(content, _NO_ANSWER)
+    input_tokens = usage.total(body.get("usage"), ("prompt_tokens",), prompt.text)
+    output_tokens = usage.total(body.get("usage"), ("completion_tokens",), text)
+    details = mapping_of(mapping_of(body.get("usage")).get("prompt_tokens_details"))
+    cached_tokens = usage.cached(details.get("cached_tokens"), input_tokens)
+    billed = BilledTokens(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
+    reason = finish_reason_of(choice.get("finish_reason"))
+    if message.get("refusal") or reason == "content_filter":
         raise RequestError(
             "blocked",
-            f"answer withheld: {refusal or reason}",
+            f"answer withheld: {str_of(message.get('refusal')) or reason}",
             http_status=200,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
+            **billed,
         )
     return Reply(
-        text=content,
+        text=valid_text(text),
         finish_reason=FINISH_REASONS.get(reason, reason),
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        model=body.get("model") or model,
+        **billed,
+        model=name_of(body.get("model"), model),
     )
 
 
-def error_of(http_status: int, retry_after: str | None, text: str) -> RequestError:
+def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> RequestError:
     """Parses an error response."""
-    message, code = text, None
-    try:
-        body = json.loads(text)
-        message = body.get("detail") or text  # FastAPI, as used by `transformers serve`
-        message, code = body["error"]["message"], body["error"].get("code")
-    except (ValueError, LookupError, TypeError, AttributeError):
-        pass  # keeps the text of the server
+    body = read_error(text)
     kind = kind_of_status(http_status)
-    if code == "insufficient_quota":
+    if body.code == "insufficient_quota":
         kind = "quota_exhausted"
-    return RequestError(kind, str(message), http_status=http_status, retry_after_seconds=seconds_of(retry_after))
+    message = body.message or f"HTTP {http_status} without a message"
+    return RequestError(kind, message, http_status=http_status, retry_after_seconds=retry_after_seconds)

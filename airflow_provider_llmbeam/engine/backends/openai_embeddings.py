@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
@@ -15,8 +15,11 @@ from airflow_provider_llmbeam.engine.backends.embeddings import (
 )
 from airflow_provider_llmbeam.engine.backends.http import HttpBackend
 from airflow_provider_llmbeam.engine.backends.openai import error_of, open_client
+from airflow_provider_llmbeam.engine.backends.reported import UsageReader, name_of
+from airflow_provider_llmbeam.engine.backends.response import vector_bytes
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.server_reply import mapping_of
 from airflow_provider_llmbeam.spec.model import Embedding, OpenAIModel
 
 
@@ -30,6 +33,8 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
     def __init__(self, model: OpenAIModel, embedding: Embedding) -> None:
         super().__init__(open_client(model))
         self._model = model
+        self._dimensions = embedding.dimensions
+        self._usage = UsageReader(model.name)
         self._parameters: dict[str, Any] = {"model": model.name, "encoding_format": "float"}
         if embedding.dimensions is not None:
             self._parameters["dimensions"] = embedding.dimensions
@@ -38,16 +43,15 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
         """Sends one `embeddings` request."""
         body = {**self._parameters, "input": [prompt.text for prompt in prompts]}
         async with self._http.post(f"{self._model.base_url}/embeddings", body) as response:
-            content = await response.read()
-        if response.status != 200:
-            text = content.decode("utf-8", "replace")
-            raise error_of(response.status, response.headers.get("Retry-After"), text)
-        return _replies(content, prompts, self._model.name)
+            if response.status != 200:
+                text = await response.error_text()
+                raise error_of(response.status, response.retry_after_seconds, text)
+            content = await response.read(vector_bytes(len(prompts), self._dimensions))
+        return _replies(content, prompts, self._model.name, self._usage)
 
 
-def _replies(content: bytes, prompts: Sequence[Prompt], model: str) -> list[Reply]:
+def _replies(content: bytes, prompts: Sequence[Prompt], model: str, usage: UsageReader) -> list[Reply]:
     body = read_json(content)
-    usage = body.get("usage")
     try:
         found = list(body["data"])
         # Each vector has the index of its text; the order is not guaranteed.
@@ -56,10 +60,9 @@ def _replies(content: bytes, prompts: Sequence[Prompt], model: str) -> list[Repl
         raise invalid_embeddings(content) from None
     if len(found) != len(prompts) or vectors.keys() != set(range(len(prompts))):
         raise invalid_embeddings(content)
-    total = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-    tokens = share_tokens(total if isinstance(total, int) else None, prompts)
-    name = body.get("model")
+    total = usage.tokens(mapping_of(body.get("usage")).get("prompt_tokens"))
+    name = name_of(body.get("model"), model)
     return [
-        vector_reply(vectors[place], input_tokens=count, model=name if isinstance(name, str) and name else model)
-        for place, count in enumerate(tokens)
+        vector_reply(vectors[place], input_tokens=count, model=name)
+        for place, count in enumerate(share_tokens(total, prompts))
     ]

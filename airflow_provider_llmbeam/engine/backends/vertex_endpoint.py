@@ -10,21 +10,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply
 from airflow_provider_llmbeam.engine.backends.google_access import BearerToken
 from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, invalid_response, json_object
 from airflow_provider_llmbeam.engine.backends.openai import FINISH_REASONS, ChatBackend, chat_parameters
 from airflow_provider_llmbeam.engine.backends.openai import error_of as chat_error_of
+from airflow_provider_llmbeam.engine.backends.reported import UsageReader, finish_reason_of
+from airflow_provider_llmbeam.engine.backends.response import ANSWER_BYTES, FURTHER_ANSWER_BYTES
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.server_reply import list_of, mapping_of
 from airflow_provider_llmbeam.spec.model import Generation, VertexEndpointModel
 
-#: Maximum size of one request in bytes, by address. Source:
-#: cloud.google.com/vertex-ai/docs/predictions/choose-endpoint-type
-_SHARED_BYTES = 1_500_000
-_DEDICATED_BYTES = 10_000_000
 _NO_ANSWER = "no answer"
 #: Maximum number of prompts per `predict`: vLLM computes them concurrently, and the shared address allows 60 s.
 _MOST_INSTANCES = 32
@@ -62,7 +62,7 @@ class VertexChat(ChatBackend):
             model.name,
             generation,
             {"model": "", **chat_parameters(generation, output_schema)},
-            lambda http_status, retry_after, text: error_of(model, http_status, retry_after, text),
+            lambda http_status, seconds, text: error_of(model, http_status, seconds, text),
         )
 
 
@@ -76,9 +76,10 @@ class _Predictions(HttpBackend):
         self._model = model
         self._url = f"{model.address}:{self.method}"
         self._parameters = _plain_parameters(generation)
-        self._max_bytes = _max_bytes(model)
+        self._max_bytes = model.max_request_bytes
+        self._usage = UsageReader(model.name)
 
-    async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _send(self, body: Mapping[str, Any], max_bytes: int = ANSWER_BYTES) -> bytes:
         data = _encoded(body)
         if len(data) > self._max_bytes:
             # The engine then sends a request of several prompts in halves.
@@ -88,11 +89,10 @@ class _Predictions(HttpBackend):
                 "nothing was sent",
             )
         async with self._http.post(self._url, data) as response:
-            content = await response.read()
-        if response.status != 200:
-            text = content.decode("utf-8", "replace")
-            raise error_of(self._model, response.status, response.headers.get("Retry-After"), text)
-        return json_object(content, _NO_ANSWER)
+            if response.status != 200:
+                text = await response.error_text()
+                raise error_of(self._model, response.status, response.retry_after_seconds, text)
+            return await response.read(max_bytes)
 
 
 class VertexInstances(_Predictions):
@@ -120,15 +120,19 @@ class VertexInstances(_Predictions):
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one request for all prompts."""
         texts = [_text_of(prompt) for prompt in prompts]
-        answer = await self._send({"instances": [{"prompt": text, **self._parameters} for text in texts]})
-        predictions = answer.get("predictions")
+        content = await self._send(
+            {"instances": [{"prompt": text, **self._parameters} for text in texts]},
+            ANSWER_BYTES + (len(texts) - 1) * FURTHER_ANSWER_BYTES,
+        )
+        predictions = json_object(content, _NO_ANSWER).get("predictions")
         if not isinstance(predictions, list) or len(predictions) != len(prompts):
             # The answers cannot be assigned to prompts, so none is used.
             found = f"{len(predictions)} predictions" if isinstance(predictions, list) else "no predictions"
-            message = f"{found} for {len(prompts)} instances: {json.dumps(answer)[:300]}"
-            raise RequestError("garbage", message, http_status=200)
-        name = self._model.name
-        return [_reply(prediction, text, name) for prediction, text in zip(predictions, texts, strict=True)]
+            raise invalid_response(content, f"{_NO_ANSWER}, with {found} for {len(prompts)} instances")
+        return [
+            _reply(prediction, text, self._model.name, self._usage)
+            for prediction, text in zip(predictions, texts, strict=True)
+        ]
 
 
 class VertexRaw(_Predictions):
@@ -139,26 +143,22 @@ class VertexRaw(_Predictions):
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one request."""
         text = _text_of(prompt)
-        answer = await self._send({"prompt": text, **self._parameters})
+        content = await self._send({"prompt": text, **self._parameters})
+        answer = json_object(content, _NO_ANSWER)
         # vLLM of Model Garden answers `predictions`, vLLM's own `/generate` `text`, `/v1/completions` `choices`.
         found = answer.get("predictions", answer.get("text"))
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
         if isinstance(found, str) and "predictions" not in answer:
             found = found.removeprefix(text)  # `/generate` always repeats the prompt
-        reply = _reply(answer if found is None else found, text, self._model.name)
+        reply = _reply(answer if found is None else found, text, self._model.name, self._usage)
         if not reply.text and found is None and not answer.get("choices"):
-            raise invalid_response(json.dumps(answer).encode(), _NO_ANSWER)
+            raise invalid_response(content, _NO_ANSWER)
         return reply
 
 
 def _open_client(model: VertexEndpointModel) -> HttpClient:
     return HttpClient(model.address, BearerToken("model.endpoint"))
-
-
-def _max_bytes(model: VertexEndpointModel) -> int:
-    is_shared = model.base_url is None or model.base_url.endswith("aiplatform.googleapis.com")
-    return _SHARED_BYTES if is_shared else _DEDICATED_BYTES
 
 
 def _plain_parameters(generation: Generation) -> dict[str, Any]:
@@ -184,17 +184,17 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         return json.dumps(body).encode()
 
 
-def _reply(prediction: Any, prompt: str, model: str) -> Reply:
+def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Reply:
     """Parses one prediction; an invalid one becomes an empty text, as the others may be valid."""
     usage: Mapping[str, Any] = {}
-    reason: Any = None
+    reason = "stop"
     text: Any = prediction
     if isinstance(prediction, Mapping):
-        usage = _mapping(prediction.get("usage"))
-        choices = prediction.get("choices")
-        choice = _mapping(choices[0] if isinstance(choices, list) and choices else prediction)
-        reason = choice.get("finish_reason")
-        text = _mapping(choice.get("message")).get("content")
+        usage = mapping_of(prediction.get("usage"))
+        choices = list_of(prediction.get("choices"))
+        choice = mapping_of(choices[0] if choices else prediction)
+        reason = finish_reason_of(choice.get("finish_reason"))
+        text = mapping_of(choice.get("message")).get("content")
         for name in ("text", "content", "output", "generated_text"):
             text = choice.get(name) if text is None else text
         if isinstance(text, list) and len(text) == 1:
@@ -202,28 +202,26 @@ def _reply(prediction: Any, prompt: str, model: str) -> Reply:
     # The vLLM of Model Garden without `raw_response`.
     text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n") if isinstance(text, str) else ""
     return Reply(
-        text=text,
-        finish_reason=FINISH_REASONS.get(reason, str(reason)) if reason else "stop",
-        input_tokens=_count(usage.get("prompt_tokens"), prompt),
-        output_tokens=_count(usage.get("completion_tokens"), text),
+        text=valid_text(text),
+        finish_reason=FINISH_REASONS.get(reason, reason),
+        input_tokens=_count(reader.tokens(usage.get("prompt_tokens")), prompt),
+        output_tokens=_count(reader.tokens(usage.get("completion_tokens")), text),
         model=model,
     )
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _count(reported: Any, text: str) -> int:
+def _count(reported: int | None, text: str) -> int:
     """Returns the reported number of tokens, else an estimate."""
-    if isinstance(reported, int | float) and not isinstance(reported, bool):
-        return int(reported)
+    if reported is not None:
+        return reported
     return estimate_tokens(text) if text else 0
 
 
-def error_of(model: VertexEndpointModel, http_status: int, retry_after: str | None, text: str) -> RequestError:
+def error_of(
+    model: VertexEndpointModel, http_status: int, retry_after_seconds: float | None, text: str
+) -> RequestError:
     """Parses an error response."""
-    error = chat_error_of(http_status, retry_after, text)
+    error = chat_error_of(http_status, retry_after_seconds, text)
     if http_status == 400 and "through the shared Vertex AI domain" in text:
         # Every prompt would fail in the same way; as `not_found` it ends the job early.
         message = f"{error.message.rstrip('.')}. Set `base_url` to https:// and that name."

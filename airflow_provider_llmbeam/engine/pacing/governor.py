@@ -103,6 +103,9 @@ class Governor:
     LONGEST_BLIND_HOLD_SECONDS = 60.0
     #: Maximum hold, whatever the server asks for; daily quotas are recognised by the backends.
     LONGEST_HOLD_SECONDS = 600.0
+    #: Maximum debt, as the time in which the present share pays it: of usage above its reservation, and of all. So
+    #: a server cannot stall a machine by what it reports, nor by the cuts of the share that follow.
+    LONGEST_SETTLED_DEBT_SECONDS, LONGEST_DEBT_SECONDS = 60.0, 600.0
 
     def __init__(
         self,
@@ -134,6 +137,8 @@ class Governor:
             return held
         self._grow(now)
         seconds_per_request = self._seconds_per_request()
+        # The share may have grown since the line was set, when it may have been as small as 1e-4.
+        state.request_line = min(state.request_line, now + seconds_per_request)
         line = max(state.request_line, now - self.REQUEST_CREDIT_SECONDS)
         wait = max(line - now, self._token_wait(now, tokens))
         if wait > self.CLOCK_SECONDS:
@@ -145,17 +150,22 @@ class Governor:
         return 0.0
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
-        """Corrects a reservation once the usage is known: unused tokens are released.
+        """Corrects a reservation once the usage is known: unused tokens are released, others become a debt.
 
         Args:
             reserved_tokens: Tokens given to `admit`.
             used_tokens: Billed tokens.
             is_answered: Whether the server answered, so that the next 429 is a new overload.
         """
-        self.state.tokens += reserved_tokens - used_tokens
-        self.state.sent_tokens -= reserved_tokens - used_tokens
+        state = self.state
+        excess = used_tokens - reserved_tokens
+        if self._tps is not None and excess > 0:
+            most = state.share * self._tps * self.LONGEST_SETTLED_DEBT_SECONDS
+            excess = max(0.0, min(excess, state.tokens + most))
+        state.tokens -= excess
+        state.sent_tokens += excess
         if is_answered:
-            self.state.blind_holds = 0.0
+            state.blind_holds = 0.0
 
     def rejected(self, now: float, retry_after_seconds: float | None, chance: float = 0.0) -> float:
         """Records a 429: all requests are held, and the share is cut once per overload.
@@ -256,5 +266,6 @@ class Governor:
         tps = state.share * self._tps
         full = tps * self.TOKEN_CREDIT_SECONDS
         passed = max(0.0, now - state.tokens_at) if state.tokens_at >= 0 else self.TOKEN_CREDIT_SECONDS
-        state.tokens, state.tokens_at = min(full, state.tokens + passed * tps), now
+        available = max(state.tokens + passed * tps, -tps * self.LONGEST_DEBT_SECONDS)
+        state.tokens, state.tokens_at = min(full, available), now
         return (min(tokens, full) - state.tokens) / tps

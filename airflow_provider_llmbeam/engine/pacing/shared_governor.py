@@ -5,45 +5,56 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import hashlib
+import logging
+import math
 import operator
 import os
+import stat
 import struct
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
+
+_log = logging.getLogger(__name__)
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(GovernorState))
 _RECORD = struct.Struct(f"{len(_FIELDS)}d")
 _values = operator.attrgetter(*_FIELDS)
 #: Age after which an unused state is discarded.
 _OUTDATED_SECONDS = 600.0
+#: Time for which a call waits for the lock, which others hold for 6 µs each, and the pause between two tries.
+_LOCK_SECONDS, _LOCK_PAUSE_SECONDS = 0.1, 0.0001
+_TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class SharedGovernor:
     """A `Governor` whose state is shared by all processes of this machine, without a server.
 
     A lock and two small file operations take 6 µs per call (measured); a lock ends with its process, so that a
-    kill -9 blocks no other process. Refused: `MultiProcessShared` of Beam, whose server ends with the process that
-    started it, and for which each call is a round trip.
+    kill -9 blocks no other process. A process that is stopped (SIGSTOP) while it holds the lock would block the
+    event loops of all others: they go on with what they know, without the file, until the lock is free. Refused:
+    `MultiProcessShared` of Beam, whose server ends with the process that started it, and for which each call is a
+    round trip.
 
     Args:
         governor: The governor; its state is replaced by the shared one at each call.
         path: The file, created if it does not exist.
 
     Raises:
-        OSError: The file cannot be created, or its directory belongs to another user.
+        OSError: The file cannot be created, it is a link or no regular file, or it or its directory belongs to
+            another user.
     """
 
     def __init__(self, governor: Governor, path: Path) -> None:
         self._governor = governor
         self._fresh = dataclasses.replace(governor.state)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.parent.stat().st_uid != os.getuid():
-            raise PermissionError(f"{path.parent} belongs to another user")
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = _open(path)
+        self._path = path
+        self._is_blocked = False
 
     def admit(self, now: float, tokens: float) -> float:
         """See `Governor.admit`."""
@@ -66,7 +77,13 @@ class SharedGovernor:
 
     @contextmanager
     def _locked(self, now: float | None = None) -> Iterator[None]:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._file, _TRY)
+        except BlockingIOError:
+            if not self._wait_for_lock():
+                yield
+                return
+        self._is_blocked = False
         try:
             self._governor.state = self._load(now)
             yield
@@ -74,15 +91,58 @@ class SharedGovernor:
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def _wait_for_lock(self) -> bool:
+        """Tries for a short time, but not if the lock is known to be blocked; returns whether it is taken."""
+        if self._is_blocked:
+            return False
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(_LOCK_PAUSE_SECONDS)
+            try:
+                fcntl.flock(self._file, _TRY)
+            except BlockingIOError:
+                continue
+            return True
+        self._is_blocked = True
+        _log.warning(
+            "%s is locked by a process that does not go on, perhaps a stopped one. Until it does, this process "
+            "paces its requests alone.",
+            self._path,
+        )
+        return False
+
     def _load(self, now: float | None) -> GovernorState:
         record = os.pread(self._file, _RECORD.size, 0)
         if len(record) < _RECORD.size:
             return dataclasses.replace(self._fresh)
-        state = GovernorState(*_RECORD.unpack(record))
+        values = _RECORD.unpack(record)
+        # The sum is not finite if one of the values is not.
+        if not math.isfinite(sum(values)):
+            return dataclasses.replace(self._fresh)
+        state = GovernorState(*values)
         # A clock that is far behind the state means a reboot; a small difference, that another process was faster.
-        if now is not None and abs(now - state.grown_at) > _OUTDATED_SECONDS:
+        if now is not None and (
+            abs(now - state.grown_at) > _OUTDATED_SECONDS
+            or state.held_until - now > Governor.LONGEST_HOLD_SECONDS + _OUTDATED_SECONDS
+        ):
             return dataclasses.replace(self._fresh)
         return state
+
+
+def _open(path: Path) -> int:
+    """Opens the file without following a link: the directory for temporary files is shared with other users."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_own(path.parent.lstat(), stat.S_ISDIR):
+        raise PermissionError(f"{path.parent} is a link, no directory, or belongs to another user")
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if not _is_own(os.fstat(file), stat.S_ISREG):
+        os.close(file)
+        raise PermissionError(f"{path} is no regular file, or belongs to another user")
+    return file
+
+
+def _is_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
+    return is_kind(found.st_mode) and found.st_uid == os.getuid()
 
 
 def shared_path(*identity: object) -> Path:

@@ -167,7 +167,7 @@ def estimate_uri(spec: JobSpec) -> str:
 def write_estimate(spec: JobSpec, estimate: Estimate) -> None:
     """Writes the estimate beside the report, replacing an existing one atomically."""
     staged, uri = f"{spec.staging_uri}estimate.json", estimate_uri(spec)
-    with storage.create(staged) as file:
+    with storage.create(staged, is_private=True) as file:
         file.write(estimate.model_dump_json(indent=2).encode())
     move_in({staged: uri})
 

@@ -7,9 +7,20 @@ import time
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
+from airflow_provider_llmbeam.counts import NANO
+from airflow_provider_llmbeam.engine.journal import better
+from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, NothingAnsweredError
+from airflow_provider_llmbeam.exceptions import (
+    JobFailedError,
+    JobSpecError,
+    LLMBeamError,
+    NothingAnsweredError,
+    PermanentFailureError,
+    SourceEmptyError,
+    TooManyFailedRowsError,
+)
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage, estimate_uri, write_estimate
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
@@ -21,7 +32,7 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
 )
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
 from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
-from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries, oldest_useful_at
+from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, journal_entries, oldest_useful_at
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
@@ -52,7 +63,8 @@ def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int 
 
     Raises:
         JobSpecError: The source is empty, or no row becomes a prompt; nothing was sent.
-        NothingAnsweredError: The model answered none of the prompts.
+        PermanentFailureError: The model answered none of the prompts, for reasons that another estimate repeats.
+        NothingAnsweredError: The model answered none of the prompts, for reasons that may pass.
     """
     found = sample_source(spec, max_bytes)
     if not found.tokens:
@@ -61,27 +73,30 @@ def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int 
             if found.rows
             else ""
         )
-        raise JobSpecError(f"Job {spec.name!r} has no row to send.{why} Nothing was sent or billed.")
+        kind = JobSpecError if found.rows else SourceEmptyError
+        raise kind(f"Job {spec.name!r} has no row to send.{why} Nothing was sent or billed.")
     oldest_at = oldest_useful_at(spec, time.time())
-    known, recorded = {}, 0
+    known: dict[str, Outcome] = {}
+    recorded, form = 0, answer_form(spec, time.time())
     for entry in journal_entries(spec, oldest_at):
         recorded += 1
-        if entry.fingerprint in found.tokens:
-            known[entry.fingerprint] = entry.completion
+        if entry.fingerprint in found.tokens and form.accepts(entry.outcome):
+            known[entry.fingerprint] = better(entry.outcome, known.get(entry.fingerprint))
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
     picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
     outcomes = _send(spec, oldest_at, {each: found.candidates[each] for each in picked if each not in known})
-    answered = {each: outcome for each, outcome in outcomes.items() if isinstance(outcome, Completion)}
+    # The journal keeps refused answers, too, so that the job does not send their prompts again.
+    kept = [each for each, outcome in outcomes.items() if outcome.answered_at]
     sample = {each: known.get(each) or outcomes[each] for each in picked}
     # Failed prompts are part of the sample: the job will have the same share of them.
     observed = [(found.tokens[each], outcome) for each, outcome in sample.items()]
     price = price_of(spec.model, spec.limits.price)
-    usage = _usage(list(outcomes.values()), price)
+    usage = _usage(list(outcomes.values()))
     if picked and not any(isinstance(outcome, Completion) for outcome in sample.values()):
-        _raise_nothing_answered(spec, outcomes, usage)
+        raise _nothing_answered(spec, list(sample.values()), usage)
     # The journal has a fixed number of answers, however small the sample of the source.
     known_scale = min(found.scale, recorded / len(known)) if known else found.scale
-    weights = dict.fromkeys(known, known_scale) | dict.fromkeys(answered, 1.0)
+    weights = dict.fromkeys(known, known_scale) | dict.fromkeys(kept, 1.0)
     estimate = _estimated(spec, found, weights, observed, usage, price)
     _save(spec, estimate)
     for line in estimate.lines():
@@ -100,7 +115,7 @@ def _send(spec: JobSpec, oldest_at: float, prompts: Mapping[str, Prompt]) -> dic
     if not prompts:
         return {}
     requests = [Request(fingerprint, (), prompt) for fingerprint, prompt in prompts.items()]
-    handler = handler_of_job(spec, oldest_at)
+    handler = handler_of_job(spec, oldest_at, time.time(), can_stop=False)
     try:
         results = handler.run_inference(requests, handler.load_model())
     except LLMBeamError:
@@ -127,23 +142,27 @@ def _save(spec: JobSpec, estimate: Estimate) -> None:
         ) from error
 
 
-def _raise_nothing_answered(spec: JobSpec, outcomes: Mapping[str, Outcome], usage: SampleUsage) -> None:
-    failure = next(outcome for outcome in outcomes.values() if isinstance(outcome, Failure))
-    raise NothingAnsweredError(
-        f"The model answered none of {usage.requests} prompts of job {spec.name!r}, so there is no estimate. "
-        f"{failure.kind}: {failure.message} {usage.input_tokens + usage.output_tokens:,} tokens were billed."
+def _nothing_answered(spec: JobSpec, sample: Sequence[Outcome], usage: SampleUsage) -> TooManyFailedRowsError:
+    """Returns the error of a sample without an answer; it is final if another estimate repeats all failures."""
+    failures = [outcome for outcome in sample if isinstance(outcome, Failure)]
+    sent = [failure for failure in failures if failure.kind != "not_sent"] or failures
+    verdict = Verdict(sent[0].kind, sum(each.kind == sent[0].kind for each in sent), len(sent), sent[0].message)
+    is_permanent = all(failure.kind in PERMANENT for failure in failures)
+    return (PermanentFailureError if is_permanent else NothingAnsweredError)(
+        f"The model answered none of {len(sent)} prompts of job {spec.name!r}, so there is no estimate. "
+        f"{verdict.sentence(spec.generation.max_output_tokens)} "
+        f"{usage.input_tokens + usage.output_tokens:,} tokens were billed."
     )
 
 
-def _usage(outcomes: Sequence[Outcome], price: Price | None) -> SampleUsage:
-    input_tokens = sum(outcome.input_tokens for outcome in outcomes)
-    output_tokens = sum(outcome.output_tokens for outcome in outcomes)
+def _usage(outcomes: Sequence[Outcome]) -> SampleUsage:
+    costs = [outcome.cost_nano_usd for outcome in outcomes]
     return SampleUsage(
         requests=len(outcomes),
         failed=sum(isinstance(outcome, Failure) for outcome in outcomes),
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        cost_usd=None if price is None else round(price.cost_usd(input_tokens, output_tokens), 6),
+        input_tokens=sum(outcome.input_tokens for outcome in outcomes),
+        output_tokens=sum(outcome.output_tokens for outcome in outcomes),
+        cost_usd=None if None in costs else round(sum(filter(None, costs)) / NANO, 6),
     )
 
 
@@ -172,7 +191,8 @@ def _estimated(
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
-    cost = None if price is None else price.cost_usd(input_tokens, output_tokens)
+    rates = None if price is None else _rates(price, [outcome for _, outcome in observed])
+    cost = None if rates is None else rates.cost_usd(input_tokens, output_tokens)
     rows, sent, failed = (
         round(found.scale * count) for count in (found.rows, requests / found.scale, found.failed)
     )
@@ -196,7 +216,7 @@ def _estimated(
         if input_tokens + output_tokens
         else 0.0,
         cost_usd=None if cost is None else round(cost, 6),
-        cost_usd_range=_range(bill, price, cost, is_bound=not observed),
+        cost_usd_range=_range(bill, rates, cost, is_bound=not observed),
         exceeds_budget=cost is not None and spec.limits.budget_usd is not None and cost > spec.limits.budget_usd,
         duration_seconds=None if seconds is None else round(start + seconds, 1),
         limited_by=limited_by,
@@ -208,6 +228,18 @@ def _estimated(
             input_tokens_per_row=round(input_tokens / sent, 1) if sent else 0.0,
             output_tokens_per_row=round(output_tokens / sent, 1) if sent else 0.0,
         ),
+    )
+
+
+def _rates(price: Price, sample: Sequence[Outcome]) -> Price:
+    """Returns the mean price of the tokens of a sample, some of which are cached, or those of long prompts."""
+    plain = price.model_copy(update={"long_prompts": None})
+    listed = sum(plain.cost_usd(each.input_tokens, each.output_tokens) for each in sample)
+    cost = sum(price.cost_usd(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample)
+    factor = cost / listed if listed else 1.0
+    return Price(
+        input_usd_per_million_tokens=price.input_usd_per_million_tokens * factor,
+        output_usd_per_million_tokens=price.output_usd_per_million_tokens * factor,
     )
 
 

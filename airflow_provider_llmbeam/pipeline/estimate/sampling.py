@@ -11,13 +11,16 @@ from typing import IO
 
 import fastavro
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import CompressedFile, CompressionTypes, FileMetadata
+from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
-from airflow_provider_llmbeam.pipeline.sources.files import parse_csv, parse_json_line
+from airflow_provider_llmbeam.pipeline.sources.files import parse_csv, parse_line, parse_table
+from airflow_provider_llmbeam.pipeline.sources.lines import plain, read_lines
+from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.source import FileFormat
 
+_USUAL = CsvOptions()
 #: Number of portions of a large source.
 PORTIONS = 64
 _BATCH_ROWS = 1000
@@ -39,7 +42,9 @@ class Portion:
     size: float
 
 
-def read_portions(uri: str, file_format: FileFormat, max_bytes: int) -> tuple[float, Iterator[Portion]]:
+def read_portions(
+    uri: str, file_format: FileFormat, max_bytes: int, options: CsvOptions = _USUAL
+) -> tuple[float, Iterator[Portion]]:
     """Reads files up to a limit.
 
     Up to `max_bytes` all rows are read. A larger source is read in portions of so many bytes in total: for JSON
@@ -50,6 +55,7 @@ def read_portions(uri: str, file_format: FileFormat, max_bytes: int) -> tuple[fl
         uri: A path or a glob.
         file_format: Format of the files.
         max_bytes: Maximum size of the uncompressed data, in bytes.
+        options: How CSV files are written.
 
     Returns:
         The size of the whole source, in the unit of `Portion.size`, and the portions. All rows were read if their
@@ -60,10 +66,12 @@ def read_portions(uri: str, file_format: FileFormat, max_bytes: int) -> tuple[fl
     if file_format == "parquet":
         return _parquet(files, size, max_bytes)
     if any(_compression(file) != CompressionTypes.UNCOMPRESSED for file in files):
-        return size, _beginnings(_spread(files), file_format, max_bytes)
+        return size, _beginnings(_spread(files), file_format, max_bytes, options)
     if size <= max_bytes:
-        return size, (portion for file in files for portion in _whole(file, file_format))
-    return size, _spots(files, file_format, max_bytes)
+        return size, (portion for file in files for portion in _whole(file, file_format, options))
+    if file_format == "csv" and not options.can_be_cut:
+        return size, _beginnings(_spread(files), file_format, max_bytes, options)
+    return size, _spots(files, file_format, max_bytes, options)
 
 
 def _spread(found: Sequence[FileMetadata]) -> Sequence[FileMetadata]:
@@ -76,15 +84,15 @@ def _compression(file: FileMetadata) -> str:
     return str(CompressionTypes.detect_compression_type(file.path))
 
 
-def _rows(stream: IO[bytes], file_format: FileFormat) -> Iterator[Row | FailedRow]:
+def _rows(stream: IO[bytes], file_format: FileFormat, options: CsvOptions) -> Iterator[Row | FailedRow]:
     match file_format:
         case "jsonl":
-            for line in stream:
-                yield from parse_json_line(line)
+            for line in read_lines(stream):
+                yield from parse_line(line)
         case "csv":
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+            text = io.TextIOWrapper(stream, encoding=options.codec, errors="replace", newline="")
             try:
-                yield from parse_csv(text)
+                yield from parse_csv(text, options)
             finally:
                 text.detach()  # the owner of the stream closes it
         case _:
@@ -96,9 +104,9 @@ def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]
         yield batch
 
 
-def _whole(file: FileMetadata, file_format: FileFormat) -> Iterator[Portion]:
+def _whole(file: FileMetadata, file_format: FileFormat, options: CsvOptions) -> Iterator[Portion]:
     with io.BufferedReader(storage.open(file.path), _BUFFER_BYTES) as stream:  # type: ignore[type-var]
-        for rows in _batches(_rows(stream, file_format)):
+        for rows in _batches(_rows(stream, file_format, options)):
             yield Portion(rows, 0.0)
     yield Portion((), float(file.size_in_bytes))
 
@@ -121,16 +129,17 @@ class _Counted(io.RawIOBase):
         return len(found)
 
 
-def _beginnings(files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: int) -> Iterator[Portion]:
+def _beginnings(
+    files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: int, options: CsvOptions
+) -> Iterator[Portion]:
     size = sum(file.size_in_bytes for file in files)
     for file in files:
         budget = max_bytes * file.size_in_bytes / size
         with storage.open(file.path) as raw:
-            compression, taken = _compression(file), 0.0
-            plain = raw if compression == CompressionTypes.UNCOMPRESSED else CompressedFile(raw, compression)
-            counted = _Counted(plain)
+            taken = 0.0
+            counted = _Counted(plain(raw, file.path))
             with io.BufferedReader(counted) as stream:
-                for rows in _batches(_rows(stream, file_format)):
+                for rows in _batches(_rows(stream, file_format, options)):
                     at = float(raw.tell())
                     yield Portion(rows, at - taken)
                     taken = at
@@ -164,14 +173,16 @@ def _group(path: str, number: int, rows: int, size: int, max_bytes: float | None
     left = rows if max_bytes is None else max(1, min(rows, int(rows * max_bytes / max(size, 1))))
     with storage.open(path) as stream, pq.ParquetFile(stream) as file:
         for batch in file.iter_batches(batch_size=min(left, _BATCH_ROWS) or 1, row_groups=[number]):
-            found = batch.slice(0, left).to_pylist()
+            found = [*parse_table(batch.slice(0, left))]
             yield Portion(found, float(len(found)))
             left -= len(found)
             if not left:
                 return
 
 
-def _spots(files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: int) -> Iterator[Portion]:
+def _spots(
+    files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: int, options: CsvOptions
+) -> Iterator[Portion]:
     ends = list(accumulate(file.size_in_bytes for file in files))
     span, distance = max_bytes // PORTIONS, ends[-1] / PORTIONS
     for number in range(PORTIONS):
@@ -183,33 +194,32 @@ def _spots(files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: in
                 case "jsonl":
                     yield _lines_from(stream, start, span, file.size_in_bytes)
                 case "csv":
-                    yield _csv_from(stream, start, span, file.size_in_bytes)
+                    yield _csv_from(stream, start, span, file.size_in_bytes, options)
                 case _:
                     yield _avro_from(stream, start, span)
 
 
 def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
     """Reads every line that begins in the span, including the rest of the last one."""
-    stream.seek(max(0, start - 1))
-    at = start - 1 + len(stream.readline()) if start else 0
     rows: list[Row | FailedRow] = []
-    while at < start + span and (line := stream.readline()):
-        rows += parse_json_line(line)
-        at += len(line)
+    for line in read_lines(stream, start):
+        if line.offset >= start + span:
+            break
+        rows += parse_line(line)
     return Portion(rows, float(min(span, size - start)))
 
 
-def _csv_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
+def _csv_from(stream: IO[bytes], start: int, span: int, size: int, options: CsvOptions) -> Portion:
     """Reads the complete rows of a span, which may begin inside or outside of quotes: the better parse is used."""
-    head = io.StringIO(stream.read(_HEAD_BYTES).decode("utf-8-sig", "replace"), newline="")
-    header = io.StringIO()
-    csv.writer(header).writerow(next(csv.reader(head)))
+    head = stream.read(_HEAD_BYTES).decode(options.codec, "replace").splitlines(keepends=True)[options.skiprows :]
+    names = options.names or tuple(next(csv.reader(head, **options.dialect)))
+    inner = options.model_copy(update={"header": None, "names": names, "skiprows": 0})
     stream.seek(start)
-    text = stream.read(span).decode("utf-8", "replace")
+    text = stream.read(span).decode(options.encoding, "replace")
     is_end = start + span >= size
     readings = [
-        list(parse_csv(io.StringIO(header.getvalue() + opening + text, newline="")))[1 : None if is_end else -1]
-        for opening in ("", '"')
+        list(parse_csv(io.StringIO(opening + text, newline=""), inner))[1 : None if is_end else -1]
+        for opening in dict.fromkeys(("", options.quotechar or ""))
     ]
     rows = min(readings, key=_faults)
     begun = len(rows) + (not is_end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
@@ -12,6 +13,7 @@ from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.sources.files import check_source
+from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
@@ -23,6 +25,8 @@ from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Ro
 MAX_BYTES = 64 * 2**20
 #: Number of prompts that are kept, at random, for the sample of answers.
 CANDIDATES = 2048
+#: Number of prompts whose files are identified together.
+_MEDIA_AT_ONCE = 256
 
 
 @dataclass
@@ -81,8 +85,8 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
 def _portions(spec: JobSpec, max_bytes: int) -> tuple[float, Iterable[Portion]]:
     match spec.source:
         case FilesSource() as source:
-            check_source(source.uri)
-            return read_portions(source.uri, source.resolved_format, max_bytes)
+            check_source(source.uri, source.resolved_format)
+            return read_portions(source.uri, source.resolved_format, max_bytes, source.csv)
         case BigQuerySource() as source:
             from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
 
@@ -102,6 +106,8 @@ class _Sampler:
         self._source = spec.source
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+        self._identifier = MediaIdentifier(spec) if spec.prompt.media else None
+        self._unidentified: list[Prompt] = []
         self._found = SourceSample()
         self._keys: set[bytes] = set()
         self._repeated_keys: dict[bytes, None] = {}
@@ -122,11 +128,12 @@ class _Sampler:
                 if self._source.on_duplicate_key == "error":
                     self._check_key(encode_key(row, self._source.key))
                 tokens += self._render(row)
-        return tokens
+        return tokens + self._identify()
 
     def finished(self) -> SourceSample:
         for _, row in self._picked.values():
             self._render(row)
+        self._identify()
         refuse_duplicates(list(self._repeated_keys))
         return self._found
 
@@ -155,7 +162,27 @@ class _Sampler:
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
             self._fail(f"{type(error).__name__}: {error}")
             return 0
-        found, fingerprint = self._found, self._fingerprint(prompt.text, prompt.system, prompt.media)
+        if self._identifier is not None:
+            self._unidentified.append(prompt)
+            return self._identify() if len(self._unidentified) == _MEDIA_AT_ONCE else 0
+        return self._add(self._fingerprint(prompt.text, prompt.system), prompt)
+
+    def _identify(self) -> int:
+        """Identifies the files of some prompts, several at once; returns their tokens."""
+        prompts, self._unidentified = self._unidentified, []
+        if self._identifier is None or not prompts:
+            return 0
+        tokens = 0
+        with ThreadPoolExecutor(16) as threads:
+            for found in threads.map(self._identifier.identified, prompts):
+                if isinstance(found, str):
+                    self._fail(found)
+                else:
+                    tokens += self._add(*found)
+        return tokens
+
+    def _add(self, fingerprint: str, prompt: Prompt) -> int:
+        found = self._found
         if fingerprint in found.tokens:
             found.repeats[fingerprint] = found.repeats.get(fingerprint, 1) + 1
             return 0

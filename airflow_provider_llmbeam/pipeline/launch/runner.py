@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -50,6 +50,21 @@ def runner_of(
     return (FnApiRunner() if short in ("direct", "fnapi") else None), options
 
 
+def workers_are_elsewhere(spec: JobSpec, runner: FnApiRunner | None, options: PipelineOptions) -> bool:
+    """Returns whether the workers may be other processes whose counts nobody sees but by their progress objects.
+
+    On Dataflow whoever waits for the job reads its counters.
+
+    Args:
+        spec: The job.
+        runner: The runner of `runner_of`.
+        options: The options of `runner_of`.
+    """
+    if isinstance(spec.runner, DataflowRunner):
+        return False
+    return runner is None or options.view_as(DirectOptions).direct_running_mode == "multi_processing"
+
+
 def dataflow_options(spec: JobSpec, worker_package: Path | None) -> list[str]:
     """Returns the runner of the spec as Beam arguments.
 
@@ -59,7 +74,7 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> list[str]:
     runner = spec.runner
     assert isinstance(runner, DataflowRunner)
     if runner.project is None:
-        raise JobSpecError("`runner.project`: this field is needed; got None. Nothing was sent or billed.")
+        raise JobSpecError("`runner.project`: this field is needed. Nothing was sent or billed.")
     service_options = []
     if runner.max_runtime_seconds is not None:
         # Source: cloud.google.com/dataflow/docs/reference/service-options

@@ -20,12 +20,15 @@ from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
 #: container of a worker has. A test compares this with the imports and with pyproject.toml.
 REQUIREMENTS = (
     "aiohttp",
+    "genai-prices",
     "google-genai",
     "jinja2",
     "jsonschema",
+    "orjson",
     "pyarrow",
     "pydantic",
     "referencing",
+    "regex",
     "tqdm",
 )
 #: Additional distributions of each sink, with their extras.
@@ -35,7 +38,18 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
 }
 
 _PACKAGE = "airflow_provider_llmbeam"
-_TOP = ("__init__.py", "counts.py", "exceptions.py", "manifest.py", "py.typed", "retry_info.py")
+_TOP = (
+    "__init__.py",
+    "characters.py",
+    "counts.py",
+    "exceptions.py",
+    "manifest.py",
+    "py.typed",
+    "redaction.py",
+    "redirects.py",
+    "retry_info.py",
+    "server_reply.py",
+)
 _PACKAGES = ("spec", "engine", "pipeline")
 #: The earliest time that a zip archive can store.
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)

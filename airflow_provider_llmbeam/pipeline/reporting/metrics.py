@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
+from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
 
 _COUNTERS = {name: Metrics.counter(NAMESPACE, name) for name in get_args(Count)}
 
@@ -41,6 +42,7 @@ class BatchCounts:
         self._failed = 0
         self._input_tokens = 0
         self._output_tokens = 0
+        self._cost_nano_usd = 0
         self._taken = Counts()
 
     def sent(self) -> None:
@@ -59,6 +61,7 @@ class BatchCounts:
             self._failed += 1
         self._input_tokens += outcome.input_tokens
         self._output_tokens += outcome.output_tokens
+        self._cost_nano_usd += outcome.cost_nano_usd or 0
 
     def take(self) -> Counts:
         """Returns the counts since the last call."""
@@ -70,40 +73,51 @@ class BatchCounts:
             rejections=self._rejections,
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
+            cost_nano_usd=self._cost_nano_usd,
         )
-        return Counts(**{name: getattr(now, name) - getattr(before, name) for name in _COUNTERS})
+        return now - before
 
 
-def counts_of(completions: Iterable[Completion]) -> Counts:
-    """Returns the counts of answers of an earlier attempt of a bundle, whose counters Beam has discarded."""
-    known = list(completions)
+def counts_of(outcomes: Iterable[Outcome]) -> Counts:
+    """Returns the counts of outcomes of an earlier attempt of a bundle, whose counters Beam has discarded."""
+    known = list(outcomes)
+    answered = sum(isinstance(outcome, Completion) for outcome in known)
     return Counts(
-        answered=len(known),
-        requests=sum(completion.attempts + completion.rejections for completion in known),
-        rejections=sum(completion.rejections for completion in known),
-        input_tokens=sum(completion.input_tokens for completion in known),
-        output_tokens=sum(completion.output_tokens for completion in known),
+        answered=answered,
+        failed=len(known) - answered,
+        requests=sum(outcome.attempts + outcome.rejections for outcome in known),
+        rejections=sum(outcome.rejections for outcome in known),
+        input_tokens=sum(outcome.input_tokens for outcome in known),
+        output_tokens=sum(outcome.output_tokens for outcome in known),
+        cost_nano_usd=sum(outcome.cost_nano_usd or 0 for outcome in known),
     )
 
 
 class CountingDoFn(beam.DoFn):
-    """A `DoFn` that counts its rows; counters are updated once per 1,000 calls, as an update takes 2 µs."""
+    """A `DoFn` that counts its rows; counters are updated once per 1,000 calls, as an update takes 2 µs.
+
+    Args:
+        progress_prefix: See `progress_objects.publish_progress`.
+    """
 
     UPDATE_EVERY = 1000
 
-    def __init__(self) -> None:
+    def __init__(self, progress_prefix: str | None = None) -> None:
         super().__init__()
+        self._progress_prefix = progress_prefix
         self._pending: dict[Count, int] = {}
         self._calls = 0
 
     def start_bundle(self) -> None:
         """Resets the counts, as those of a failed bundle do not count."""
+        publish_progress(self._progress_prefix)
         self._pending, self._calls = {}, 0
 
     def finish_bundle(self) -> None:
         """Updates the counters."""
         count(Counts(**self._pending))
         self._pending, self._calls = {}, 0
+        batch_ended()
 
     def count(self, name: Count, number: int = 1) -> None:
         """Adds to a count."""

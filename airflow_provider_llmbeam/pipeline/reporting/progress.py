@@ -7,14 +7,13 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
 from tqdm import tqdm
 
 from airflow_provider_llmbeam.counts import Counts, progress_line
-from airflow_provider_llmbeam.spec.model.price import Price
 
 _log = logging.getLogger(__name__)
 
@@ -28,14 +27,20 @@ Count = Literal[
     "rejections",
     "input_tokens",
     "output_tokens",
+    "cost_nano_usd",
 ]
 _NAMES: tuple[Count, ...] = get_args(Count)
 
 
 class Progress:
-    """Counts of this process; every method is thread-safe."""
+    """Counts of this process; every method is thread-safe.
+
+    Attributes:
+        is_shown: Whether this process shows them.
+    """
 
     def __init__(self) -> None:
+        self.is_shown = False
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
@@ -60,37 +65,49 @@ class Progress:
 PROGRESS = Progress()
 
 
+def _no_others(is_final: bool) -> Counts:
+    return Counts()
+
+
 @contextmanager
-def shown_progress(price: Price | None = None, interval_seconds: float = 5.0) -> Iterator[None]:
-    """Shows `PROGRESS` while the body runs, with the cost if a price is known."""
+def shown_progress(
+    interval_seconds: float = 5.0,
+    others: Callable[[bool], Counts] = _no_others,
+) -> Iterator[None]:
+    """Shows `PROGRESS` while the body runs.
+
+    Args:
+        interval_seconds: Interval between two lines of a log.
+        others: Returns the counts of other processes, which are added; its argument is whether it is called for
+            the last time.
+    """
     PROGRESS.reset()
+    PROGRESS.is_shown = True
     ended = threading.Event()
     show = _show_bar if sys.stderr.isatty() else _show_lines
-    thread = threading.Thread(target=show, args=(ended, price, interval_seconds), name="progress", daemon=True)
+    arguments = (ended, interval_seconds, others)
+    thread = threading.Thread(target=show, args=arguments, name="progress", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+        PROGRESS.is_shown = False
 
 
-def _show_lines(ended: threading.Event, price: Price | None, interval_seconds: float) -> None:
+def _show_lines(ended: threading.Event, interval_seconds: float, others: Callable[[bool], Counts]) -> None:
     """Logs a line per change."""
     shown, history = Counts(), deque([(time.monotonic(), 0)], maxlen=7)
     while True:
         over = ended.wait(interval_seconds)
-        now = PROGRESS.snapshot()
+        now = PROGRESS.snapshot() + others(over)
         history.append((time.monotonic(), now.done))
         if now != shown:
-            _log.info("%s", progress_line(now, _rate(history), _cost_usd(now, price)))
+            _log.info("%s", progress_line(now, _rate(history)))
             shown = now
         if over:
             return
-
-
-def _cost_usd(now: Counts, price: Price | None) -> float | None:
-    return None if price is None else price.cost_usd(now.input_tokens, now.output_tokens)
 
 
 def _rate(history: deque[tuple[float, int]]) -> float:
@@ -98,15 +115,14 @@ def _rate(history: deque[tuple[float, int]]) -> float:
     return (last_done - first_done) / (last_at - first_at) if last_at > first_at else 0.0
 
 
-def _show_bar(ended: threading.Event, price: Price | None, interval_seconds: float) -> None:
+def _show_bar(ended: threading.Event, interval_seconds: float, others: Callable[[bool], Counts]) -> None:
     """Updates a bar; `interval_seconds` applies to logs."""
     with tqdm(unit=" rows", dynamic_ncols=True, file=sys.stderr) as bar:
         while True:
             over = ended.wait(0.2)
-            now = PROGRESS.snapshot()
+            now = PROGRESS.snapshot() + others(over)
             bar.total = now.rows
-            cost_usd = _cost_usd(now, price)
-            cost = "" if cost_usd is None else f" (${cost_usd:,.2f})"
+            cost = f" (${now.cost_usd:,.2f})" if now.cost_nano_usd else ""
             bar.set_postfix_str(
                 f"{now.tokens:,} tokens{cost}, {now.rejections:,} × 429, {now.failed:,} failed", refresh=False
             )

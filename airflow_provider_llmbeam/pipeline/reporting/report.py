@@ -9,13 +9,16 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 
+from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, percentile_seconds
+from airflow_provider_llmbeam.pipeline.secrets import known_secrets
+from airflow_provider_llmbeam.redaction import redact_all
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.model.server import ServerKind
 
 
 class _Part(BaseModel):
@@ -41,9 +44,17 @@ class RequestCounts(_Part):
 
 
 class TokenCounts(_Part):
-    """Tokens billed in this run, including those of discarded answers."""
+    """Tokens billed in this run, including those of discarded answers.
+
+    Attributes:
+        input: Input tokens.
+        cached: Input tokens from the provider's cache, which `input` includes.
+        output: Output tokens, thoughts included.
+        per_minute: Input and output tokens per minute, from the first request to the last answer.
+    """
 
     input: int
+    cached: int = 0
     output: int
     per_minute: float | None
 
@@ -63,6 +74,19 @@ class BucketCounts(_Part):
     rows: int
     input_tokens: int
     output_tokens: int
+
+
+class ServerOfJob(_Part):
+    """The server that answered the requests of this run.
+
+    Attributes:
+        kind: `provider` (Google or OpenAI), `custom` (another address), or `loopback` (this machine, and the
+            sandbox), whose answers no other kind of server shares.
+        origin: Its scheme, host and port; empty for `echo`.
+    """
+
+    kind: ServerKind
+    origin: str
 
 
 class ComparedFigure(_Part):
@@ -132,11 +156,13 @@ class Report(_Part):
         truncated: Number of answers truncated at `max_output_tokens`.
         sending_seconds: Time from the first request to the last answer, in seconds.
         estimate: Comparison with the estimate of the job; `None` without one.
+        skipped_because: Why the run published nothing; `None` if it did.
     """
 
     version: int = 1
     name: str
     model: str
+    server: ServerOfJob
     started_at: float
     finished_at: float
     duration_seconds: float
@@ -154,6 +180,7 @@ class Report(_Part):
     padding_ratio: float
     length_buckets: list[BucketCounts]
     estimate: EstimateAccuracy | None
+    skipped_because: str | None = None
     answers_uris: list[str]
     dead_letter_uri: str
     report_uri: str
@@ -174,6 +201,7 @@ def build_report(
     started_at: float,
     finished_at: float,
     estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
+    skipped_because: str | None = None,
 ) -> Report:
     """Builds the report from the sums.
 
@@ -186,17 +214,18 @@ def build_report(
         started_at: Unix time.
         finished_at: Unix time.
         estimate_accuracy: Compares the usage of the run with the estimate of the job, if there is one.
+        skipped_because: Why the run published nothing; `None` if it did.
     """
     seconds = tally.last_answered_at - tally.first_sent_at
     minutes = seconds / 60 if 0 < seconds < float("inf") else None
     sums, quota = tally.sums, spec.limits.requests_per_minute
     requests_per_minute = sums["requests"] / minutes if minutes else None
-    price = price_of(spec.model, spec.limits.price)
-    cost = None if price is None else round(price.cost_usd(sums["input_tokens"], sums["output_tokens"]), 6)
+    cost = None if sums["unpriced"] else round(sums["cost_nano_usd"] / NANO, 6)
     boundaries = spec.batching.resolved_boundaries
     return Report(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
+        server=ServerOfJob(kind=spec.server.kind, origin=spec.server.origin),
         started_at=started_at,
         finished_at=finished_at,
         duration_seconds=round(finished_at - started_at, 3),
@@ -214,6 +243,7 @@ def build_report(
         ),
         tokens=TokenCounts(
             input=sums["input_tokens"],
+            cached=sums["cached_tokens"],
             output=sums["output_tokens"],
             per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
         ),
@@ -233,15 +263,18 @@ def build_report(
             if (rows := tally.buckets[index, "rows"])
         ],
         estimate=estimate_accuracy(spec, _usage(tally, cost)) if estimate_accuracy else None,
+        skipped_because=skipped_because,
         answers_uris=answers_uris,
         dead_letter_uri=dead_letter_uri,
         report_uri=report_uri,
-        spec=spec.model_dump(mode="json"),
+        # Rows, variables and options of the spec may hold secrets by mistake. Addresses are kept as they are.
+        spec=redact_all(spec.model_dump(mode="json"), known_secrets(spec.secret_variables)),
     )
 
 
 def _usage(tally: Tally, cost_usd: float | None) -> RunUsage:
     failed_prompts = sum(rows for kind, rows in tally.failed.items() if kind not in BEFORE_ANY_REQUEST)
+    failed_prompts -= tally.sums["known_failures"]
     return RunUsage(
         prompts=tally.answered["fresh"] + tally.answered["repaired"] + failed_prompts,
         input_tokens=tally.sums["input_tokens"],

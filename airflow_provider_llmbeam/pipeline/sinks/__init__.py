@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, milvus, postgres
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.lease import merging
+from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, merge_files, milvus, postgres
+from airflow_provider_llmbeam.pipeline.sinks.ownership import check_still_owner
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
@@ -43,10 +46,11 @@ def check_here(spec: JobSpec) -> None:
     """
     match spec.sink:
         case BigQuerySink():
-            has_vectors = spec.embedding is not None
-            bigquery.check(spec.sink, spec.source.key, spec.staging_uri, has_vectors=has_vectors)
+            bigquery.check(spec.sink, OutputColumns.of(spec), spec.staging_uri)
         case PostgresSink():
             postgres.check(spec.sink, spec.source.key)
+        case FilesSink(on_existing="merge"):
+            merge_files.check(spec.sink, OutputColumns.of(spec))
         case MilvusSink() if spec.embedding is not None:
             milvus.check(spec.sink, spec.source.key, spec.embedding.dimensions)
         case _:
@@ -64,7 +68,11 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
         The addresses of the answers, for the report.
     """
     match spec.sink:
+        case FilesSink(on_existing="merge"):
+            with merging(spec):
+                return merge_files.publish(spec.sink, OutputColumns.of(spec), staged, spec.staging_uri)
         case FilesSink():
+            check_still_owner(spec)
             return files.publish(spec.sink, staged)
         case BigQuerySink():
             return bigquery.publish(spec.sink, spec.source.key, spec.name, staged)

@@ -24,44 +24,45 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_once,
     run_with_recorded_id,
 )
-from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.sinks.merge import MergeColumn, merge_statement, quoted, quoted_table
-from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, read_staged
+from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 _log = logging.getLogger("llmbeam")
 
 _STAGING_DAYS = 1
-_FROM_KIND = {"boolean": "BOOL", "integer": "INT64", "number": "FLOAT64", "text": "STRING"}
-#: `answer` is text, also a structured one: its type is independent of the schema of a job, `JSON_VALUE(answer, …)`
-#: can read it, and an existing column of type JSON is supported, too.
-_TYPES = {column: _FROM_KIND[kind] for column, kind in OUTPUT_TYPES.items()}
-_VECTOR = "ARRAY<FLOAT64>"
-_FROM_ARROW = {pa.int64(): "INT64", pa.float64(): "FLOAT64", pa.bool_(): "BOOL", pa.string(): "STRING"}
+_FROM_ARROW = {
+    pa.int64(): "INT64",
+    pa.float64(): "FLOAT64",
+    pa.float32(): "FLOAT64",
+    pa.bool_(): "BOOL",
+    pa.string(): "STRING",
+}
 _FROM_REST = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "RECORD": "STRUCT"}
 #: Types that are not cast.
 _NEVER_CAST = ("ARRAY", "STRUCT")
 _PUBLICATION = "publication.json"
 
 
-def check(sink: BigQuerySink, key: tuple[str, ...], staging_uri: str, *, has_vectors: bool = False) -> None:
+def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
     """Checks, before anything is sent, that the table can store the answers.
 
-    A dry run of the MERGE without rows makes BigQuery check types and permissions, free of charge.
+    A dry run of the MERGE without rows, or of the statement that makes the table, has BigQuery check names, types
+    and permissions, free of charge.
 
     Args:
         sink: The sink.
-        key: Key columns.
+        columns: Columns of the answers.
         staging_uri: Directory of the file to load.
-        has_vectors: Whether the answers are vectors; otherwise they are text.
 
     Raises:
         JobSpecError: The dataset does not exist, the table does not fit, or BigQuery rejects the request.
         JobFailedError: BigQuery does not answer now.
     """
     target = reference_of(sink.table)
-    outputs = {**_TYPES, "answer": _VECTOR} if has_vectors else _TYPES
+    outputs = {name: sql_type(kind) for name, kind in output_types(columns).items()}
+    wanted = {**dict.fromkeys(columns.from_source, "STRING"), **outputs}
     with before_the_model(f"`sink.table` {sink.table!r}"), connect(sink.project or target.project) as client:
         dataset = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id))
         if sink.location and sink.location.upper() != dataset.location.upper():
@@ -72,14 +73,15 @@ def check(sink: BigQuerySink, key: tuple[str, ...], staging_uri: str, *, has_vec
         check_bucket(staging_uri, "state_uri", client, dataset.location)
         table = _find(client, target)
         if table is None:
-            statement = f"CREATE TABLE {quoted_table(target)} (`{OUTPUT_COLUMNS[0]}` STRING)"
+            names = ", ".join(f"{quoted(column)} {kind}" for column, kind in wanted.items())
+            statement = f"CREATE TABLE {quoted_table(target)} ({names})"
         else:
-            if mismatch := _misfit(table, {**dict.fromkeys(key, "STRING"), **outputs}):
+            if mismatch := _misfit(table, wanted):
                 raise JobSpecError(f"`sink.table` {sink.table!r} {mismatch} {NOTHING_SENT}")
             types = _types_of(table)
-            staged = {**{column: _key_type(types[column.lower()]) for column in key}, **outputs}
+            staged = {**{column: _key_type(types[column.lower()]) for column in columns.from_source}, **outputs}
             nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(column)}" for column, kind in staged.items())
-            statement = merge_statement(target, f"(SELECT {nothing})", key, _columns(staged, types))
+            statement = merge_statement(target, f"(SELECT {nothing})", columns.key, _columns(staged, types))
         config = bigquery.QueryJobConfig(dry_run=True, use_query_cache=False)
         client.query(statement, job_config=config, location=dataset.location)
 
@@ -144,13 +146,14 @@ class _Merge:
         self._job = job
         self._uri = uri
         self._rows = content.rows
-        self._types = {column: _FROM_ARROW.get(kind, _VECTOR) for column, kind in content.types.items()}
+        self._arrow_types = content.types
+        self._types = {column: sql_type(kind) for column, kind in content.types.items()}
 
     def run(self, work_id: str) -> None:
         """Loads and merges the file and deletes the staging table; idempotent for an id."""
         dataset = bigquery.DatasetReference(self._target.project, self._target.dataset_id)
         staging = dataset.table(f"{self._target.table_id}__llmbeam_{work_id}")
-        schema = [_field(column, kind) for column, kind in self._types.items()]
+        schema = [_field(column, kind) for column, kind in self._arrow_types.items()]
         load_id, merge_id = f"llmbeam-load-{work_id}", f"llmbeam-merge-{work_id}"
         _log.info("Loading %s answers beside %s", f"{self._rows:,}", self._target)
         run_once(
@@ -220,10 +223,22 @@ def _find(client: bigquery.Client, target: bigquery.TableReference) -> bigquery.
         return None
 
 
-def _field(column: str, kind: str) -> bigquery.SchemaField:
-    if kind == _VECTOR:
-        return bigquery.SchemaField(column, "FLOAT64", mode="REPEATED")
-    return bigquery.SchemaField(column, kind)
+def _field(column: str, kind: pa.DataType) -> bigquery.SchemaField:
+    mode = "NULLABLE"
+    if pa.types.is_list(kind):
+        mode, kind = "REPEATED", kind.value_type
+    if pa.types.is_struct(kind):
+        return bigquery.SchemaField(column, "RECORD", mode, fields=[_field(one.name, one.type) for one in kind])
+    return bigquery.SchemaField(column, _FROM_ARROW[kind], mode)
+
+
+def sql_type(kind: pa.DataType) -> str:
+    """Returns the type of a staged column in GoogleSQL."""
+    if pa.types.is_list(kind):
+        return f"ARRAY<{sql_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{quoted(field.name)} {sql_type(field.type)}' for field in kind)}>"
+    return _FROM_ARROW[kind]
 
 
 def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
@@ -260,15 +275,18 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
 
 def _types_of(table: bigquery.Table) -> dict[str, str]:
     """Returns the SQL type of each column; names of columns are case-insensitive in BigQuery."""
-    return {
-        field.name.lower(): f"ARRAY<{kind}>" if field.mode == "REPEATED" else kind
-        for field in table.schema
-        for kind in [_FROM_REST.get(field.field_type, field.field_type)]
-    }
+    return {field.name.lower(): _type_of(field) for field in table.schema}
+
+
+def _type_of(field: bigquery.SchemaField) -> str:
+    kind = _FROM_REST.get(field.field_type, field.field_type)
+    if kind == "STRUCT":
+        kind = f"STRUCT<{', '.join(f'{quoted(inner.name)} {_type_of(inner)}' for inner in field.fields)}>"
+    return f"ARRAY<{kind}>" if field.mode == "REPEATED" else kind
 
 
 def _key_type(target_type: str) -> str:
-    """Returns the probable type of a staged key column, which depends on the rows."""
+    """Returns the probable type of a staged column of the source, which depends on the rows."""
     return target_type if target_type in ("INT64", "FLOAT64", "BOOL") else "STRING"
 
 

@@ -20,22 +20,23 @@ OUTPUT_TYPES: dict[str, KeyType] = {
 
 
 class KeyTypes:
-    """Derives the types of key columns: boolean, integer or number if all values are, else text.
+    """Derives the types of columns of the source: boolean, integer or number if all but nulls are, else text.
 
     Args:
-        key: The key columns.
+        columns: The columns: the key, which is never null, and those that are passed through.
     """
 
-    def __init__(self, key: tuple[str, ...]) -> None:
-        self._kinds: dict[str, set[type]] = {column: set() for column in key}
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self._kinds: dict[str, set[type]] = {column: set() for column in columns}
 
     def add(self, record: Row) -> None:
         """Adds a record."""
         for column, kinds in self._kinds.items():
-            kinds.add(_kind(record[column]))
+            if (value := record[column]) is not None:
+                kinds.add(_kind(value))
 
     def types(self) -> dict[str, KeyType]:
-        """Returns the type of each column; text without records."""
+        """Returns the type of each column; text without values."""
         return {column: _key_type(kinds) for column, kinds in self._kinds.items()}
 
 

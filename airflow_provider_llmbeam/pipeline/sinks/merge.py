@@ -17,7 +17,7 @@ class MergeColumn:
 
     Attributes:
         name: Name in both tables.
-        staged_type: Type in the staging table: `STRING`, `INT64`, `FLOAT64`, `BOOL` or `ARRAY<FLOAT64>`.
+        staged_type: Type in the staging table: `STRING`, `INT64`, `FLOAT64`, `BOOL`, an ARRAY or a STRUCT.
         target_type: Type in the target table.
     """
 
@@ -45,7 +45,7 @@ class MergeColumn:
     def differs(self) -> str:
         """The condition that the target has another value."""
         mine, other = self.value, f"T.{quoted(self.name)}"
-        if self.target_type.startswith(("JSON", "ARRAY")):  # These types cannot be compared.
+        if self.target_type.startswith(("JSON", "ARRAY", "STRUCT")):  # These types cannot be compared.
             mine, other = f"TO_JSON_STRING({mine})", f"TO_JSON_STRING({other})"
         return f"{other} IS DISTINCT FROM {mine}"
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, as_text, fits, typed
 from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES, KeyTypes
+
+_log = logging.getLogger("llmbeam")
 
 #: Rows per row group; fewer for vectors, as a Python float takes 32 bytes: 3,072 per row make 100 MB.
 _ROW_GROUP, _VECTORS_ROW_GROUP = 10_000, 1_000
@@ -41,30 +47,38 @@ class Staged:
     content: str
 
 
-def write_parquet(
-    lines: Iterable[bytes], file: IO[bytes], key: tuple[str, ...], *, has_vectors: bool = False
-) -> None:
-    """Writes records to Parquet. A key column is integer, number or boolean where every value is, else text.
+def write_parquet(lines: Iterable[bytes], file: IO[bytes], columns: OutputColumns) -> None:
+    """Writes records to Parquet.
+
+    Columns of the source are integer, number or boolean where every value is, else text. Vectors are lists of
+    numbers, answers with a schema have its types, others are text. A column with a value that does not fit, e.g.
+    an integer of 70 bits, is JSON text: all answers are paid for, and every retry would have the same value.
 
     Args:
         lines: Records as JSON lines.
         file: Target file.
-        key: Key columns.
-        has_vectors: Whether the answers are vectors, stored as lists of numbers; otherwise they are text.
+        columns: The columns.
     """
-    output_types = {**_OUTPUT_TYPES, "answer": _VECTOR} if has_vectors else _OUTPUT_TYPES
+    answer_types = output_types(columns)
+    doubtful = {name: kind for name, kind in answer_types.items() if kind not in (*_TYPES.values(), _VECTOR)}
+    doubtful |= {name: answer_types[name] for name, _ in columns.fields or ()}
     with tempfile.TemporaryFile() as spool:
-        types, content = KeyTypes(key), 0
+        types, content = KeyTypes(columns.from_source), 0
         for line in lines:
             content ^= int.from_bytes(hashlib.sha256(_ORIGIN.sub(b"", line)).digest())
-            types.add(json.loads(line))
+            record = json.loads(line)
+            types.add(record)
+            for name in [name for name, kind in doubtful.items() if not fits(record[name], kind)]:
+                _log.warning("Column %r is JSON text, as an answer does not fit into %s", name, doubtful.pop(name))
+                answer_types[name] = pa.string()
             spool.write(line)
         spool.seek(0)
-        keys = [(column, _TYPES[found]) for column, found in types.types().items()]
-        schema = pa.schema([*keys, *output_types.items()])
+        from_source = [(column, _TYPES[found]) for column, found in types.types().items()]
+        schema = pa.schema([*from_source, *answer_types.items()])
+        converters = {field.name: _converter(field.type, is_answer=field.name in doubtful) for field in schema}
         with pq.ParquetWriter(file, schema) as writer:
-            size = _VECTORS_ROW_GROUP if has_vectors else _ROW_GROUP
-            while rows := [_flat(json.loads(line), schema) for line in _take(spool, size)]:
+            size = _VECTORS_ROW_GROUP if columns.has_vectors else _ROW_GROUP
+            while rows := [_typed_row(json.loads(line), converters) for line in _take(spool, size)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             writer.add_key_value_metadata({_CONTENT: f"{content:064x}".encode()})
 
@@ -77,17 +91,33 @@ def read_staged(file: IO[bytes]) -> Staged:
     return Staged(types, footer.num_rows, footer.metadata[_CONTENT].decode())
 
 
-def as_text(value: Any) -> str:
-    """Returns a value for a text column."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text.encode("utf-8", "replace").decode()
+def output_types(columns: OutputColumns) -> dict[str, pa.DataType]:
+    """Returns the types of the columns besides those of the source."""
+    types = dict(_OUTPUT_TYPES)
+    answer = types.pop("answer")
+    if (fields := columns.fields) is not None:
+        return {name: arrow_type(kind, for_bigquery=columns.for_bigquery) for name, kind in fields} | types
+    if columns.has_vectors:
+        answer = _VECTOR
+    elif columns.answer is not None and columns.answer_columns == "struct":
+        answer = arrow_type(columns.answer, for_bigquery=columns.for_bigquery)
+    return {"answer": answer} | types
 
 
-def _flat(record: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """Converts values of text columns to JSON text."""
+def _converter(kind: pa.DataType, *, is_answer: bool) -> Callable[[Any], Any] | None:
+    """Returns the function that converts values of a column; `None` if they have its type already."""
+    if is_answer:
+        return partial(typed, kind=kind)
+    return _text if pa.types.is_string(kind) else None
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else as_text(value)
+
+
+def _typed_row(record: dict[str, Any], converters: Mapping[str, Callable[[Any], Any] | None]) -> dict[str, Any]:
     return {
-        name: as_text(value) if pa.types.is_string(schema.field(name).type) else value
-        for name, value in record.items()
+        name: value if (convert := converters[name]) is None else convert(value) for name, value in record.items()
     }
 
 

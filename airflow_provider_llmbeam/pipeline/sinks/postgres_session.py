@@ -65,8 +65,8 @@ def session(sink: PostgresSink, moment: Moment) -> Iterator[psycopg.Connection]:
     except psycopg.OperationalError as error:
         message = _message_of(error)
         fault = (
-            f"`sink`: no connection to {_address(conninfo_to_dict(given))}: {message}. Expected a server that "
-            f"accepts what the environment variable {sink.dsn_env!r} holds."
+            f"{_field(sink)}: no connection to {_address(conninfo_to_dict(given))}: {message}. Expected a server "
+            f"that accepts what {_holder(sink)} holds."
         )
         is_final = any(text in message for text in _FINAL) and not any(text in message for text in _TEMPORARY)
         raise (moment.refusal(fault) if is_final else moment.failure(fault)) from None
@@ -90,17 +90,29 @@ def _address(given: Mapping[str, Any]) -> str:
     return f"postgres://{quote(str(host), safe=',')}{f':{port}' if port else ''}/{quote(str(database), safe='')}"
 
 
+def _field(sink: PostgresSink) -> str:
+    return "`sink.dsn_env`" if sink.conn_id is None else "`sink.conn_id`"
+
+
+def _holder(sink: PostgresSink) -> str:
+    """Returns what has the connection string: for a task it is the Airflow connection that the author named."""
+    if sink.conn_id is None:
+        return f"the environment variable {sink.dsn_env!r}"
+    in_task = f"the Airflow connection {sink.conn_id!r}"
+    return in_task if sink.dsn_env in os.environ else f"{in_task}, in the environment variable {sink.dsn_env!r},"
+
+
 def _parameters(sink: PostgresSink, moment: Moment) -> str:
     dsn = os.environ.get(sink.dsn_env)
     if not dsn:
         raise moment.refusal(
-            f"`sink.dsn_env`: the environment variable {sink.dsn_env!r} is not set. Expected a connection string, "
+            f"{_field(sink)}: {_holder(sink)} is not set. Expected a connection string, "
             "`postgresql://user:password@host:5432/database`; in Airflow, name a connection in `sink.conn_id`."
         )
     given = _parsed(dsn)
     if given is None:
         raise moment.refusal(
-            f"`sink.dsn_env`: what the environment variable {sink.dsn_env!r} holds is no connection string. "
+            f"{_field(sink)}: what {_holder(sink)} holds is no connection string. "
             "Expected `postgresql://user:password@host:5432/database?sslmode=require`, where what is special in "
             "user name and password is percent-encoded: `%40` for `@`, `%2F` for `/`."
         )

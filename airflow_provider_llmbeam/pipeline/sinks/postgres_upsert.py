@@ -38,7 +38,8 @@ def check(sink: PostgresSink, key: tuple[str, ...]) -> None:
     with session(sink, BEFORE) as connection, connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL lock_timeout = '3s'")
         try:
-            _Upsert(connection, sink, key, BEFORE).run(lambda: iter(()), dict.fromkeys(key, "text") | OUTPUT_TYPES)
+            types = dict.fromkeys((*key, *sink.passthrough), "text") | OUTPUT_TYPES
+            _Upsert(connection, sink, key, BEFORE).run(lambda: iter(()), types)
         except errors.LockNotAvailable:
             _log.warning("Table %r is locked by another session, so it was not checked.", sink.table)
 
@@ -58,6 +59,7 @@ class _Upsert:
         self._connection = connection
         self._sink = sink
         self._key = key
+        self._values = (*sink.passthrough, *OUTPUT_COLUMNS)
         self._moment = moment
 
     def run(self, records: Records, types: Mapping[str, str] | None = None) -> str:
@@ -80,9 +82,9 @@ class _Upsert:
         columns = self._columns(schema, table)
         if columns:
             self._refuse_shape(columns)
-            types = {name: columns[name].type for name in (*self._key, *OUTPUT_COLUMNS)}
+            types = {name: columns[name].type for name in (*self._key, *self._values)}
         else:
-            types = types or types_of(self._key, records())
+            types = types or types_of((*self._key, *self._sink.passthrough), records())
             if types is None:
                 _log.info("There is no answer, so the table %r was not created: its types are unknown.", table)
                 return f"{schema}.{table}"
@@ -94,12 +96,12 @@ class _Upsert:
         return f"{schema}.{table}"
 
     def _refuse_names(self) -> None:
-        for name in (*self._key, *self._sink.table.split(".")):
+        for name in (*self._key, *self._sink.passthrough, *self._sink.table.split(".")):
             encoded = name.encode("utf-8", "replace")
             if encoded.decode() != name or "\0" in name or not 0 < len(encoded) <= _MAX_NAME_BYTES:
                 raise self._moment.refusal(
                     f"`sink`: PostgreSQL cannot have a name like {name!r}. Expected 1 to {_MAX_NAME_BYTES} bytes "
-                    "of UTF-8 for the table and for each column of `source.key`."
+                    "of UTF-8 for the table and for each column of `source.key` and `sink.passthrough`."
                 )
 
     def _resolve(self) -> tuple[str, str]:
@@ -135,16 +137,16 @@ class _Upsert:
                 f"`source.key`: table {self._sink.table!r} has no column {missing[0]!r}; it has {[*columns]}. "
                 "Expected a table with one row per key."
             )
-        if missing := [name for name in OUTPUT_COLUMNS if name not in columns]:
+        if missing := [name for name in self._values if name not in columns]:
             additions = sql.SQL(", ").join(
-                sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(name), sql.SQL(OUTPUT_TYPES[name]))
+                sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(name), sql.SQL(OUTPUT_TYPES.get(name, "text")))
                 for name in missing
             )
             raise self._moment.refusal(
                 f"`sink.table`: table {self._sink.table!r} has no columns {missing}, which every answer carries. "
                 f"This adds them: `{self._alter(additions)}`."
             )
-        known = {*self._key, *OUTPUT_COLUMNS}
+        known = {*self._key, *self._values}
         if unknown := [name for name, column in columns.items() if column.must_be_given and name not in known]:
             raise self._moment.refusal(
                 f"`sink.table`: column {unknown[0]!r} of table {self._sink.table!r} must not be null and has no "
@@ -185,10 +187,10 @@ class _Upsert:
             columns=_names(types),
             key=_names(self._key),
             changes=sql.SQL(", ").join(
-                sql.SQL("{name} = excluded.{name}").format(name=sql.Identifier(name)) for name in OUTPUT_COLUMNS
+                sql.SQL("{name} = excluded.{name}").format(name=sql.Identifier(name)) for name in self._values
             ),
-            before=_compared("old", types),
-            after=_compared("excluded", types),
+            before=self._compared("old", types),
+            after=self._compared("excluded", types),
         )
         try:
             with (
@@ -207,6 +209,14 @@ class _Upsert:
                 f"{self._same_keys()}. Expected columns of a type that tells them apart."
             ) from None
 
+    def _compared(self, table: str, types: Mapping[str, str]) -> sql.Composed:
+        """Returns the compared columns; `json`, unlike `jsonb`, has no equality."""
+        return sql.SQL(", ").join(
+            sql.SQL("{}::text" if types[name] == "json" else "{}").format(sql.Identifier(table, name))
+            for name in self._values
+            if name != "origin"
+        )
+
     def _same_keys(self) -> str:
         rows = self._connection.execute(
             sql.SQL(
@@ -221,12 +231,3 @@ class _Upsert:
 
 def _names(names: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, names))
-
-
-def _compared(table: str, types: Mapping[str, str]) -> sql.Composed:
-    """Returns the compared columns; `json`, unlike `jsonb`, has no equality."""
-    return sql.SQL(", ").join(
-        sql.SQL("{}::text" if types[name] == "json" else "{}").format(sql.Identifier(table, name))
-        for name in OUTPUT_COLUMNS
-        if name != "origin"
-    )

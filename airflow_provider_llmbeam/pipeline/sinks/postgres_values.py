@@ -20,9 +20,14 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
-def types_of(key: tuple[str, ...], records: Iterable[Row]) -> dict[str, str] | None:
-    """Derives the types of a new table from the records; `None` without records."""
-    types, structured, count = KeyTypes(key), True, 0
+def types_of(from_source: tuple[str, ...], records: Iterable[Row]) -> dict[str, str] | None:
+    """Derives the types of a new table from the records; `None` without records.
+
+    Args:
+        from_source: Columns of the source: the key and those that are passed through.
+        records: The records.
+    """
+    types, structured, count = KeyTypes(from_source), True, 0
     for record in records:
         types.add(record)
         structured = structured and not isinstance(record["answer"], str)

@@ -8,22 +8,36 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder
 from apache_beam.io import fileio
+from apache_beam.io.filesystem import FileSystem
 
+from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
+from airflow_provider_llmbeam.pipeline.sources.lines import (
+    MAX_ROW_SIZE,
+    SHOWN_SIZE,
+    Line,
+    LinesSource,
+    open_plain,
+)
+from airflow_provider_llmbeam.spec.csv_options import CsvOptions
+from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds
 from airflow_provider_llmbeam.spec.source import FileFormat, FilesSource
 
 #: Maximum size of a CSV cell; the default of 131,072 characters would reject long documents.
-csv.field_size_limit(64 * 2**20)
+csv.field_size_limit(MAX_ROW_SIZE)
 
-#: Half of a surrogate pair, as in texts truncated between the two escapes of an emoji. JSON can encode it, UTF-8
-#: cannot: neither Beam nor a model server accepts it.
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_USUAL = CsvOptions()
+#: Delimiters other than the given one, by which a header of one column is recognised as a mistake.
+_DELIMITERS = (";", "\t", "|", ",")
+#: A file name that does not begin as those do that Spark and Hive ignore.
+_IS_DATA = re.compile(r"(^|/)[^/_.][^/]*$")
 
 
 def read(root: beam.Pipeline, source: FilesSource) -> beam.PCollection:
@@ -33,41 +47,69 @@ def read(root: beam.Pipeline, source: FilesSource) -> beam.PCollection:
         `Row`s, and a `FailedRow` for each invalid line.
 
     Raises:
-        JobSpecError: No file matches.
+        JobSpecError: No file matches, or one that matches cannot be read.
     """
-    check_source(source.uri)
-    return read_format(root, source.uri, source.resolved_format)
+    check_source(source.uri, source.resolved_format)
+    return read_format(root, source.uri, source.resolved_format, source.csv)
 
 
-def read_format(root: beam.Pipeline, uri: str, file_format: FileFormat) -> beam.PCollection:
+def read_format(
+    root: beam.Pipeline, uri: str, file_format: FileFormat, options: CsvOptions = _USUAL
+) -> beam.PCollection:
     """Adds the reader of a format to the graph."""
     match file_format:
         case "jsonl":
-            lines = root | "Lines" >> beam.io.ReadFromText(uri, coder=BytesCoder(), validate=False)
-            return lines | "ParseJson" >> beam.FlatMap(parse_json_line)
+            lines = root | "Lines" >> beam.io.Read(LinesSource(uri, validate=False))
+            return lines | "ParseJson" >> beam.FlatMap(parse_line)
         case "csv":
             files = root | "Match" >> fileio.MatchFiles(uri) | "Open" >> fileio.ReadMatches()
-            return files | "ParseCsv" >> beam.FlatMap(_read_csv_file)
+            return files | "ParseCsv" >> beam.FlatMap(_read_csv_file, options)
         case "parquet":
-            return root | "Parquet" >> beam.io.ReadFromParquet(uri)
+            tables = root | "Parquet" >> beam.io.ReadFromParquetBatched(uri)
+            return tables | "ParseParquet" >> beam.FlatMap(parse_table)
         case "avro":
             return root | "Avro" >> beam.io.ReadFromAvro(uri)
 
 
-def check_source(uri: str) -> None:
-    """Checks that the source exists.
+def check_source(uri: str, file_format: FileFormat) -> None:
+    """Checks that the source exists, and that Beam would not skip one of its files.
 
     Raises:
-        JobSpecError: No file matches, or the filesystem rejects the request.
+        JobSpecError: No file matches, or one that matches cannot be read, or the filesystem rejects the request.
     """
     try:
-        has_match = storage.has_match(uri)
+        # Its `**` matches every name, so this is one listing, of what matches and of what is skipped.
+        found = storage.match_metadata(re.sub(r"\*+", "**", uri))
     except Exception as error:
         raise JobSpecError(
             f"`source.uri` {uri!r} cannot be listed: {error} Nothing was sent or billed."
         ) from error
-    if not has_match:
+    if "*" in uri:
+        is_match = re.compile(FileSystem.translate_pattern(uri)).match
+        for file in found:
+            if not is_match(file.path) and is_match(file.path.replace("\\", "_")):
+                raise JobSpecError(
+                    f"`source.uri` {uri!r}: {file.path!r} would be skipped, as `*` matches no backslash in Beam. "
+                    "Rename the file. Nothing was sent or billed."
+                )
+        found = [file for file in found if is_match(file.path)]
+    if not found:
         raise JobSpecError(f"`source.uri` {uri!r} matches no file. Nothing was sent or billed.")
+    # Others are markers, as `_SUCCESS`, or stand for a directory on Cloud Storage; Beam skips all empty files.
+    empty = [file.path for file in found if not file.size_in_bytes and _IS_DATA.search(file.path)]
+    if empty and file_format in ("parquet", "avro"):
+        raise JobSpecError(
+            f"`source.uri` {uri!r}: {empty[0]!r} has 0 bytes, and a {file_format} file without rows has a schema. "
+            "Write it again, or delete it. Nothing was sent or billed."
+        )
+
+
+def parse_line(line: Line) -> Iterator[Row | FailedRow]:
+    """Parses one line of a JSON lines file; a blank one is skipped."""
+    if not line.is_complete:
+        yield _unreadable(line.text, f"a line of {line.size:,} bytes; at most {MAX_ROW_SIZE:,} are read")
+        return
+    yield from parse_json_line(line.text)
 
 
 def parse_json_line(line: bytes) -> Iterator[Row | FailedRow]:
@@ -80,37 +122,167 @@ def parse_json_line(line: bytes) -> Iterator[Row | FailedRow]:
     except (ValueError, RecursionError) as error:
         yield _unreadable(line, f"not JSON: {error}")
         return
+    if text_depth_exceeds(text, row):
+        yield _unreadable(line, f"nested more than {MAX_DEPTH} levels deep")
+        return
     if rb"\ud" in text.lower():
-        row = json.loads(_LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(row, ensure_ascii=False)))
+        row = valid_value(row)
     yield row if isinstance(row, dict) else _unreadable(line, f"a JSON {type(row).__name__}, not an object")
 
 
-def parse_csv(text: io.TextIOBase) -> Iterator[Row | FailedRow]:
-    """Parses a file with a header; all values are text, as CSV has no types."""
-    reader = csv.DictReader(text, strict=True)
-    if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
-        raise ValueError(f"the header names column {twice[0]!r} twice; one would hide the other")
+class _CsvLines:
+    """Lines of a CSV file. A quoted cell may have many, so those of the current row are kept for its failure."""
+
+    def __init__(self, text: io.TextIOBase) -> None:
+        self._text = text
+        self._number = 0
+        self.begin_row()
+
+    def skip(self, count: int) -> None:
+        """Skips lines before the first row."""
+        for _ in range(count):
+            line = self._text.readline(_SKIPPED_SIZE)
+            while line and not line.endswith(("\n", "\r")):
+                line = self._text.readline(_SKIPPED_SIZE)
+        self._number += count
+        self.begin_row()
+
+    def begin_row(self) -> None:
+        self._row: list[str] = []
+        self._first = self._number + 1
+        self._size = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(MAX_ROW_SIZE + 1)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        self._size += len(line)
+        self._row.append(line)
+        if self._size > MAX_ROW_SIZE:
+            self._row = ["".join(self._row)[:SHOWN_SIZE]]
+            self._skip(line)
+            raise csv.Error(f"{self._size:,} characters; at most {MAX_ROW_SIZE:,} are read")
+        return line
+
+    def _skip(self, line: str) -> None:
+        """Skips the rest of a line, or of the file if the row has several lines: it is within quotes then."""
+        is_quoted = self._number > self._first
+        while line and (is_quoted or not line.endswith(("\n", "\r"))):
+            line = self._text.readline(_SKIPPED_SIZE)
+            self._size += len(line)
+            self._number += is_quoted and line.endswith("\n")
+
+    def failed(self, message: object) -> FailedRow:
+        """Returns a failed row with the text of the current row."""
+        until = f" (up to line {self._number})" if self._number > self._first else ""
+        return _unreadable("".join(self._row).encode(), f"not CSV near line {self._first}{until}: {message}")
+
+
+_SKIPPED_SIZE = 2**20
+
+
+def parse_csv(
+    text: io.TextIOBase, options: CsvOptions = _USUAL, path: str | None = None
+) -> Iterator[Row | FailedRow]:
+    """Parses a file; all values are text, as CSV has no types.
+
+    The row of a quote that is never closed has all lines after it: which of them were meant as rows is not known,
+    and a part of a text must not be sent to a model as a row.
+
+    Args:
+        text: The file.
+        options: How it is written.
+        path: Its path, for errors.
+
+    Raises:
+        JobSpecError: The header is not valid.
+    """
+    lines = _CsvLines(text)
+    lines.skip(options.skiprows)
+    reader = csv.DictReader(lines, options.names or None, strict=True, **options.dialect)
+    try:
+        if options.names and options.header is not None:
+            next(reader.reader, None)
+        names = reader.fieldnames or ()
+    except csv.Error as error:
+        raise _header_error(path, f"is not CSV: {error}.") from None
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise _header_error(path, f"names column {twice[0]!r} twice; one would hide the other.")
+    if len(names) == 1 and (signs := [sign for sign in _DELIMITERS if sign in names[0]]):
+        raise _header_error(
+            path,
+            f"is the one column {names[0]!r}: expected {options.delimiter!r} between columns. If it is "
+            f"{signs[0]!r}, set `source.csv.delimiter` to {signs[0]!r}.",
+        )
     while True:
+        lines.begin_row()
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield _unreadable(b"", f"not CSV near line {reader.line_num}: {error}")
+            yield lines.failed(error)
             continue
         if None in row or None in row.values():
-            expected = len(reader.fieldnames or ())
             yield _unreadable(
                 json.dumps(row, ensure_ascii=False).encode(),
-                f"line {reader.line_num} does not have the {expected} cells of the header",
+                f"line {reader.line_num} does not have the {len(names)} cells of the header",
             )
         else:
             yield row
 
 
-def _read_csv_file(file: fileio.ReadableFile) -> Iterator[Row | FailedRow]:
-    with io.TextIOWrapper(file.open(), encoding="utf-8-sig", errors="replace", newline="") as text:
-        yield from parse_csv(text)
+def _header_error(path: str | None, fault: str) -> JobSpecError:
+    uri = "" if path is None else f" {path!r}"
+    return JobSpecError(f"`source.uri`{uri}: the header {fault} Nothing was sent or billed.")
+
+
+def _read_csv_file(file: fileio.ReadableFile, options: CsvOptions) -> Iterator[Row | FailedRow]:
+    path = file.metadata.path
+    with io.TextIOWrapper(open_plain(path), options.codec, "replace", newline="") as text:
+        yield from parse_csv(text, options, path)
+
+
+def parse_table(table: Any) -> Iterator[Row | FailedRow]:
+    """Converts an Arrow table or batch to rows; a row with a value that Python cannot represent has failed."""
+    columns: dict[str, list[Any]] = {}
+    has_faults = False
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        try:
+            columns[name] = column.to_pylist()
+        except (ValueError, OverflowError):  # for a text that is not UTF-8, or a date after the year 9999
+            columns[name] = [_cell(value) for value in column]
+            has_faults = True
+    for number in range(table.num_rows):
+        row = {name: cells[number] for name, cells in columns.items()}
+        yield _without_faults(row) if has_faults else row
+
+
+class _Fault(str):
+    """The reason why a cell cannot be read."""
+
+    __slots__ = ()
+
+
+def _cell(value: Any) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as error:
+        return _Fault(error)
+
+
+def _without_faults(row: Row) -> Row | FailedRow:
+    faults = {name: cell for name, cell in row.items() if isinstance(cell, _Fault)}
+    if not faults:
+        return row
+    name, fault = next(iter(faults.items()))
+    rest = {name: cell for name, cell in row.items() if name not in faults}
+    text = json.dumps(rest, ensure_ascii=False, default=str)
+    return _unreadable(text.encode("utf-8", "replace"), f"column {name!r} cannot be read: {fault}")
 
 
 def _unreadable(line: bytes, message: str) -> FailedRow:

@@ -9,6 +9,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
+from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, latency_class
 
@@ -40,8 +41,10 @@ class TallyRows(beam.DoFn):
         failure = element.failure
         tally.failed[failure.kind] += 1
         tally.messages.setdefault(failure.kind, failure.message)
-        if not element.is_duplicate:
-            _add_cost(tally, failure.attempts, failure.rejections, failure.input_tokens, failure.output_tokens)
+        if element.origin in ("resumed", "cached"):
+            tally.sums["known_failures"] += 1
+        elif element.origin == "fresh":
+            _add_cost(tally, failure)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Emits the sums."""
@@ -49,13 +52,7 @@ class TallyRows(beam.DoFn):
 
     def _add_answer(self, tally: Tally, element: AnsweredRow) -> None:
         completion = element.completion
-        _add_cost(
-            tally,
-            completion.attempts,
-            completion.rejections,
-            completion.input_tokens,
-            completion.output_tokens,
-        )
+        _add_cost(tally, completion)
         tally.sums["padded_tokens"] += max(completion.padded_tokens, completion.input_tokens)
         tally.sums["real_tokens"] += completion.input_tokens
         tally.sums["truncated"] += completion.finish_reason == "max_tokens"
@@ -70,12 +67,17 @@ class TallyRows(beam.DoFn):
         tally.last_answered_at = max(tally.last_answered_at, completion.answered_at)
 
 
-def _add_cost(tally: Tally, attempts: int, rejections: int, input_tokens: int, output_tokens: int) -> None:
-    tally.sums["requests"] += attempts + rejections
-    tally.sums["rejections"] += rejections
-    tally.sums["retries"] += max(0, attempts - 1)
-    tally.sums["input_tokens"] += input_tokens
-    tally.sums["output_tokens"] += output_tokens
+def _add_cost(tally: Tally, outcome: Outcome) -> None:
+    tally.sums["requests"] += outcome.attempts + outcome.rejections
+    tally.sums["rejections"] += outcome.rejections
+    tally.sums["retries"] += max(0, outcome.attempts - 1)
+    tally.sums["input_tokens"] += outcome.input_tokens
+    tally.sums["output_tokens"] += outcome.output_tokens
+    tally.sums["cached_tokens"] += outcome.cached_tokens
+    if outcome.cost_nano_usd is None:
+        tally.sums["unpriced"] += 1
+    else:
+        tally.sums["cost_nano_usd"] += outcome.cost_nano_usd
 
 
 class CountRows(beam.DoFn):

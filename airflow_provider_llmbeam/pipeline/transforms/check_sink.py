@@ -1,4 +1,4 @@
-"""The check of the sink on a worker, before requests to the model."""
+"""The check of the sink and the state on a worker, before requests to the model."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline import sinks
+from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
+from airflow_provider_llmbeam.pipeline.sinks.ownership import claim
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.runner import DirectRunner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
 
 
 def after_sink_check(root: beam.Pipeline, requests: beam.PCollection, spec: JobSpec) -> beam.PCollection:
-    """Delays the requests until a worker has checked that the sink can store the answers.
+    """Delays the requests until a worker has checked that it can store the answers.
 
-    Applies only if the workers alone have the key of the sink; otherwise `sinks.check` has checked it at launch.
+    Applies to workers elsewhere, with an account of their own; a job on this machine is checked at launch.
     """
-    if not sink_needs_worker_secrets(spec.runner, spec.sink):
+    if isinstance(spec.runner, DirectRunner):
         return requests
     checked = root | "BeforeTheModel" >> beam.Impulse() | "CheckSink" >> beam.ParDo(CheckSink(spec))
     return requests | "SinkIsChecked" >> beam.Map(lambda request, _: request, beam.pvalue.AsSingleton(checked))
 
 
 class CheckSink(beam.DoFn):
-    """Checks the sink once.
+    """Checks the directories of the job once, and the sink if only the workers have its key.
 
     Raises:
-        JobSpecError: The sink cannot store the answers.
-        JobFailedError: The sink does not answer.
+        JobSpecError: The answers cannot be stored.
+        JobFailedError: A filesystem or the sink does not answer.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -39,6 +42,9 @@ class CheckSink(beam.DoFn):
         load_environment(self._spec.environment_secrets)
 
     def process(self, _: bytes) -> Iterator[bool]:
-        """Checks the sink."""
-        sinks.check_here(self._spec)
+        """Checks directories and sink, and records the owner of the sink."""
+        check_writable(self._spec)
+        if sink_needs_worker_secrets(self._spec.runner, self._spec.sink):
+            sinks.check_here(self._spec)
+        claim(self._spec)
         yield True

@@ -24,9 +24,14 @@ _NAMED = 5
 
 
 def unique(
-    rows: beam.PCollection, source: Source
+    rows: beam.PCollection, source: Source, progress_prefix: str | None = None
 ) -> tuple[beam.PCollection, beam.pvalue.AsList | None, list[beam.PCollection]]:
     """Applies `on_duplicate_key`.
+
+    Args:
+        rows: The rows.
+        source: Their source.
+        progress_prefix: See `CountingDoFn`.
 
     Returns:
         The rows to answer; the duplicate keys, if they fail the job; and the rows for the dead letter, in zero or
@@ -37,9 +42,8 @@ def unique(
             return rows, beam.pvalue.AsList(rows | "DuplicateKeys" >> DuplicateKeys(source.key)), []
         case "dead_letter":
             by_key = rows | "KeyOf" >> beam.Map(lambda row: (encode_key(row, source.key), row))
-            picked = (
-                by_key | "ByKey" >> beam.GroupByKey() | beam.ParDo(PickOne()).with_outputs(FAILED, main="rows")
-            )
+            pick = beam.ParDo(PickOne(progress_prefix)).with_outputs(FAILED, main="rows")
+            picked = by_key | "ByKey" >> beam.GroupByKey() | pick
             return picked["rows"], None, [picked[FAILED]]
         case "allow":
             return rows, None, []
@@ -103,9 +107,11 @@ def refuse_duplicates(duplicates: list[bytes]) -> None:
     if duplicates:
         named = ", ".join(line.decode("utf-8", "replace") for line in sorted(duplicates)[:_NAMED])
         more = f", and {len(duplicates) - _NAMED} more" if len(duplicates) > _NAMED else ""
+        count = len(duplicates)
+        belong = "1 key belongs to several rows" if count == 1 else f"{count} keys belong to several rows each"
         raise JobSpecError(
-            f"`source.key`: {len(duplicates)} keys belong to several rows each: {named}{more}. Name columns that "
-            "tell the rows apart, or set `source.on_duplicate_key`. Nothing was sent or billed."
+            f"`source.key`: {belong}: {named}{more}. Name columns that tell the rows apart, or set "
+            "`source.on_duplicate_key`. Nothing was sent or billed."
         )
 
 

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyFailedRowsError
+from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, FAILURE_KINDS, PERMANENT, FailureKind
+from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
+from airflow_provider_llmbeam.exceptions import (
+    JobSpecError,
+    NothingAnsweredError,
+    PermanentFailureError,
+    RowsLostError,
+    TooManyFailedRowsError,
+)
 from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, RunUsage, build_report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
+from airflow_provider_llmbeam.pipeline.sinks.merge_files import merge_dead_letter, read_rows
+from airflow_provider_llmbeam.pipeline.sinks.ownership import release
+from airflow_provider_llmbeam.pipeline.sinks.staged import write_file
 from airflow_provider_llmbeam.pipeline.sources import bigquery
-from airflow_provider_llmbeam.pipeline.transforms.write import write_file
+from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource
 
@@ -22,10 +35,15 @@ from airflow_provider_llmbeam.spec.source import BigQuerySource
 class Publish(beam.DoFn):
     """Checks the sums, then publishes: the dead letter, the answers, and the report last.
 
+    A job that merges by key may have its own dead letter as its source, so it publishes that last: an attempt that
+    repeats one that was killed reads the same rows.
+
     Raises:
         RowsLostError: Rows read are not answered + dead letter. Nothing was published.
-        TooManyFailedRowsError: More rows failed than `limits.max_dead_letter_ratio` allows. The dead letter was
-            published, and the previous answers were kept.
+        TooManyFailedRowsError: More rows failed than `limits.max_dead_letter_ratio` allows, or sending ended after
+            the first ones. The dead letter was published, and the previous answers were kept.
+        JobSpecError: No row became a request; as above.
+        SourceEmptyError: The source has no rows, or too few. Nothing was published.
     """
 
     def __init__(
@@ -50,34 +68,77 @@ class Publish(beam.DoFn):
         failed_files: Iterable[tuple[int, str]],
     ) -> Iterator[str]:
         """Publishes the result of the job."""
-        spec, staging_uri, output_uri = self._spec, self._spec.staging_uri, self._spec.output_uri
-        tally = add_up(tallies)
+        spec, tally = self._spec, add_up(tallies)
         check_sums(tally)
-        dead_letter_uri = f"{output_uri}dead_letter-00000-of-00001.jsonl"
+        if not tally.read and spec.source.on_empty != "write":
+            self._clean_up()
+            release(spec)
+        check_count(tally.read, spec.source)
+        if not tally.read and spec.source.on_empty == "skip":
+            reason = f"{name_of(spec.source)} has no rows, so the output was left as it is."
+            yield self._write_report(tally, [], spec.skipped_uri, skipped_because=reason)
+            return
         (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
-        move_in({failed: dead_letter_uri})
-        check_ratio(tally, spec.limits.max_dead_letter_ratio, dead_letter_uri)
         file_format, shards = sinks.staged_as(spec.sink)
-        answers_uris = sinks.publish(spec, self._every_shard(answer_files, "answers", shards, file_format))
+        staged = self._every_shard(answer_files, "answers", shards, file_format)
+        if spec.merges_by_key:
+            text = self._publish_merged(tally, staged, failed, file_format)
+        else:
+            move_in({failed: spec.dead_letter_uri})
+            self._check_ratio(tally)
+            text = self._write_report(tally, sinks.publish(spec, staged), spec.report_uri)
+        self._clean_up()
+        yield text
+
+    def _check_ratio(self, tally: Tally) -> None:
+        spec = self._spec
+        check_ratio(
+            tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, spec.generation.max_output_tokens
+        )
+
+    def _publish_merged(self, tally: Tally, staged: Mapping[int, str], failed: str, file_format: str) -> str:
+        spec, columns = self._spec, OutputColumns.of(self._spec)
+        if not storage.exists(failed):  # An earlier attempt has published and deleted it.
+            return self._write_report(tally, sinks.publish(spec, staged), spec.report_uri)
+        merge = partial(
+            merge_dead_letter, spec.dead_letter_uri, failed, spec.staging_uri, columns, file_format=file_format
+        )
+        try:
+            self._check_ratio(tally)
+        except (JobSpecError, TooManyFailedRowsError):
+            # Answers that are not published leave their rows in the dead letter.
+            move_in({merge(done=()): spec.dead_letter_uri})
+            raise
+        merged = merge(done=read_rows(staged, file_format))
+        text = self._write_report(tally, sinks.publish(spec, staged), spec.report_uri)
+        move_in({merged: spec.dead_letter_uri})
+        return text
+
+    def _write_report(
+        self, tally: Tally, answers_uris: list[str], uri: str, skipped_because: str | None = None
+    ) -> str:
         report = build_report(
-            spec,
+            self._spec,
             tally=tally,
             answers_uris=answers_uris,
-            dead_letter_uri=dead_letter_uri,
-            report_uri=f"{output_uri}report.json",
+            dead_letter_uri=self._spec.dead_letter_uri,
+            report_uri=uri,
             started_at=self._started_at,
             finished_at=time.time(),
             estimate_accuracy=self._estimate_accuracy,
+            skipped_because=skipped_because,
         )
         text = report.model_dump_json(indent=2)
-        staged = f"{staging_uri}report.json"
-        with storage.create(staged) as file:
+        staged = f"{self._spec.staging_uri}report.json"
+        with storage.create(staged, is_private=True) as file:
             file.write(text.encode())
-        move_in({staged: report.report_uri})
-        storage.delete(storage.match(f"{staging_uri}*"))
-        if isinstance(spec.source, BigQuerySource):
-            bigquery.discard(spec.export_uri)
-        yield text
+        move_in({staged: uri})
+        return text
+
+    def _clean_up(self) -> None:
+        storage.delete(storage.match(f"{self._spec.staging_uri}*"))
+        if isinstance(self._spec.source, BigQuerySource):
+            bigquery.discard(self._spec.export_uri)
 
     def _every_shard(
         self, written: Iterable[tuple[int, str]], prefix: str, shards: int, file_format: str
@@ -86,8 +147,13 @@ class Publish(beam.DoFn):
         files = dict(written)
         for shard in set(range(shards)) - files.keys():
             files[shard] = f"{self._spec.staging_uri}{prefix}-{shard}-empty.{file_format}"
-            has_vectors = self._spec.embedding is not None
-            write_file(files[shard], (), file_format, self._spec.source.key, has_vectors=has_vectors)
+            write_file(
+                files[shard],
+                (),
+                file_format,
+                OutputColumns.of(self._spec),
+                is_private=prefix == "dead_letter",
+            )
         return files
 
 
@@ -105,25 +171,46 @@ def check_sums(tally: Tally) -> None:
         )
 
 
-def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str) -> None:
+def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str, max_output_tokens: int) -> None:
     """Checks that enough rows are answered to replace the previous output.
 
+    Args:
+        tally: Sums over all rows.
+        max_ratio: `limits.max_dead_letter_ratio`.
+        dead_letter_uri: Address of the dead letter.
+        max_output_tokens: `generation.max_output_tokens`.
+
     Raises:
+        JobSpecError: No row became a request, independent of the ratio.
+        PermanentFailureError: Sending ended as the first rows failed, or too many rows failed for reasons that
+            another run repeats.
         NothingAnsweredError: No row is answered, independent of the ratio.
         TooManyFailedRowsError: Too many rows failed; the message has their number and reasons.
     """
-    failed = tally.failed.total()
-    if failed and not tally.answered.total():
-        kind, message = next(iter(tally.messages.items()))
-        raise NothingAnsweredError(
-            f"None of {tally.read} rows was answered. {kind}: {message} Every row is in the dead letter, "
-            f"{dead_letter_uri!r}; the previous output was kept."
-        )
-    if failed <= max_ratio * tally.read:
+    failed, answered = tally.failed.total(), tally.answered.total()
+    kept = f"The rows are in {dead_letter_uri!r}; the old output stays."
+    if not failed or (answered and failed <= max_ratio * tally.read):
         return
+    if "not_sent" in tally.failed:
+        raise PermanentFailureError(f"{tally.messages['not_sent']} {kept}")
+    permanent = sum(rows for kind, rows in tally.failed.items() if kind in PERMANENT)
+    is_permanent = permanent == failed if not answered else permanent > max_ratio * tally.read
+    if not answered:
+        ((kind, rows),) = tally.failed.most_common(1)
+        verdict = Verdict(_kind(kind), rows, tally.read, tally.messages[kind])
+        message = f"{verdict.sentence(max_output_tokens)} {kept}"
+        if tally.failed.keys() <= BEFORE_ANY_REQUEST:
+            raise JobSpecError(f"{message} Nothing was sent or billed.")
+        others = "" if rows == tally.read else f"None of {tally.read} rows was answered. "
+        raise (PermanentFailureError if is_permanent else NothingAnsweredError)(f"{others}{message}")
     kinds = ", ".join(f"{count} × {kind} ({tally.messages[kind]})" for kind, count in tally.failed.most_common(3))
-    raise TooManyFailedRowsError(
+    again = "a changed spec" if is_permanent else "another run"
+    raise (PermanentFailureError if is_permanent else TooManyFailedRowsError)(
         f"{failed} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
         f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in "
-        "the journal: another run sends the failed rows only."
+        f"the journal: {again} sends the failed rows only."
     )
+
+
+def _kind(name: str) -> FailureKind:
+    return next(kind for kind in FAILURE_KINDS if kind == name)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
 
@@ -10,19 +13,27 @@ from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row, f
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
+
+_NESTED = frozenset({dict, list})
 
 
 class ReadRows(beam.PTransform):
     """Reads the source. Outputs `rows`, and `failed` for invalid lines and rows without a key.
 
+    Args:
+        spec: The job.
+        progress_prefix: See `CountingDoFn`.
+
     Raises:
         JobSpecError: The source does not exist.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, progress_prefix: str | None = None) -> None:
         super().__init__()
         self._spec = spec
+        self._progress_prefix = progress_prefix
 
     def expand(self, root: beam.Pipeline) -> beam.pvalue.DoOutputsTuple:
         """Adds the reader of the source to the graph."""
@@ -34,12 +45,13 @@ class ReadRows(beam.PTransform):
                 found = bigquery.read(root, source, self._spec.export_uri)
             case RowsSource():
                 found = root | beam.Create([dict(row) for row in source.rows])
-        return found | "CheckKey" >> beam.ParDo(_CheckKey(source.key)).with_outputs(FAILED, main="rows")
+        check = _CheckKey(source.key, self._progress_prefix)
+        return found | "CheckKey" >> beam.ParDo(check).with_outputs(FAILED, main="rows")
 
 
 class _CheckKey(CountingDoFn):
-    def __init__(self, key: tuple[str, ...]) -> None:
-        super().__init__()
+    def __init__(self, key: tuple[str, ...], progress_prefix: str | None = None) -> None:
+        super().__init__(progress_prefix)
         self._key = key
 
     def process(self, row: Row | FailedRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
@@ -53,10 +65,32 @@ class _CheckKey(CountingDoFn):
 
 
 def with_key(row: Row | FailedRow, key: tuple[str, ...]) -> Row | FailedRow:
-    """Returns the row if it has a value in each key column, else a failed row."""
+    """Returns the row if it has a value in each key column, else a failed row; also for one nested too deep."""
     if isinstance(row, FailedRow):
         return row
-    missing = [column for column in key if row.get(column) is None]
-    if not missing:
-        return row
-    return failed_row(row, "missing_key", f"no value in key column {missing[0]!r}; the row has {sorted(row)}")
+    if not _NESTED.isdisjoint(map(type, row.values())) and depth_exceeds(row):
+        message = f"nested more than {MAX_DEPTH} levels deep; it has {sorted(row)}"
+        return failed_row({"llmbeam_raw": _text(row)}, "unreadable_row", message)
+    for column in key:
+        value = row.get(column)
+        if value is None:
+            return failed_row(row, "missing_key", f"no value in key column {column!r}; the row has {sorted(row)}")
+        if not isinstance(value, str) and not _is_key(value):
+            # NaN equals no other key, so no sink could find its row again, and JSON has no such numbers.
+            return failed_row(row, "missing_key", f"no number in key column {column!r} but {value!r}")
+    return row
+
+
+def _is_key(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_key, value))
+    return not isinstance(value, dict) or all(map(_is_key, value.values()))
+
+
+def _text(row: Row) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, default=str)
+    except (RecursionError, ValueError):  # deeper than its encoder goes, or it contains itself
+        return json.dumps({name: value for name, value in row.items() if not isinstance(value, (dict, list))})

@@ -1,46 +1,20 @@
-"""Rendering of prompts: Jinja2 in a sandbox, with strict undefined names."""
+"""Rendering of prompts."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import apache_beam as beam
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
-
-
-class _MissingColumn(jinja2.StrictUndefined):
-    """Names the existing columns in the error."""
-
-    @property
-    def _undefined_message(self) -> str:
-        if isinstance(self._undefined_obj, dict):
-            return f"no column {self._undefined_name!r}; there are {sorted(map(str, self._undefined_obj))}"
-        return super()._undefined_message
-
-
-class _RowEnvironment(ImmutableSandboxedEnvironment):
-    """Looks up a name in the columns of a row first, so that a column can be named `items` or `keys`."""
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        if isinstance(obj, dict) and attribute in obj:
-            return obj[attribute]
-        return super().getattr(obj, attribute)
-
-
-def _finalize(value: Any) -> Any:
-    if callable(value) and not isinstance(value, jinja2.Undefined):
-        raise jinja2.UndefinedError(f"{value!r} is a method; no column of that name, or the call's () is missing")
-    return "" if value is None else value
+from airflow_provider_llmbeam.spec.prompt.template import RowEnvironment
 
 
 class PromptRenderer:
@@ -53,14 +27,8 @@ class PromptRenderer:
 
     def __init__(self, template: PromptTemplate, *, is_embedded: bool = False) -> None:
         self._is_embedded = is_embedded
-        environment = _RowEnvironment(
-            undefined=_MissingColumn,
-            autoescape=False,
-            keep_trailing_newline=True,
-            finalize=_finalize,
-        )
-        # The `tojson` of Jinja escapes <, > and & for HTML, which a model would read literally.
-        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
+        environment = RowEnvironment()
+        self._begin_row = environment.begin_row
         self._text = _compiled(environment, template.template)
         self._system = _compiled(environment, template.system) if template.system else None
         self._media = [(_compiled(environment, media.uri), media.mime_type) for media in template.media]
@@ -70,18 +38,19 @@ class PromptRenderer:
         """Renders the templates for one row.
 
         Raises:
-            Exception: Any error of the code in the template; a missing column is a `jinja2.UndefinedError`, and an
-                empty text to embed a `ValueError`.
+            Exception: Any error of the code in the template; a missing column is a `jinja2.UndefinedError`, too
+                much a `TemplateLimitError`, and an empty text to embed a `ValueError`.
         """
+        self._begin_row()
         scope = {"row": row, "variables": self._variables}
-        text = self._text.render(scope)
+        text = valid_text(self._text.render(scope))
         if self._is_embedded and not text.strip():
             # APIs reject a whole request for one empty text, and isolating it takes many more.
             raise ValueError("the text is empty, so it has no vector")
         return Prompt(
             text=text,
-            system=self._system.render(scope) if self._system else None,
-            media=tuple((uri.render(scope), mime_type) for uri, mime_type in self._media),
+            system=valid_text(self._system.render(scope)) if self._system else None,
+            media=tuple((valid_text(uri.render(scope)), mime_type) for uri, mime_type in self._media),
         )
 
 
@@ -95,8 +64,8 @@ def _compiled(environment: jinja2.Environment, text: str) -> jinja2.Template:
 class Render(CountingDoFn):
     """Converts a row to `(fingerprint, RenderedRow)`; a row that cannot be rendered is output as `failed`."""
 
-    def __init__(self, spec: JobSpec) -> None:
-        super().__init__()
+    def __init__(self, spec: JobSpec, progress_prefix: str | None = None) -> None:
+        super().__init__(progress_prefix)
         self._spec = spec
 
     def setup(self) -> None:
@@ -111,9 +80,8 @@ class Render(CountingDoFn):
             prompt = self._renderer.render(row)
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
             self.count("failed")
-            yield beam.pvalue.TaggedOutput(
-                FAILED, failed_row(row, "template_error", f"{type(error).__name__}: {error}")
-            )
+            kind = "" if isinstance(error, jinja2.UndefinedError) else f"{type(error).__name__}: "
+            yield beam.pvalue.TaggedOutput(FAILED, failed_row(row, "template_error", f"{kind}{error}"))
             return
         rendered = (row, prompt.text, prompt.system, prompt.media)
         yield self._fingerprint(*rendered[1:]), rendered

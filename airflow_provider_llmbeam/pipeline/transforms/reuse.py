@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-import io
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.io import fileio
-from apache_beam.io.filesystem import CompressionTypes
 
-from airflow_provider_llmbeam.engine.journal import Entry, read_entries
-from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.engine.journal import better
+from airflow_provider_llmbeam.engine.journal_entry import Entry, read_segment
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Origin, RenderedRow, Request, Row
+from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
+from airflow_provider_llmbeam.pipeline.elements import (
+    FAILED,
+    AnsweredRow,
+    FailedRow,
+    Origin,
+    RenderedRow,
+    Request,
+    Row,
+)
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.spec.job import JobSpec
 
+_log = logging.getLogger(__name__)
+
 REUSED = "reused"
 _DAY_SECONDS = 86_400.0
-_READ_BYTES = 2**20
 
 
 def reuse(
@@ -30,8 +40,10 @@ def reuse(
     spec: JobSpec,
     duplicate_keys: beam.pvalue.AsList | None,
     oldest_at: float = 0.0,
-) -> tuple[beam.PCollection, list[beam.PCollection]]:
-    """Separates rows with an answer in the journal from rows that need a request.
+    started_at: float = 0.0,
+    progress_prefix: str | None = None,
+) -> tuple[beam.PCollection, list[beam.PCollection], list[beam.PCollection]]:
+    """Separates rows with an answer in the journal, or a refused one, from rows that need a request.
 
     A first run has no journal and no join; answers of the same run are found by their batch.
 
@@ -41,30 +53,35 @@ def reuse(
         spec: The job.
         duplicate_keys: Duplicate keys, which fail the job here, before anything is sent.
         oldest_at: Unix time; older answers are requested again.
+        started_at: Unix time of the launch.
+        progress_prefix: See `CountingDoFn`.
 
     Returns:
-        One `Request` per fingerprint, with all its rows; and the `AnsweredRow`s from the journal, in zero or one
-        collections.
+        One `Request` per fingerprint, with all its rows; and the `AnsweredRow`s and the `FailedRow`s from the
+        journal, each in zero or one collections.
     """
-    pattern = f"{spec.journal_uri}*.jsonl"
+    patterns = _patterns(spec)
     guard = () if duplicate_keys is None else (duplicate_keys,)
-    if not storage.has_match(pattern):
+    if not any(map(storage.has_match, patterns)):
         groups = rendered | "ByFingerprint" >> beam.GroupByKey()
-        return groups | "MakeRequest" >> beam.ParDo(MakeRequest(), *guard), []
+        return groups | "MakeRequest" >> beam.ParDo(MakeRequest(progress_prefix), *guard), [], []
     journal = (
         root
-        | "MatchJournal" >> fileio.MatchFiles(pattern, empty_match_treatment=fileio.EmptyMatchTreatment.ALLOW)
+        | "JournalPatterns" >> beam.Create(patterns)
+        | "MatchJournal" >> fileio.MatchAll(fileio.EmptyMatchTreatment.ALLOW)
         # Answers are older than the last write of their segment, so an old segment has only old answers.
         | "Recent" >> beam.Filter(lambda metadata: metadata.last_updated_in_seconds >= oldest_at)
-        | "OpenJournal" >> fileio.ReadMatches(compression=CompressionTypes.UNCOMPRESSED)
-        | "JournalEntries" >> beam.FlatMap(_read_segment, oldest_at)
+        | "JournalEntries" >> beam.FlatMap(lambda metadata: _keyed_entries(metadata.path, oldest_at))
     )
     decided = (
         {"rows": rendered, "journal": journal}
         | "ByFingerprint" >> beam.CoGroupByKey()
-        | "Reuse" >> beam.ParDo(Reuse(spec.name), *guard).with_outputs(REUSED, main="requests")
+        | "Reuse"
+        >> beam.ParDo(Reuse(spec.name, answer_form(spec, started_at), progress_prefix), *guard).with_outputs(
+            REUSED, FAILED, main="requests"
+        )
     )
-    return decided["requests"], [decided[REUSED]]
+    return decided["requests"], [decided[REUSED]], [decided[FAILED]]
 
 
 def oldest_useful_at(spec: JobSpec, now: float) -> float:
@@ -73,24 +90,46 @@ def oldest_useful_at(spec: JobSpec, now: float) -> float:
     return 0.0 if max_age_days is None else now - max_age_days * _DAY_SECONDS
 
 
-def _read_segment(file: fileio.ReadableFile, oldest_at: float) -> Iterator[tuple[str, tuple[str, Completion]]]:
-    for entry in _entries(file.open(), oldest_at):
-        yield entry.fingerprint, (entry.job, entry.completion)
-
-
-def _entries(file: Any, oldest_at: float) -> Iterator[Entry]:
-    # Files that Beam opens on Cloud Storage read lines byte by byte: 100,000 entries took 16 s.
-    with io.BufferedReader(file, _READ_BYTES) as lines:
-        for entry in read_entries(lines):
-            if entry.completion.answered_at >= oldest_at:
-                yield entry
-
-
 def journal_entries(spec: JobSpec, oldest_at: float) -> Iterator[Entry]:
-    """Reads the journal of a job, without a graph; it is empty in a first run."""
-    for metadata in storage.match_metadata(f"{spec.journal_uri}*.jsonl"):
-        if metadata.last_updated_in_seconds >= oldest_at:
-            yield from _entries(storage.open(metadata.path), oldest_at)
+    """Reads the journal of a job, without a graph; it is empty in a first run.
+
+    Its entries may also be those of other jobs, and their answers of another form than this job's.
+    """
+    for pattern in _patterns(spec):
+        for metadata in storage.match_metadata(pattern):
+            if metadata.last_updated_in_seconds >= oldest_at:
+                yield from _entries(metadata.path, oldest_at)
+
+
+def answer_form(spec: JobSpec, started_at: float) -> AnswerForm:
+    """Returns the form of the answers of a job.
+
+    Args:
+        spec: The job.
+        started_at: Unix time of the launch; with `limits.retry_refused` answers that were refused before are
+            requested again.
+    """
+    return AnswerForm.of(
+        spec.embedding,
+        spec.prompt.output_schema,
+        spec.prompt.max_repairs,
+        started_at if spec.limits.retry_refused else 0.0,
+    )
+
+
+def _patterns(spec: JobSpec) -> list[str]:
+    return [f"{uri}*.jsonl" for uri in spec.journal_uris]
+
+
+def _keyed_entries(uri: str, oldest_at: float) -> Iterator[tuple[str, tuple[str, Outcome]]]:
+    for entry in _entries(uri, oldest_at):
+        yield entry.fingerprint, (entry.job, entry.outcome)
+
+
+def _entries(uri: str, oldest_at: float) -> Iterator[Entry]:
+    for entry in read_segment(uri, storage.open):
+        if entry.outcome.answered_at >= oldest_at:
+            yield entry
 
 
 class MakeRequest(CountingDoFn):
@@ -116,15 +155,22 @@ class MakeRequest(CountingDoFn):
 
 
 class Reuse(MakeRequest):
-    """Uses earlier answers for the rows of a fingerprint, or makes one `Request`.
+    """Uses earlier outcomes for the rows of a fingerprint, or makes one `Request`.
 
-    Outputs one `Request` for all rows of a fingerprint without an answer; and `reused`, the answered rows:
-    `resumed` from this job, else `cached` from another.
+    Outputs one `Request` for all rows of a fingerprint without an outcome; and `reused`, the answered rows, or
+    `failed`, those with a refused answer: `resumed` from this job, else `cached` from another.
+
+    Args:
+        job: Name of the job.
+        form: Form of its answers; others are passed over.
+        progress_prefix: See `CountingDoFn`.
     """
 
-    def __init__(self, job: str) -> None:
-        super().__init__()
+    def __init__(self, job: str, form: AnswerForm, progress_prefix: str | None = None) -> None:
+        super().__init__(progress_prefix)
         self._job = job
+        self._form = form
+        self._has_warned = False
 
     def process(
         self,
@@ -133,17 +179,39 @@ class Reuse(MakeRequest):
     ) -> Iterator[Any]:
         """Processes one fingerprint."""
         fingerprint, found = group
-        earlier = dict(found["journal"])
+        earlier = self._usable(fingerprint, found["journal"])
         if not earlier:
             yield from super().process((fingerprint, found["rows"]), duplicate_keys)
             return
         refuse_duplicates(duplicate_keys)
-        origin: Origin = "resumed" if self._job in earlier else "cached"
-        completion = earlier[self._job] if origin == "resumed" else max(earlier.values(), key=_answered_at)
+        # An answer of any job is better than a refused one.
+        answers = {job: outcome for job, outcome in earlier.items() if isinstance(outcome, Completion)}
+        outcomes = answers or earlier
+        origin: Origin = "resumed" if self._job in outcomes else "cached"
+        outcome = outcomes[self._job] if origin == "resumed" else max(outcomes.values(), key=_answered_at)
         for row, *_ in found["rows"]:
-            self.count("resumed")
-            yield beam.pvalue.TaggedOutput(REUSED, AnsweredRow(row, fingerprint, completion, origin))
+            if isinstance(outcome, Completion):
+                self.count("resumed")
+                yield beam.pvalue.TaggedOutput(REUSED, AnsweredRow(row, fingerprint, outcome, origin))
+            else:
+                self.count("failed")
+                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(row, outcome, origin))
+
+    def _usable(self, fingerprint: str, journal: Iterable[tuple[str, Outcome]]) -> dict[str, Outcome]:
+        found: dict[str, Outcome] = {}
+        for job, outcome in journal:
+            if self._form.accepts(outcome):
+                found[job] = better(outcome, found.get(job))
+            elif not isinstance(outcome, Failure) and not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "The journal has an answer of job %r to prompt %s that is none of this job's form; it and "
+                    "any other one are passed over, and their prompts are sent again.",
+                    job,
+                    fingerprint,
+                )
+        return found
 
 
-def _answered_at(completion: Completion) -> float:
-    return completion.answered_at
+def _answered_at(outcome: Outcome) -> float:
+    return outcome.answered_at

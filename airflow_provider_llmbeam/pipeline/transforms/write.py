@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
-from airflow_provider_llmbeam.pipeline.records import answer_record, encode_key, encode_record, failed_record
-from airflow_provider_llmbeam.pipeline.sinks.parquet import write_parquet
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
+from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
+from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
+
+_NO_COLUMNS = OutputColumns(())
 
 
 class WriteStaged(beam.PTransform):
@@ -22,8 +23,8 @@ class WriteStaged(beam.PTransform):
         prefix: Prefix of the file names.
         file_format: `jsonl` or `parquet`.
         shards: Number of files. The key of a row determines its file.
-        key: Key columns; in Parquet their types are derived from the data.
-        has_vectors: Whether the answers are vectors.
+        columns: Columns of the answers; in Parquet the types of those from the source are derived from the data.
+        is_private: Whether nobody but the owner can read a local file, also when it is published.
     """
 
     def __init__(
@@ -33,18 +34,18 @@ class WriteStaged(beam.PTransform):
         *,
         file_format: str,
         shards: int = 1,
-        key: tuple[str, ...] = (),
-        has_vectors: bool = False,
+        columns: OutputColumns = _NO_COLUMNS,
+        is_private: bool = False,
     ) -> None:
         super().__init__()
         self._shards = shards
-        self._key = key
-        self._write = _WriteShard(staging_uri, prefix, file_format, key, has_vectors)
+        self._columns = columns
+        self._write = _WriteShard(staging_uri, prefix, file_format, columns, is_private)
 
     def expand(self, branches: tuple[beam.PCollection, ...]) -> beam.PCollection:
         """Encodes the rows of each branch, so that only lines are shuffled; then writes each shard."""
         lines = [
-            rows | f"Encode{number}" >> beam.Map(_line, self._key, self._shards)
+            rows | f"Encode{number}" >> beam.Map(_line, self._columns, self._shards)
             for number, rows in enumerate(branches)
         ]
         (first, *others) = lines
@@ -52,41 +53,29 @@ class WriteStaged(beam.PTransform):
         return every | beam.GroupByKey() | beam.ParDo(self._write)
 
 
-def _line(found: AnsweredRow | FailedRow, key: tuple[str, ...], shards: int) -> tuple[int, bytes]:
+def _line(found: AnsweredRow | FailedRow, columns: OutputColumns, shards: int) -> tuple[int, bytes]:
     if isinstance(found, FailedRow):
         return 0, encode_record(failed_record(found))
-    return _shard(found.row, key, shards), encode_record(answer_record(found, key))
-
-
-def _shard(row: Row, key: tuple[str, ...], shards: int) -> int:
-    if shards == 1:
-        return 0
-    return zlib.crc32(encode_key(row, key)) % shards
+    return shard_of(found.row, columns.key, shards), encode_record(answer_record(found, columns))
 
 
 class _WriteShard(beam.DoFn):
     def __init__(
-        self, staging_uri: str, prefix: str, file_format: str, key: tuple[str, ...], has_vectors: bool
+        self,
+        staging_uri: str,
+        prefix: str,
+        file_format: str,
+        columns: OutputColumns,
+        is_private: bool,
     ) -> None:
         self._staging_uri = staging_uri
         self._prefix = prefix
         self._file_format = file_format
-        self._key = key
-        self._has_vectors = has_vectors
+        self._columns = columns
+        self._is_private = is_private
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, str]]:
         shard, lines = element
         uri = f"{self._staging_uri}{self._prefix}-{shard}-{uuid.uuid4().hex}.{self._file_format}"
-        write_file(uri, lines, self._file_format, self._key, has_vectors=self._has_vectors)
+        write_file(uri, lines, self._file_format, self._columns, is_private=self._is_private)
         yield shard, uri
-
-
-def write_file(
-    uri: str, lines: Iterable[bytes], file_format: str, key: tuple[str, ...], *, has_vectors: bool = False
-) -> None:
-    """Writes encoded records to a new file."""
-    with storage.create(uri) as file:
-        if file_format == "parquet":
-            write_parquet(lines, file, key, has_vectors=has_vectors)
-        else:
-            file.writelines(lines)

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.sandbox.cloud_run.state import (
     RunService,
 )
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.checks import check_caller, check_labels, check_location
+from airflow_provider_llmbeam.sandbox.core.checks import check_labels, check_location
 from airflow_provider_llmbeam.sandbox.core.clock import Timeline, timestamp
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
@@ -132,7 +132,6 @@ class CloudRun:
 
     def _route(self, verb: str, path: str, method: Method, work: Work) -> Route:
         def checked(call: RestCall) -> Reply:
-            check_caller(call.headers)
             if "parent" in call.names:
                 check_location(call.names["parent"].rpartition("/")[2])
             with self.timeline.settled():

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from airflow_provider_llmbeam.sandbox.core.access import Access
 from airflow_provider_llmbeam.sandbox.core.clock import Clock
 from airflow_provider_llmbeam.sandbox.core.faults import Faults
 from airflow_provider_llmbeam.sandbox.core.methods import Methods
@@ -34,6 +35,7 @@ class Backend:
     """
 
     def __init__(self, clock: Clock, methods: Methods) -> None:
+        self.access = Access()
         self.methods = methods
         self.faults = Faults(methods)
         self.log = RequestLog(methods)

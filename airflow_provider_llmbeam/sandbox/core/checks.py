@@ -17,16 +17,6 @@ def project_number(project: str) -> str:
     return project if project.isdecimal() else str(100_000_000_000 + zlib.crc32(project.encode()))
 
 
-def check_caller(headers: Mapping[str, str]) -> None:
-    """Checks that a bearer token was sent; its value is not verified.
-
-    Raises:
-        RestError: There is none.
-    """
-    if not headers.get("authorization", "").startswith("Bearer "):
-        raise RestError(401, "")
-
-
 def is_region(location: str) -> bool:
     """Returns whether a location has the form of a region."""
     return _REGION.fullmatch(location) is not None

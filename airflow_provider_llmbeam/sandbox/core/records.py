@@ -10,6 +10,26 @@ from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedMedia:
+    """An image, audio, video or document of a request to a model.
+
+    Attributes:
+        mime_type: MIME type; "" when the request has none.
+        uri: Its address; "" when the request has its bytes.
+        sha256: Hash of its bytes, in hexadecimal; "" with an address.
+        size_bytes: Size of its bytes; 0 with an address.
+    """
+
+    mime_type: str
+    uri: str = ""
+    sha256: str = ""
+    size_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.mime_type} {self.uri or self.sha256}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """One request and its answer.
 
@@ -30,6 +50,7 @@ class RequestRecord:
         limit_name: The limit of the quota that rejected the request; "" when none did.
         received_bytes: Size of the request body as far as it was read, in bytes; not for models.
         sent_bytes: Size of the answer's body, in bytes; not for models.
+        media: Images, audio, video and documents of a request to a model that was not refused.
     """
 
     method: Method
@@ -46,6 +67,7 @@ class RequestRecord:
     limit_name: str = ""
     received_bytes: int = 0
     sent_bytes: int = 0
+    media: tuple[ReceivedMedia, ...] = ()
 
 
 class RequestLog:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
+from airflow_provider_llmbeam.sandbox.core.access import user_info
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.methods import Method
@@ -219,7 +220,7 @@ class Service:
             query=dict(request.query),
             repeated={name: request.query.getall(name) for name in request.query},
             headers={name.lower(): value for name, value in request.headers.items()},
-            base_url=_base_url(request.host),
+            base_url=_base_url(request),
         )
         call, fault = await self._read(request, route, call)
         if fault is not None and fault.kind == "hang":
@@ -333,6 +334,10 @@ def no_content() -> Reply:
     return Reply(http_status=204, chunks=())
 
 
-def _base_url(host: str) -> str:
+def _base_url(request: web.Request) -> str:
     # Behind the proxy the client speaks TLS and keeps Google's host name.
-    return f"https://{host}" if host.endswith(".googleapis.com") else f"http://{host}"
+    if request.host.endswith(".googleapis.com"):
+        return f"https://{request.host}"
+    # A client that got its password from an address sends none to another address.
+    user = user_info(request.headers)
+    return f"http://{user}@{request.host}" if user else f"http://{request.host}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import time
 from typing import Any
@@ -22,9 +21,17 @@ def identity_token(audience: str) -> str:
 
 def claims_of(token: str) -> dict[str, Any]:
     """Returns the claims of a JSON web token, {} for any other text; the signature is not verified."""
-    body = token.split(".")[1] if token.count(".") == 2 else ""
     try:
-        found = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)) or b"{}")
-    except (ValueError, binascii.Error):
+        found = json.loads(decoded(token.split(".")[1] if token.count(".") == 2 else "") or b"{}")
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def decoded(part: str) -> bytes:
+    """Decodes a part of a JSON web token.
+
+    Raises:
+        ValueError: It is not Base64.
+    """
+    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))

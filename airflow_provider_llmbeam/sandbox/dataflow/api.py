@@ -11,7 +11,6 @@ from typing import Any
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.checks import check_caller
 from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, Service, page
@@ -31,6 +30,7 @@ from airflow_provider_llmbeam.sandbox.dataflow.state import (
     IMPORTANCES,
     PENDING,
     QUEUED,
+    RUNNING,
     STREAMING,
     Job,
     Jobs,
@@ -102,6 +102,16 @@ class Dataflow:
         """Returns the number of jobs by state."""
         return self._jobs.by_state()
 
+    def add_running(self, project: str, location: str, fields: Mapping[str, Any]) -> str:
+        """Adds a running job of another client, which has no process here, and returns its ID.
+
+        Args:
+            project: Project that owns the job.
+            location: Region.
+            fields: Fields in the format of the API; `name` is needed.
+        """
+        return self._jobs.add(project, location, fields, RUNNING).id
+
     def kill_harness(self, job_id: str) -> None:
         """Kills one SDK harness of a running job with SIGKILL, as when a machine is lost.
 
@@ -139,7 +149,6 @@ class Dataflow:
         permission = "dataflow.jobs.create" if verb == "POST" else method
 
         def checked(call: RestCall) -> Reply:
-            check_caller(call.headers)
             checks.check_project(call.names["project"], self._settings.projects, permission)
             if call.names.get("location"):
                 checks.check_location(call.names["location"])

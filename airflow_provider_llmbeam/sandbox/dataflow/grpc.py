@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_llmbeam.sandbox.core.access import REFUSAL, Access
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, Service
 
@@ -85,18 +86,20 @@ class GrpcServer:
 
     Args:
         service: The methods of Dataflow.
+        access: Admits callers.
 
     Raises:
         ModuleNotFoundError: A required package is not installed.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, access: Access) -> None:
         try:
             import grpc
             from google.cloud import dataflow_v1beta3
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(NEEDS_CLIENT, name=error.name) from error
         self._service = service
+        self._access = access
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="dataflow-grpc")
         self._is_closing = False
         # Jobs list all their options, so they may be large.
@@ -145,6 +148,8 @@ class GrpcServer:
     def _answer(self, call: RestCall, verb: str, path: str, context: grpc.ServicerContext) -> Any:
         import grpc
 
+        if not self._access.admits(call.headers):
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSAL)
         found = self._service.find(verb, path, call.query)
         if found is None:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, f"The sandbox does not emulate this: {verb} {path}")

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.methods import Method
+from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
 from airflow_provider_llmbeam.sandbox.core.responses import HTML_PAGE, Reply
 from airflow_provider_llmbeam.sandbox.models.answers import Answer
 from airflow_provider_llmbeam.sandbox.models.quota import Rejection
@@ -36,6 +37,7 @@ class ModelCall:
         is_base64: Whether vectors are encoded as base64 of 32-bit numbers.
         is_raw: Whether the answer omits the prompt.
         parts: Prompts to answer one by one; `prompt` then holds all of them.
+        media: Images, audio, video and documents.
     """
 
     model: str
@@ -54,6 +56,7 @@ class ModelCall:
     is_base64: bool = False
     is_raw: bool = False
     parts: tuple[ModelCall, ...] = ()
+    media: tuple[ReceivedMedia, ...] = ()
 
 
 class Dialect(Protocol):

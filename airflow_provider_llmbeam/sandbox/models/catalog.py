@@ -1,4 +1,4 @@
-"""The open models of the emulated cloud: in Model Garden, and on the hub."""
+"""The models of the emulated cloud: hosted by the Gemini API and by OpenAI, in Model Garden, and on the hub."""
 
 from __future__ import annotations
 
@@ -23,6 +23,33 @@ _HUB = re.compile(
 )
 _TOKENS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 
+# Names of the price list (`spec.model.price`) and older ones; not compared with the providers' lists of today.
+_GEMINI = frozenset(
+    {
+        *("gemini-2.0-flash", "gemini-2.0-flash-lite", "gemini-2.5-flash", "gemini-2.5-flash-lite"),
+        *("gemini-2.5-pro", "gemini-3-flash", "gemini-3-pro", "gemini-3.1-flash-lite", "gemini-3.1-pro"),
+        *("gemini-3.5-flash", "gemini-3.5-flash-lite", "gemini-3.8-flash"),
+        *("gemini-flash", "gemini-flash-lite", "gemini-pro"),  # with `-latest`
+        *("gemma-3-1b-it", "gemma-3-4b-it", "gemma-3-12b-it", "gemma-3-27b-it"),
+        *("gemma-3n-e2b-it", "gemma-3n-e4b-it"),
+    }
+)
+_GEMINI_EMBEDDINGS = frozenset(
+    {
+        *("gemini-embedding-001", "gemini-embedding-2", "text-embedding-004", "text-embedding-005"),
+        "text-multilingual-embedding-002",
+    }
+)
+_OPENAI = frozenset(
+    {
+        *("gpt-3.5-turbo", "gpt-4-turbo", "gpt-4.1", "gpt-4.1-mini", "gpt-4.1-nano", "gpt-4o", "gpt-4o-mini"),
+        *("gpt-5", "gpt-5-mini", "gpt-5-nano", "gpt-5-pro", "gpt-5.1", "o1", "o3", "o3-mini", "o3-pro", "o4-mini"),
+    }
+)
+_OPENAI_EMBEDDINGS = frozenset({"text-embedding-3-large", "text-embedding-3-small", "text-embedding-ada-002"})
+_GEMINI_VERSION = re.compile(r"-(\d{3}|latest|(preview|exp)(-\d[\d-]*)?)$")
+_OPENAI_VERSION = re.compile(r"-\d{4}-\d{2}-\d{2}$")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
@@ -37,6 +64,18 @@ class Served:
     model: str
     name: str
     failure: str = ""
+
+
+def is_gemini(name: str, *, embeds: bool = False) -> bool:
+    """Returns whether the Gemini API has a model, in one of its versions."""
+    known = _GEMINI_EMBEDDINGS if embeds else _GEMINI
+    return name in known or _GEMINI_VERSION.sub("", name) in known
+
+
+def is_openai(name: str, *, embeds: bool = False) -> bool:
+    """Returns whether a server with the OpenAI API has a model: one of OpenAI, or one of the hub."""
+    known = _OPENAI_EMBEDDINGS if embeds else _OPENAI
+    return name in known or _OPENAI_VERSION.sub("", name) in known or is_on_hub(name)
 
 
 def is_gated(model: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
+from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
 from airflow_provider_llmbeam.sandbox.core.responses import (
     EVENT_STREAM_TYPE,
     JSON_TYPE,
@@ -30,6 +31,13 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
     prompt_sha256,
 )
 from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
+from airflow_provider_llmbeam.sandbox.models.catalog import is_gemini
+from airflow_provider_llmbeam.sandbox.models.media import (
+    TOKENS_PER_MEDIA,
+    MediaRefusedError,
+    gemini_media,
+    is_gemini_media,
+)
 from airflow_provider_llmbeam.sandbox.models.quota import Rejection
 from airflow_provider_llmbeam.sandbox.models.quota_errors import quota_exceeded
 from airflow_provider_llmbeam.sandbox.models.schema import Schema
@@ -75,6 +83,7 @@ class GeminiDialect:
         project: "projects/…/locations/…/"; "" on Developer paths and in Vertex AI's express mode.
         is_sse: Whether a stream is sent as server-sent events, not as one JSON array.
         input_token_limit: Longest prompt that the model accepts, in tokens.
+        any_model: Whether models that are not in the catalogue answer, too.
     """
 
     method: Method
@@ -84,6 +93,7 @@ class GeminiDialect:
     project: str
     is_sse: bool
     input_token_limit: int
+    any_model: bool = True
 
     @property
     def is_metered(self) -> bool:
@@ -103,7 +113,7 @@ class GeminiDialect:
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
-        if not self.model.startswith(("gemini", "gemma")):
+        if not (self.model.startswith(("gemini", "gemma")) if self.any_model else is_gemini(self.model)):
             raise RefusedError(google_error(404, self.not_found()))
         try:
             fields = read_object(body)
@@ -176,21 +186,36 @@ class GeminiDialect:
             raise RefusedError(google_error(400, message))
         if any((content.get("role") or "") not in _ROLES for content in contents):
             raise RefusedError(google_error(400, "Please use a valid role: user, model."))
+        media = tuple(
+            found
+            for content in contents
+            for part in content.get("parts") or ()
+            if (found := self._media(part)) is not None
+        )
         prompt, system = _text(contents), _text([_field(fields, "systemInstruction") or {}])
+        input_tokens = count_tokens(prompt) + count_tokens(system) + TOKENS_PER_MEDIA * len(media)
+        prompt = "\n".join([*map(str, media), prompt])
         config = _field(fields, "generationConfig") or {}
         mime_type = _field(config, "responseMimeType") or "text/plain"
         return ModelCall(
             model=self.model,
             prompt=prompt,
             system=system,
-            input_tokens=count_tokens(prompt) + count_tokens(system),
+            input_tokens=input_tokens,
             prompt_sha256=prompt_sha256(prompt, system),
             schema=_schema(config, mime_type),
             is_enum=mime_type == "text/x.enum",
             max_output_tokens=_max_output_tokens(config),
             is_streamed=self.method == "gemini.streamGenerateContent",
             is_blocked=BLOCK_MARKER in prompt,
+            media=media,
         )
+
+    def _media(self, part: Mapping[str, Any]) -> ReceivedMedia | None:
+        try:
+            return gemini_media(part, is_vertex=bool(self.publisher))
+        except MediaRefusedError as refused:
+            raise RefusedError(google_error(400, str(refused))) from None
 
     def not_found(self) -> str:
         """Returns the message for an unknown model."""
@@ -243,7 +268,7 @@ class GeminiDialect:
         return Reply(chunks=tuple(array), content_type=JSON_TYPE, is_streamed=True)
 
 
-def find_dialect(request: web.Request, *, input_token_limit: int) -> GeminiDialect | None:
+def find_dialect(request: web.Request, *, input_token_limit: int, any_model: bool = True) -> GeminiDialect | None:
     """Returns the dialect for the path of a request; None for other paths than Gemini's."""
     match = _PATH.fullmatch(request.path)
     if match is None:
@@ -256,6 +281,7 @@ def find_dialect(request: web.Request, *, input_token_limit: int) -> GeminiDiale
         project=match["project"] or "",
         is_sse=request.query.get("alt") == "sse",
         input_token_limit=input_token_limit,
+        any_model=any_model,
     )
 
 
@@ -263,7 +289,8 @@ def routes(server: ModelServer) -> list[web.RouteDef]:
     """Returns the routes of the Gemini API; the last of an application, as they match every POST."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        dialect = find_dialect(request, input_token_limit=server.settings.input_token_limit)
+        settings = server.settings
+        dialect = find_dialect(request, input_token_limit=settings.input_token_limit, any_model=settings.any_model)
         if dialect is None:
             reply = google_error(404, f"The requested URL {request.path} was not found on this server.")
             return web.Response(status=404, body=reply.body, headers=reply.all_headers())
@@ -290,7 +317,11 @@ def _field(fields: Mapping[str, Any], name: str) -> Any:
 
 def _text(contents: Iterable[Mapping[str, Any]]) -> str:
     parts = [part for content in contents for part in content.get("parts") or ()]
-    return "\n".join(part["text"] if "text" in part else json.dumps(part, sort_keys=True) for part in parts)
+    return "\n".join(
+        part["text"] if "text" in part else json.dumps(part, sort_keys=True)
+        for part in parts
+        if not is_gemini_media(part)
+    )
 
 
 def _schema(config: Mapping[str, Any], mime_type: str) -> Schema | None:

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
+from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
 from airflow_provider_llmbeam.sandbox.core.responses import (
     EVENT_STREAM_TYPE,
     Reply,
@@ -25,12 +26,14 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
     prompt_sha256,
 )
 from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
+from airflow_provider_llmbeam.sandbox.models.catalog import is_openai
+from airflow_provider_llmbeam.sandbox.models.media import TOKENS_PER_MEDIA, MediaRefusedError, chat_media
 from airflow_provider_llmbeam.sandbox.models.quota import LimitName, Rejection
 from airflow_provider_llmbeam.sandbox.models.schema import Schema
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
 LISTED_MODELS = ("google/gemma-3-1b-it", "gpt-4o-mini")
-"""Models that `GET /v1/models` lists; chat completions accept any model name."""
+"""Models that `GET /v1/models` lists; `catalog` has the others."""
 CREATED = 1_700_000_000
 UNMETERED = frozenset({"openai.models", "run.models"})
 METHODS = Methods(
@@ -65,12 +68,14 @@ class OpenAIDialect:
         api_key: Key that callers must send as bearer token; None accepts every caller.
         input_token_limit: Context length, in tokens.
         resource: Name of the deployed model that is called; "" for none.
+        any_model: Whether models that are not in the catalogue answer, too.
     """
 
     method: Method
     api_key: str | None
     input_token_limit: int
     resource: str = ""
+    any_model: bool = True
 
     @property
     def location(self) -> str:
@@ -103,7 +108,14 @@ class OpenAIDialect:
 
     def call(self, fields: Mapping[str, Any]) -> ModelCall:
         """Reads the fields of a request; raises `RefusedError` when the service would refuse it."""
-        return chat_call(fields)
+        return self.known(chat_call(fields))
+
+    def known(self, call: ModelCall, *, embeds: bool = False) -> ModelCall:
+        """Returns the call; raises `RefusedError` when no such model is hosted."""
+        if self.any_model or is_openai(call.model, embeds=embeds):
+            return call
+        message = f"The model `{call.model}` does not exist or you do not have access to it."
+        raise RefusedError(openai_error(404, message, code="model_not_found"))
 
     def authenticate(self, request: web.Request) -> None:
         """Checks the key; raises `RefusedError`."""
@@ -166,7 +178,12 @@ def routes(server: ModelServer) -> list[web.RouteDef]:
     """Returns the routes of the OpenAI API."""
     settings = server.settings
     completions, models = (
-        OpenAIDialect(method=method, api_key=settings.openai_api_key, input_token_limit=settings.input_token_limit)
+        OpenAIDialect(
+            method=method,
+            api_key=settings.openai_api_key,
+            input_token_limit=settings.input_token_limit,
+            any_model=settings.any_model,
+        )
         for method in METHODS.names
     )
 
@@ -206,19 +223,37 @@ def chat_call(fields: Mapping[str, Any]) -> ModelCall:
         raise RefusedError(openai_error(400, "you must provide a model parameter"))
     if not messages:
         raise RefusedError(openai_error(400, "[] is too short - 'messages'", param="messages"))
+    media = tuple(
+        found
+        for message in messages
+        if not isinstance(content := message.get("content") or "", str)
+        for part in content
+        if (found := _media(part)) is not None
+    )
     prompt = _text([message for message in messages if message.get("role") not in _SYSTEM_ROLES])
     system = _text([message for message in messages if message.get("role") in _SYSTEM_ROLES])
+    input_tokens = count_tokens(prompt) + count_tokens(system) + TOKENS_PER_MEDIA * len(media)
+    prompt = "\n".join([*map(str, media), prompt])
     return ModelCall(
         model=model,
         prompt=prompt,
         system=system,
-        input_tokens=count_tokens(prompt) + count_tokens(system),
+        input_tokens=input_tokens,
+        media=media,
         prompt_sha256=prompt_sha256(prompt, system),
         schema=_schema(fields.get("response_format") or {}),
         max_output_tokens=_max_output_tokens(fields),
         is_streamed=bool(fields.get("stream")),
         has_usage=bool((fields.get("stream_options") or {}).get("include_usage")),
     )
+
+
+def _media(part: Mapping[str, Any]) -> ReceivedMedia | None:
+    try:
+        return chat_media(part)
+    except MediaRefusedError as refused:
+        error = openai_error(400, str(refused), param="messages", code="invalid_value")
+        raise RefusedError(error) from None
 
 
 def _text(messages: list[Mapping[str, Any]]) -> str:

@@ -161,6 +161,7 @@ class ModelServer:
                 is_billed=is_billed,
                 resource=dialect.resource,
                 limit_name=limit_name,
+                media=call.media if call else (),
             ),
             arrival.epoch,
         )

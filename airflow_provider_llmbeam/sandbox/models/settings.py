@@ -59,6 +59,8 @@ class ModelSettings:
         input_token_limit: Longest prompt that a model accepts, in tokens, >= 1.
         tokenizer: Returns the tokens of a text, and at least as many for a longer one; by default UTF-8 bytes / 4.
         openai_api_key: Key that OpenAI clients must send; None accepts every client.
+        any_model: Whether models that are not in the catalogue (`catalog`) answer, too: with the OpenAI API all
+            names, with the Gemini API those that begin with `gemini` or `gemma`. If not, they are not found.
 
     Raises:
         ValueError: `input_token_limit` is below 1.
@@ -70,6 +72,7 @@ class ModelSettings:
     input_token_limit: int = DEFAULT_INPUT_TOKEN_LIMIT
     tokenizer: Tokenizer = count_bytes
     openai_api_key: str | None = None
+    any_model: bool = True
 
     def __post_init__(self) -> None:
         if self.input_token_limit < 1:

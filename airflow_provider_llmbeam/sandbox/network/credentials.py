@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 
+from airflow_provider_llmbeam.sandbox.core.access import Access
 from airflow_provider_llmbeam.sandbox.core.responses import encoded, google_error
-from airflow_provider_llmbeam.sandbox.core.tokens import LIFETIME_SECONDS, claims_of, identity_token
+from airflow_provider_llmbeam.sandbox.core.tokens import LIFETIME_SECONDS, claims_of, decoded, identity_token
 
-TOKEN = "sandbox-access-token"
 TOKEN_URI = "https://oauth2.googleapis.com/token"
 _ACCOUNTS = r"/v1/projects/-/serviceAccounts/{account}"
 
 
-def write_service_account(file: Path, project: str) -> None:
-    """Writes the key file of a service account of `project`, with a new RSA key."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
+def write_service_account(file: Path, project: str) -> Callable[[str], bool]:
+    """Writes the key file of a service account of `project`, with a new RSA key.
+
+    Returns:
+        A function that returns whether a JSON web token is signed with the key, and has not expired.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
     # Each client that is made loads the key, which takes 0.07 s of CPU time with 2048 bits, and 0.01 s with 1024.
     key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
@@ -41,10 +47,25 @@ def write_service_account(file: Path, project: str) -> None:
     }
     file.touch(mode=0o600)
     file.write_text(json.dumps(account, indent=2) + "\n")
+    public_key = key.public_key()
+
+    def is_signed(token: str) -> bool:
+        signed, _, signature = token.rpartition(".")
+        try:
+            public_key.verify(decoded(signature), signed.encode(), padding.PKCS1v15(), hashes.SHA256())
+        except (InvalidSignature, ValueError):
+            return False
+        return float(claims_of(token).get("exp", 0)) > time.time()
+
+    return is_signed
 
 
-def routes() -> list[web.RouteDef]:
-    """Returns the routes of the token service, and of the requests of google-auth about an account."""
+def routes(access: Access) -> list[web.RouteDef]:
+    """Returns the routes of the token service, and of the requests of google-auth about an account.
+
+    Args:
+        access: Its token is the access token of all accounts.
+    """
 
     async def token(request: web.Request) -> web.Response:
         if not request.host.endswith(".googleapis.com"):
@@ -52,14 +73,18 @@ def routes() -> list[web.RouteDef]:
             reply = google_error(404, f"The requested URL {request.path} was not found on this server.")
             return web.Response(status=404, body=reply.body, headers=reply.all_headers())
         fields = dict(parse_qsl((await request.read()).decode()))
-        audience = claims_of(fields.get("assertion", "")).get("target_audience")
+        assertion = fields.get("assertion", "")
+        if not access.is_signed(assertion):
+            refusal = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
+            return web.json_response(refusal, status=400)
+        audience = claims_of(assertion).get("target_audience")
         answer: dict[str, Any] = {"token_type": "Bearer", "expires_in": LIFETIME_SECONDS}
-        answer |= {"id_token": identity_token(audience)} if audience else {"access_token": TOKEN}
+        answer |= {"id_token": identity_token(audience)} if audience else {"access_token": access.token}
         return _json(answer)
 
     async def access_token(request: web.Request) -> web.Response:
         expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + LIFETIME_SECONDS))
-        return _json({"accessToken": TOKEN, "expireTime": expires})
+        return _json({"accessToken": access.token, "expireTime": expires})
 
     async def account_identity_token(request: web.Request) -> web.Response:
         fields = json.loads(await request.read() or b"{}")
@@ -72,8 +97,12 @@ def routes() -> list[web.RouteDef]:
     return [
         web.post("/token", token),
         web.post("/oauth2/v4/token", token),
-        web.post(f"{_ACCOUNTS}:generateAccessToken", access_token),
-        web.post(f"{_ACCOUNTS}:generateIdToken", account_identity_token),
+        *access.guarded(
+            [
+                web.post(f"{_ACCOUNTS}:generateAccessToken", access_token),
+                web.post(f"{_ACCOUNTS}:generateIdToken", account_identity_token),
+            ]
+        ),
         web.get(f"{_ACCOUNTS}/allowedLocations", allowed_locations),
     ]
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from airflow_provider_llmbeam.sandbox.core.access import Access
 from airflow_provider_llmbeam.sandbox.network.credentials import write_service_account
 from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server
 
@@ -61,8 +62,16 @@ class Upstream(Protocol):
         """Port of the sandbox."""
 
     @property
+    def url(self) -> str:
+        """Address of the sandbox."""
+
+    @property
     def refused_hosts(self) -> Counter[str]:
         """Number of refused requests by host."""
+
+    @property
+    def access(self) -> Access:
+        """Who may use the services of the sandbox."""
 
     def start_grpc(self) -> int:
         """Starts to serve gRPC, unless it is served already, and returns its port."""
@@ -92,6 +101,7 @@ class Proxy(Server):
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._thread = LoopThread("llmbeam-proxy", self._serve)
         self._context: Callable[..., ssl.SSLContext] | None = None
+        self._key: Callable[[str], bool] = lambda _: False
 
     @property
     def url(self) -> str:
@@ -127,6 +137,8 @@ class Proxy(Server):
             "GOOGLE_APPLICATION_CREDENTIALS": str(self.directory / "credentials.json"),
             "GOOGLE_CLOUD_PROJECT": self.project,
             "GOOGLE_API_KEY": "sandbox",
+            # By this the answers of the sandbox are kept apart from those of Google.
+            "LLMBEAM_SANDBOX_URL": self._sandbox.url,
             "NO_GCE_CHECK": "true",
             "AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT": json.dumps(
                 {"conn_type": "google_cloud_platform", "extra": {"project": self.project}}
@@ -151,6 +163,7 @@ class Proxy(Server):
             self._directory.cleanup()
             self._directory = None
             raise
+        self._sandbox.access.keys.append(self._key)
         self._sandbox.set_job_environment(self.environment())
 
     def stop(self) -> None:
@@ -158,6 +171,7 @@ class Proxy(Server):
         if not self._thread.is_running or self._directory is None:
             return
         self._sandbox.set_job_environment(None)
+        self._sandbox.access.keys.remove(self._key)
         self._thread.stop()
         self._directory.cleanup()
         self._directory = None
@@ -167,7 +181,7 @@ class Proxy(Server):
             from airflow_provider_llmbeam.sandbox.network.certificates import CertificateAuthority
 
             self._context = CertificateAuthority(directory).context
-            write_service_account(directory / "credentials.json", self.project)
+            self._key = write_service_account(directory / "credentials.json", self.project)
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(NEEDS_EXTRA, name=error.name) from error
 

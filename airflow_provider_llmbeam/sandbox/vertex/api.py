@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from aiohttp import web
+
 from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
 from airflow_provider_llmbeam.sandbox.billing.state import Bill
 from airflow_provider_llmbeam.sandbox.core.backend import Backend
-from airflow_provider_llmbeam.sandbox.core.checks import check_caller, check_labels, check_location, project_number
+from airflow_provider_llmbeam.sandbox.core.checks import check_labels, check_location, project_number
 from airflow_provider_llmbeam.sandbox.core.clock import Timeline
 from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.operations import Operation, Operations
@@ -149,7 +151,6 @@ class Vertex:
 
     def _route(self, verb: str, path: str, method: Method, work: Work) -> Route:
         def checked(call: RestCall) -> Reply:
-            check_caller(call.headers)
             if "location" in call.names:
                 check_location(call.names["location"])
                 check_host(call.headers.get("host", ""), call.names["location"])
@@ -298,3 +299,17 @@ class Vertex:
 def _operation_name(call: RestCall) -> str:
     where = parent(call.names["project"], call.names["location"])
     return f"{where}/{call.names['target']}operations/{call.names['operation']}"
+
+
+def routes(vertex: Vertex) -> list[web.RouteDef]:
+    """Returns the routes of endpoints, models and operations; behind those of their predictions."""
+    version = "/{version:v1|v1beta1}"
+    return [
+        web.post(f"{version}/projects/{{project}}/locations/{{location:[^/:]+}}:deploy", vertex.service.serve),
+        web.get(f"{version}/publishers/{{tail:[^/]+/models/.+}}", vertex.service.serve),
+        web.route(
+            "*",
+            "/{version:v1|v1beta1|ui}/projects/{project}/locations/{location}/{tail:(?:endpoints|models|operations).*}",
+            vertex.service.serve,
+        ),
+    ]

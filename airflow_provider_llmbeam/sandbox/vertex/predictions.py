@@ -136,18 +136,11 @@ class Predictions:
 
 
 def routes(server: ModelServer, vertex: Vertex) -> list[web.RouteDef]:
-    """Returns the routes of Vertex AI's endpoints and models; publishers' models are routes of Gemini."""
+    """Returns the routes of the models on endpoints; publishers' models are routes of Gemini."""
     predictions = Predictions(server, vertex)
     return [
         web.post(f"{_ENDPOINT}/chat/completions", predictions.chat),
         web.post(f"{_ENDPOINT}:predict", predictions.predict),
         web.post(f"{_ENDPOINT}:rawPredict", predictions.raw_predict),
         web.post(f"{_ENDPOINT}:streamRawPredict", predictions.raw_predict),
-        web.post(f"{_LOCATION}:deploy", vertex.service.serve),
-        web.get("/{version:v1|v1beta1}/publishers/{tail:[^/]+/models/.+}", vertex.service.serve),
-        web.route(
-            "*",
-            "/{version:v1|v1beta1|ui}/projects/{project}/locations/{location}/{tail:(?:endpoints|models|operations).*}",
-            vertex.service.serve,
-        ),
     ]

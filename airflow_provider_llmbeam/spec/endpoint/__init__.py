@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import problems_of
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.text import from_text
 
 __all__ = ["CloudRunEndpoint", "Endpoint", "VertexEndpoint", "parse_endpoint"]
 
-Endpoint = Annotated[VertexEndpoint | CloudRunEndpoint, Field(discriminator="type")]
+Endpoint = Annotated[VertexEndpoint | CloudRunEndpoint, Field(discriminator="type"), BeforeValidator(from_text)]
 _ENDPOINT: TypeAdapter[VertexEndpoint | CloudRunEndpoint] = TypeAdapter(Endpoint)
 
 
@@ -29,5 +30,5 @@ def parse_endpoint(
     try:
         return _ENDPOINT.validate_python(data)
     except ValidationError as error:
-        found = " ".join(str(problem) for problem in problems_of(error))
+        found = " ".join(str(problem) for problem in problems_of(error, root=Endpoint))
         raise JobSpecError(f"{found} Nothing was started or billed.") from None

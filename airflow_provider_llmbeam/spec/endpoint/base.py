@@ -15,11 +15,8 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     default_sequences,
     why_it_cannot_fit,
 )
+from airflow_provider_llmbeam.spec.fields.names import ProjectId, Region, SecretVersion, ServiceAccount
 
-Location = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+$")]
-Project = Annotated[str, Field(pattern=r"^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
-SecretVersion = Annotated[str, Field(pattern=r"^projects/[^/]+/secrets/[^/]+/versions/[^/]+$")]
-ServiceAccount = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")]
 #: Models of the hub that require a token of an account that has accepted their terms.
 _GATED = ("google/gemma-", "meta-llama/")
 #: Arguments of vLLM that are set from fields of the spec, with the field.
@@ -77,8 +74,8 @@ class EndpointSpec(SpecModel):
     """
 
     model: Annotated[str, Field(min_length=1)]
-    project: Project | None = None
-    locations: Annotated[tuple[Location, ...], Field(min_length=1)]
+    project: ProjectId | None = None
+    locations: Annotated[tuple[Region, ...], Field(min_length=1)]
     service_account: ServiceAccount | None = None
     hf_token_secret: SecretVersion | None = None
     max_model_length_tokens: Annotated[int, Field(ge=1)] | None = None

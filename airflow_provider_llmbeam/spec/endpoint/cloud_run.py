@@ -7,9 +7,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, ServiceAccount, no_field_twice
+from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, no_field_twice
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import CLOUD_RUN_LADDER, GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import BYTES_PER_NUMBER, architecture_of, smallest_machine
+from airflow_provider_llmbeam.spec.fields.names import CloudRunGpu, Memory, ServiceAccount
 
 #: Minimum cores and memory in GiB that Cloud Run requires with a GPU.
 _MIN_CPU_AND_GIB = {"nvidia-l4": (4, 16), "nvidia-rtx-pro-6000": (20, 80)}
@@ -46,10 +47,10 @@ class CloudRunEndpoint(EndpointSpec):
     type: Literal["cloud_run"]
     image: Annotated[str, Field(min_length=1)] = "vllm/vllm-openai:v0.11.0"
     args: tuple[str, ...] = ()
-    gpu_type: Annotated[str, Field(pattern=r"^nvidia-[a-z0-9-]+$")] | None = None
+    gpu_type: CloudRunGpu | None = None
     gpu_count: Annotated[int, Field(ge=1)] = 1
     cpu: Annotated[int, Field(ge=1)] | None = None
-    memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*[GM]i$")] | None = None
+    memory: Memory | None = None
     min_instances: Annotated[int, Field(ge=0)] = 0
     max_instances: Annotated[int, Field(ge=1)] = 1
     concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None

@@ -6,6 +6,8 @@ import hashlib
 import re
 from collections.abc import Mapping
 
+from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+
 #: Owner of a resource, the same for every attempt of a run. A resource without it was not made by this package.
 KEY_LABEL = "llmbeam-key"
 #: Unix time in seconds after which the sweeper may delete the resource.
@@ -25,7 +27,7 @@ _RUN_ADDRESS = re.compile(
     rf"https://({_PREFIX}[a-z0-9-]*[0-9a-f]{{{_DIGEST}}})-"
     r"(?:[a-z0-9]{10}-[a-z0-9]+\.a|[0-9]+\.[a-z0-9-]+)\.run\.app"
 )
-_DISPLAY_NAME = re.compile(r"llmbeam (?P<key>[a-z0-9-]+) expires (?P<at>\d+)")
+_DISPLAY_NAME = re.compile(r"llmbeam (?P<key>[a-z0-9-]+) expires (?P<at>\d+)( for (?P<deployment>[a-z0-9-]+))?")
 
 
 def endpoint_id(key: str) -> str:
@@ -52,11 +54,14 @@ def label_value(text: str) -> str:
     return f"{value[:50].rstrip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]}".lstrip("-")
 
 
-def endpoint_labels(key: str, *, expires_at: float, dag_id: str, run_id: str, attempt: str) -> dict[str, str]:
+def endpoint_labels(
+    key: str, *, deployment: str, expires_at: float, dag_id: str, run_id: str, attempt: str
+) -> dict[str, str]:
     """Returns the labels of every resource of an endpoint.
 
     Args:
         key: Result of `spec.identity.identity`.
+        deployment: Airflow deployment of the task.
         expires_at: Unix time in seconds.
         dag_id: Dag of the task.
         run_id: Dag run of the task.
@@ -64,6 +69,7 @@ def endpoint_labels(key: str, *, expires_at: float, dag_id: str, run_id: str, at
     """
     return {
         KEY_LABEL: key,
+        DEPLOYMENT_LABEL: deployment,
         EXPIRES_LABEL: str(int(expires_at)),
         DAG_LABEL: label_value(dag_id),
         RUN_LABEL: label_value(run_id),
@@ -73,14 +79,15 @@ def endpoint_labels(key: str, *, expires_at: float, dag_id: str, run_id: str, at
 
 def display_name(labels: Mapping[str, str]) -> str:
     """Returns a display name with the labels for the sweeper: a deployment from Model Garden has none."""
-    return f"llmbeam {labels[KEY_LABEL]} expires {labels[EXPIRES_LABEL]}"
+    return f"llmbeam {labels[KEY_LABEL]} expires {labels[EXPIRES_LABEL]} for {labels[DEPLOYMENT_LABEL]}"
 
 
 def known_labels(labels: Mapping[str, str], name: str) -> dict[str, str]:
     """Returns the labels of a resource; if it has none of this package, those encoded in its display name."""
     if KEY_LABEL in labels or not (match := _DISPLAY_NAME.fullmatch(name)):
         return dict(labels)
-    return {**labels, KEY_LABEL: match["key"], EXPIRES_LABEL: match["at"]}
+    encoded = {KEY_LABEL: match["key"], EXPIRES_LABEL: match["at"], DEPLOYMENT_LABEL: match["deployment"] or ""}
+    return {**labels, **encoded}
 
 
 def expires_at(labels: Mapping[str, str]) -> float | None:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, no_field_twice
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import MACHINES, VERTEX_LADDER, GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import architecture_of, smallest_machine
+from airflow_provider_llmbeam.spec.fields.names import AcceleratorType, MachineType, Network
 
 
 class VertexEndpoint(EndpointSpec):
@@ -30,7 +31,9 @@ class VertexEndpoint(EndpointSpec):
         dedicated_dns: Whether the endpoint gets its own address: larger requests, longer answers, isolated from
             other endpoints.
         network: VPC network that the endpoint is peered with, `projects/NUMBER/global/networks/NAME`.
-        container_image: Image of a custom server with the OpenAI API, e.g. vLLM, instead of Model Garden.
+        container_image: Image of a custom server with the OpenAI API, e.g. vLLM, instead of Model Garden. Its
+            `hf_token_secret` becomes a plain variable of the container, which everyone with access to the model
+            can read: use a token that can only read models, or Cloud Run, which reads the secret itself.
         container_args: Arguments of the container, added to those set from other fields.
         container_env: Environment of the container. Never put a key here: everyone with access to the model can
             read it.
@@ -38,14 +41,14 @@ class VertexEndpoint(EndpointSpec):
     """
 
     type: Literal["vertex"]
-    machine_type: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)+$")] | None = None
-    accelerator_type: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]+$")] | None = None
+    machine_type: MachineType | None = None
+    accelerator_type: AcceleratorType | None = None
     accelerator_count: Annotated[int, Field(ge=1, le=16)] | None = None
     min_replicas: Annotated[int, Field(ge=1)] = 1
     max_replicas: Annotated[int, Field(ge=1)] = 1
     spot: bool = False
     dedicated_dns: bool = True
-    network: Annotated[str, Field(pattern=r"^projects/[^/]+/global/networks/[^/]+$")] | None = None
+    network: Network | None = None
     container_image: Annotated[str, Field(min_length=1)] | None = None
     container_args: tuple[str, ...] = ()
     container_env: dict[str, str] = Field(default_factory=dict)

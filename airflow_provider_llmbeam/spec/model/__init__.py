@@ -8,6 +8,8 @@ from airflow_provider_llmbeam.spec.model.model import (
     Model,
     OpenAIModel,
     VertexEndpointModel,
+    key_variables,
+    model_data,
     model_problems,
     parse_model,
 )
@@ -22,6 +24,8 @@ __all__ = [
     "OpenAIModel",
     "Price",
     "VertexEndpointModel",
+    "key_variables",
+    "model_data",
     "model_problems",
     "parse_model",
     "price_of",

@@ -38,7 +38,14 @@ class Fingerprinter:
         self._common = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
 
     def __call__(self, text: str, system: str | None, media: Sequence[tuple[str, str | None]] = ()) -> str:
-        """Returns 64 hexadecimal digits: SHA-256 over model, parameters and the rendered prompt."""
+        """Returns 64 hexadecimal digits: SHA-256 over model, parameters and the rendered prompt.
+
+        Args:
+            text: Text of the prompt.
+            system: System instruction.
+            media: For each file, a text that only a file of the same bytes has, and its MIME type. For a file on
+                the web it is the address: nothing is fetched to compare it.
+        """
         digest = self._common.copy()
         digest.update(_to_json([text, system, list(media)]).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, problems_of
-
-
-def _http_address(base_url: str | None) -> str | None:
-    if base_url is not None and not base_url.startswith(("http://", "https://")):
-        raise ValueError("must start with http:// or https://")
-    return base_url.rstrip("/") if base_url else None
+from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, http_address, problems_of, variable_name
+from airflow_provider_llmbeam.spec.fields.names import EmbeddingTask, VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.text import from_text
 
 
 class GeminiModel(SpecModel):
@@ -35,7 +32,7 @@ class GeminiModel(SpecModel):
     location: str = "global"
     base_url: str | None = None
 
-    _address = field_validator("base_url")(_http_address)
+    _address = field_validator("base_url")(http_address)
 
     @property
     def address(self) -> str:
@@ -68,7 +65,8 @@ class OpenAIModel(SpecModel):
 
     Attributes:
         name: Name of the model on the server.
-        base_url: Address of the API, including `/v1`.
+        base_url: Address of the API, including `/v1`. It is written to logs and reports, so it holds neither a
+            password nor a query.
         api_key_env: Environment variable that holds the API key. If it is unset, no key is sent: a self-hosted
             server rarely requires one.
         id_token_audience: Address of the service on Cloud Run, if the server is one. Each request then carries an
@@ -81,7 +79,8 @@ class OpenAIModel(SpecModel):
     api_key_env: str = "OPENAI_API_KEY"
     id_token_audience: str | None = None
 
-    _address = field_validator("base_url", "id_token_audience")(_http_address)
+    _address = field_validator("base_url", "id_token_audience")(http_address)
+    _variable = field_validator("api_key_env")(variable_name)
 
 
 class VertexEndpointModel(SpecModel):
@@ -100,17 +99,26 @@ class VertexEndpointModel(SpecModel):
 
     type: Literal["vertex_endpoint"]
     name: Annotated[str, Field(min_length=1)]
-    endpoint: Annotated[str, Field(pattern=r"^projects/[^/]+/locations/[a-z0-9-]+/endpoints/[^/]+$")]
+    endpoint: VertexEndpoint
     base_url: str | None = None
     request_format: Literal["chat", "instances", "raw"] = "chat"
 
-    _address = field_validator("base_url")(_http_address)
+    _address = field_validator("base_url")(http_address)
 
     @property
     def address(self) -> str:
         """Address of the endpoint, without the method."""
         location = self.endpoint.split("/")[3]
         return f"{self.base_url or f'https://{location}-aiplatform.googleapis.com'}/v1/{self.endpoint}"
+
+    @property
+    def max_request_bytes(self) -> int:
+        """Maximum size of one request, in bytes.
+
+        Source: cloud.google.com/vertex-ai/docs/predictions/choose-endpoint-type
+        """
+        is_shared = self.base_url is None or self.base_url.endswith("aiplatform.googleapis.com")
+        return 1_500_000 if is_shared else 10_000_000
 
 
 class EchoModel(SpecModel):
@@ -128,8 +136,45 @@ class EchoModel(SpecModel):
     padded_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
 
 
-Model = Annotated[GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel, Field(discriminator="type")]
+_GEMINI_NAME = re.compile(r"((publishers/google/)?models/)?gemini-.+")
+
+
+def model_data(value: Any) -> Any:
+    """Returns the fields of a model that is given by its name alone, or as text; other values unchanged."""
+    value = from_text(value)
+    if not isinstance(value, str):
+        return value
+    if value == "echo":
+        return {"type": "echo"}
+    return {"type": "gemini", "name": value} if _GEMINI_NAME.fullmatch(value) else value
+
+
+def _by_name(value: Any) -> Any:
+    value = model_data(value)
+    if isinstance(value, str):
+        raise ValueError(
+            "is not the name of a Gemini model, so its server is not known: write {'type': 'openai', 'name': …, "
+            "'base_url': …}, or {'type': 'gemini', 'name': …}"
+        )
+    return value
+
+
+Model = Annotated[
+    GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel,
+    Field(discriminator="type"),
+    BeforeValidator(_by_name),
+]
 _MODEL: TypeAdapter[Model] = TypeAdapter(Model)
+
+
+def key_variables(model: Model) -> tuple[str, ...]:
+    """Returns the environment variables that may hold the API key of a model; none if it takes a token instead."""
+    match model:
+        case GeminiModel(project=None | ""):
+            return ("GOOGLE_API_KEY", "GEMINI_API_KEY")
+        case OpenAIModel(id_token_audience=None):
+            return (model.api_key_env,)
+    return ()
 
 
 def parse_model(data: Any) -> Model:
@@ -148,7 +193,7 @@ def model_problems(data: Any) -> tuple[SpecProblem, ...]:
     try:
         _MODEL.validate_python(data)
     except ValidationError as error:
-        return problems_of(error, "model")
+        return problems_of(error, "model", root=Model)
     return ()
 
 
@@ -157,7 +202,8 @@ class Generation(SpecModel):
 
     Attributes:
         max_output_tokens: Maximum length of the answer, in tokens; on thinking models thoughts are included.
-        temperature: Sampling temperature; 0 is the most repeatable.
+        temperature: Sampling temperature; 0 is the most repeatable. Google advises to leave it unset for Gemini 3,
+            which may repeat itself without end below 1.
         top_p: Probability mass of nucleus sampling.
         seed: Seed of the sampling, for servers that support it.
         stop_sequences: Texts that end the answer.
@@ -169,7 +215,7 @@ class Generation(SpecModel):
     """
 
     max_output_tokens: Annotated[int, Field(ge=1)] = 1024
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: int | None = None
     stop_sequences: tuple[str, ...] = ()
@@ -188,4 +234,4 @@ class Embedding(SpecModel):
     """
 
     dimensions: Annotated[int, Field(ge=1)] | None = None
-    task_type: Annotated[str, Field(pattern=r"^[A-Z][A-Z_]*$")] | None = None
+    task_type: EmbeddingTask | None = None

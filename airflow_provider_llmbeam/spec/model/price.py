@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -15,61 +16,68 @@ if TYPE_CHECKING:
 _UsdPerMillion = Annotated[float, Field(ge=0)]
 
 
-class Price(SpecModel):
-    """Price of tokens in US dollars, independent of the length of a prompt.
+class _Rates(SpecModel):
+    input_usd_per_million_tokens: _UsdPerMillion
+    output_usd_per_million_tokens: _UsdPerMillion
+    cached_input_usd_per_million_tokens: _UsdPerMillion | None = None
+
+
+class LongPromptPrice(_Rates):
+    """Price of all tokens of a request whose prompt is long.
+
+    Attributes:
+        above_input_tokens: Number of input tokens that a prompt must exceed.
+        input_usd_per_million_tokens: Price of input tokens.
+        output_usd_per_million_tokens: Price of output tokens.
+        cached_input_usd_per_million_tokens: Price of input tokens from the provider's cache; default: that of
+            input tokens.
+    """
+
+    above_input_tokens: Annotated[int, Field(ge=1)]
+
+
+class Price(_Rates):
+    """Price of tokens in US dollars.
 
     Attributes:
         input_usd_per_million_tokens: Price of input tokens.
         output_usd_per_million_tokens: Price of output tokens, thoughts included; a vector has none.
+        cached_input_usd_per_million_tokens: Price of input tokens that the provider has read from its cache;
+            default: that of input tokens.
+        long_prompts: Price of requests with a long prompt; default: the same.
     """
 
-    input_usd_per_million_tokens: _UsdPerMillion
-    output_usd_per_million_tokens: _UsdPerMillion
+    long_prompts: LongPromptPrice | None = None
 
-    def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
-        """Returns the cost of these tokens, in US dollars."""
+    def cost_usd(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
+        """Returns the cost of one request, in US dollars.
+
+        Args:
+            input_tokens: Input tokens, including those from the provider's cache.
+            output_tokens: Output tokens.
+            cached_tokens: Input tokens from the provider's cache.
+        """
+        long = self.long_prompts
+        rates: _Rates = self if long is None or input_tokens <= long.above_input_tokens else long
+        cached = rates.cached_input_usd_per_million_tokens
+        cached = rates.input_usd_per_million_tokens if cached is None else cached
         return (
-            input_tokens * self.input_usd_per_million_tokens + output_tokens * self.output_usd_per_million_tokens
+            (input_tokens - cached_tokens) * rates.input_usd_per_million_tokens
+            + cached_tokens * cached
+            + output_tokens * rates.output_usd_per_million_tokens
         ) / 1e6
 
 
-def _usd(per_million_in: float, per_million_out: float) -> Price:
-    return Price(
-        input_usd_per_million_tokens=per_million_in,
-        output_usd_per_million_tokens=per_million_out,
-    )
+_FREE = Price(input_usd_per_million_tokens=0.0, output_usd_per_million_tokens=0.0)
 
 
-# List prices of standard paid requests with text, as quoted by public pages of 2026-10 from
-# https://ai.google.dev/gemini-api/docs/pricing; not compared with that page itself. What is agreed with Google,
-# batch mode, cached input, grounding and audio are not in them. Of the Pro models it is the price of prompts of up
-# to 200,000 tokens; longer ones cost twice as much for input and 1.5 times for output. Of Gemini 3.8 Flash it is
-# the price from 2027 on; until then half of it is billed. Embedding models that are billed by the character, such
-# as text-embedding-005 on Vertex AI, have none.
-_LIST_PRICES = {
-    "gemini-3.8-flash": _usd(1.50, 7.50),
-    "gemini-3.5-flash": _usd(1.50, 9.00),
-    "gemini-3.5-flash-lite": _usd(0.30, 2.50),
-    "gemini-3.1-pro": _usd(2.00, 12.00),
-    "gemini-3.1-flash-lite": _usd(0.25, 1.50),
-    "gemini-3-flash": _usd(0.50, 3.00),
-    "gemini-2.5-pro": _usd(1.25, 10.00),
-    "gemini-2.5-flash": _usd(0.30, 2.50),
-    "gemini-2.5-flash-lite": _usd(0.10, 0.40),
-    "gemini-embedding-2": _usd(0.20, 0.0),
-    "gemini-embedding-001": _usd(0.15, 0.0),
-}
-#: E.g. `-001` or `-preview-09-2025`; not `-lite`, `-image` or `-preview-tts`, which are models of their own.
-_VERSION = re.compile(r"-(\d{3}|latest|(preview|exp)(-\d[\d-]*)?)$")
-_FREE = _usd(0.0, 0.0)
-
-
-def price_of(model: Model, override: Price | None = None) -> Price | None:
+def price_of(model: Model, override: Price | None = None, at: datetime | None = None) -> Price | None:
     """Returns the price of the tokens of a model.
 
     Args:
         model: The model.
         override: Price given by the user, which takes precedence over the list price.
+        at: Time of the requests; default: now.
 
     Returns:
         `None` if it is not known, as for a tuned model or a self-hosted server.
@@ -77,10 +85,18 @@ def price_of(model: Model, override: Price | None = None) -> Price | None:
     if override is not None:
         return override
     match model.type:
-        case "gemini":
-            name = re.sub(r"^(.*/)?models/", "", model.name)
-            return _LIST_PRICES.get(name) or _LIST_PRICES.get(_VERSION.sub("", name))
         case "echo":
             return _FREE
-        case "openai" | "vertex_endpoint":  # a self-hosted server is billed by the hour
+        case "gemini":
+            return _list_price("google", model.name, at)
+        case "openai" if urlsplit(model.base_url).hostname == "api.openai.com":
+            return _list_price("openai", model.name, at)
+        case _:  # a self-hosted server is billed by the hour
             return None
+
+
+def _list_price(provider: str, model: str, at: datetime | None) -> Price | None:
+    # Imported here: it takes 0.5 s of CPU time, and a Dag file without a budget needs no price.
+    from airflow_provider_llmbeam.spec.model.list_price import list_price
+
+    return list_price(provider, model, at)

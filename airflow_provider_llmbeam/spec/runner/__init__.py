@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.fields.names import BucketUri, ObjectUri, ProjectId, Region
+from airflow_provider_llmbeam.spec.fields.text import from_text
 
 #: Beam options that are set from fields of the spec, with the field.
 _OPTION_FIELDS = {
@@ -73,9 +75,9 @@ class DataflowRunner(SpecModel):
     """
 
     type: Literal["dataflow"]
-    project: Annotated[str, Field(pattern=r"^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$")] | None = None
-    location: Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+$")]
-    temp_uri: Annotated[str, Field(pattern=r"^gs://[^/]+")] | None = None
+    project: ProjectId | None = None
+    location: Region
+    temp_uri: BucketUri | None = None
     machine_type: str | None = None
     num_workers: Annotated[int, Field(ge=1)] | None = None
     max_workers: Annotated[int, Field(ge=1)] | None = None
@@ -87,7 +89,7 @@ class DataflowRunner(SpecModel):
     labels: dict[str, str] = Field(default_factory=dict)
     flexrs: Literal["cost_optimized", "speed_optimized"] | None = None
     container_image: str | None = None
-    flex_template: Annotated[str, Field(pattern=r"^gs://[^/]+/.+")] | None = None
+    flex_template: ObjectUri | None = None
     environment_secrets: dict[str, str] = Field(default_factory=dict)
     max_runtime_seconds: Annotated[int, Field(ge=60)] | None = None
     cancel_on_kill: bool = True
@@ -143,4 +145,4 @@ class DataflowRunner(SpecModel):
         return self
 
 
-Runner = Annotated[DirectRunner | DataflowRunner, Field(discriminator="type")]
+Runner = Annotated[DirectRunner | DataflowRunner, Field(discriminator="type"), BeforeValidator(from_text)]

@@ -19,17 +19,13 @@ def missing_worker_secrets(runner: DataflowRunner, sink: Sink, *, needs_api_key:
     given = runner.environment_secrets
     if needs_api_key and not {"GOOGLE_API_KEY", "GEMINI_API_KEY"} & given.keys():
         return (
-            "runs on Dataflow (`runner`), whose workers do not have the environment of this machine, and `model` "
-            "needs `GOOGLE_API_KEY` there: name a Google Cloud project in `model.project`, for Vertex AI with the "
-            "workers' own service account, or the secret that holds the key, `runner.environment_secrets: "
-            f"{{'GOOGLE_API_KEY': {_EXAMPLE}}}`"
+            "the workers need `GOOGLE_API_KEY` for the model: name its secret, "
+            f"{{'GOOGLE_API_KEY': {_EXAMPLE}}}, or set `model.project` to use Vertex AI"
         )
     if isinstance(sink, PostgresSink) and sink.dsn_env not in given:
         return (
-            "runs on Dataflow (`runner`), whose workers have neither the environment of this machine nor "
-            f"the connections of Airflow, and `sink` needs {sink.dsn_env!r} there: name the secret that holds "
-            f"the connection string, `runner.environment_secrets: {{{sink.dsn_env!r}: {_EXAMPLE}}}`, or use a "
-            "sink that the service account of the workers may write, of type 'bigquery' or 'files'"
+            f"the workers need {sink.dsn_env!r} for the sink: name the secret that holds it, "
+            f"{{{sink.dsn_env!r}: {_EXAMPLE}}}, or use a sink of type 'bigquery' or 'files'"
         )
     return None
 

@@ -40,7 +40,7 @@ def spec(google):
         {
             "name": "nightly",
             "source": {"uri": "gs://rows/in.jsonl", "key": ["id"]},
-            "prompt": {"template": "t"},
+            "prompt": {"template": "{{ row.t }}"},
             "model": {"type": "echo"},
             "sink": {"uri": "gs://rows/out"},
             "runner": {"type": "dataflow", "project": google.project, "location": "europe-west1"},

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.counts import NANO, Counts
 from airflow_provider_llmbeam.dataflow.monitor import JobMonitor
-from airflow_provider_llmbeam.dataflow.progress_log import cost_of_tokens
 from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
-
-PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 1.0}
 
 
 class ScriptedDataflow:
@@ -21,7 +18,9 @@ class ScriptedDataflow:
         self.refuses_cancel = refuses_cancel
         self.cancelled, self.polled = [], []
 
-    def get(self, job_id):
+    def get(self, job_id, within_seconds=None):
+        if within_seconds is not None:  # not a poll
+            return DataflowJob(job_id, "n-12345678", "JOB_STATE_RUNNING")
         self.polled.append(job_id)
         state = self.states.pop(0)
         if isinstance(state, Exception):
@@ -46,23 +45,32 @@ class ScriptedDataflow:
         self.states[:0] = ["CANCELLING", "CANCELLED"]
 
 
+@pytest.fixture(autouse=True)
+def no_drain(monkeypatch):
+    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.cancellation.DRAIN_SECONDS", 0.0)
+
+
 class Waiting:
     """Wait for a scripted job, with a simulated clock."""
 
     def __init__(self, dataflow, *, interval=30.0, budget_usd=None):
-        self.now, self.waits, self.lines = 0.0, [], []
+        self.now, self.waits, self.lines, self.written = 0.0, [], [], []
         self.monitor = JobMonitor(
             lambda: dataflow,
             JobAddress("acme-prod", "europe-west1", "job-1"),
             poller=JobStateMachine(interval, budget_usd),
-            cost_usd=cost_of_tokens(PRICE),
             journal_uri="gs://rows/journal/",
+            stop_uri="gs://rows/stop",
+            connect_storage=lambda: self,
             log=self,
             now=lambda: self.now,
         )
 
     def log(self, level, event, *args):
         self.lines.append(event % args)
+
+    def write(self, uri, text, within_seconds):
+        self.written.append(uri)
 
     def sleep(self, seconds):
         self.waits.append(seconds)
@@ -132,7 +140,7 @@ def test_a_replaced_job_is_followed():
 
 
 def test_a_job_over_its_budget_is_cancelled_and_waited_for():
-    dataflow = ScriptedDataflow("RUNNING", "RUNNING", counts=[Counts(), Counts(output_tokens=2_000_000)])
+    dataflow = ScriptedDataflow("RUNNING", "RUNNING", counts=[Counts(), Counts(cost_nano_usd=2 * NANO)])
     waiting = Waiting(dataflow, budget_usd=1.5)
     ended = waiting.run()
     assert dataflow.cancelled == ["job-1"]
@@ -141,7 +149,7 @@ def test_a_job_over_its_budget_is_cancelled_and_waited_for():
 
 
 def test_a_refused_cancellation_is_requested_again_up_to_a_time_limit():
-    dataflow = ScriptedDataflow(*["RUNNING"] * 200, counts=[Counts(output_tokens=2_000_000)], refuses_cancel=True)
+    dataflow = ScriptedDataflow(*["RUNNING"] * 200, counts=[Counts(cost_nano_usd=2 * NANO)], refuses_cancel=True)
     ended = Waiting(dataflow, budget_usd=1.5).run()
     assert len(dataflow.cancelled) > 10
     assert ended.outcome == "over_budget"

@@ -54,6 +54,14 @@ def test_an_error_that_a_retry_repeats_does_not_promise_one():
     assert "a cleared task sends only the rest" in str(error)
 
 
+@pytest.mark.parametrize("words", ["Nothing was sent or billed.", "Nothing was sent to the model."])
+def test_an_error_before_the_first_request_names_no_answers(words):
+    error = failure(
+        [OURS.replace("TooManyFailedRowsError: 12 of 20 rows are dead.", f"JobSpecError: {words}")], "J", JOURNAL
+    )
+    assert str(error) == f"J: {words}"
+
+
 @pytest.mark.parametrize("name", ["ClassVar", "NoSuchError", "annotations"])
 def test_an_unknown_error_name_is_a_failed_job(name):
     assert type(failure([f"airflow_provider_llmbeam.exceptions.{name}: words"], "Job", JOURNAL)) is JobFailedError
@@ -110,12 +118,12 @@ def test_a_result_round_trips_through_the_event_of_a_trigger():
     assert JobResult.from_event(json.loads(json.dumps(ended.to_event()))) == ended
 
 
-def test_only_a_cancellation_and_a_spent_budget_are_not_retried():
+def test_only_a_cancellation_a_spent_budget_and_permanent_failures_are_not_retried():
     errors = (value for value in vars(exceptions).values() if isinstance(value, type))
     lasting = {
         error.__name__ for error in errors if issubclass(error, exceptions.JobError) and not error.retryable
     }
-    assert lasting == {"JobCancelledError", "BudgetExceededError"}
+    assert lasting == {"JobCancelledError", "BudgetExceededError", "PermanentFailureError"}
 
 
 def test_a_spec_error_of_the_launcher_is_not_retried():

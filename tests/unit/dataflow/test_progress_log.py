@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import logging
-
-import pytest
+from dataclasses import replace
 
 from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.dataflow.progress_log import ProgressLog, cost_of_tokens
-
-PRICE = {"input_usd_per_million_tokens": 0.3, "output_usd_per_million_tokens": 2.5}
+from airflow_provider_llmbeam.dataflow.progress_log import ProgressLog
 
 
 class Lines(list):
@@ -18,7 +15,7 @@ class Lines(list):
 
 def test_a_line_is_written_on_each_change_and_none_while_nothing_moves():
     lines = Lines()
-    progress = ProgressLog(lines, cost_of_tokens(None))
+    progress = ProgressLog(lines)
     for now, answered in enumerate([0, 0, 5, 5, 10]):
         progress.show(Counts(rows=10, answered=answered), now * 10.0)
     assert [line.split(" · ")[0] for line in lines] == ["rows 0/10 (0%)", "rows 5/10 (50%)", "rows 10/10 (100%)"]
@@ -26,13 +23,13 @@ def test_a_line_is_written_on_each_change_and_none_while_nothing_moves():
 
 def test_nothing_is_written_before_the_first_row():
     lines = Lines()
-    ProgressLog(lines, cost_of_tokens(None)).show(Counts(), 0)
+    ProgressLog(lines).show(Counts(), 0)
     assert lines == []
 
 
 def test_the_rate_is_that_of_the_latest_polls():
     lines = Lines()
-    progress = ProgressLog(lines, cost_of_tokens(None))
+    progress = ProgressLog(lines)
     for now in range(20):
         progress.show(Counts(rows=10_000, answered=now if now < 10 else 10 + (now - 10) * 100), float(now))
     assert "100.0 rows/s" in lines[-1]
@@ -40,7 +37,7 @@ def test_the_rate_is_that_of_the_latest_polls():
 
 def test_a_decreasing_count_gives_no_negative_rate():
     lines = Lines()
-    progress = ProgressLog(lines, cost_of_tokens(None))
+    progress = ProgressLog(lines)
     progress.show(Counts(rows=10, answered=8), 0)
     progress.show(Counts(rows=10, answered=4), 10)
     assert " 0.0 rows/s" in lines[-1]
@@ -49,11 +46,6 @@ def test_a_decreasing_count_gives_no_negative_rate():
 def test_the_line_has_the_cost_if_the_price_is_known():
     lines = Lines()
     counts = Counts(rows=10, answered=1, input_tokens=1_000_000, output_tokens=2_000_000)
-    ProgressLog(lines, cost_of_tokens(PRICE)).show(counts, 0)
-    assert "$5.30" in lines[0]
-
-
-def test_the_cost_of_tokens_is_that_of_both_directions():
-    counts = Counts(input_tokens=1_000_000, output_tokens=100_000)
-    assert cost_of_tokens(PRICE)(counts) == pytest.approx(0.55)
-    assert cost_of_tokens(None)(counts) is None
+    ProgressLog(lines).show(counts, 0)
+    ProgressLog(lines).show(replace(counts, cost_nano_usd=5_300_000_000), 0)
+    assert ["$5.30" in line for line in lines] == [False, True]

@@ -26,7 +26,7 @@ class Dataflow:
     """Fake of Dataflow and Cloud Storage for one task; a cancelled job ends after three polls."""
 
     def __init__(self):
-        self.jobs, self.cancelled, self.rows, self.polls = {}, [], 3, 0
+        self.jobs, self.cancelled, self.rows, self.polls, self.written = {}, [], 3, 0, []
 
     def add(self, spec, job_id, state="JOB_STATE_RUNNING"):
         self.jobs[job_id] = DataflowJob(job_id, dataflow_name(spec), state, datetime.now(UTC), labels(spec))
@@ -35,7 +35,7 @@ class Dataflow:
         found = [job for job in self.jobs.values() if job.name.startswith(wanted)]
         return [job for job in found if not (active_only and job.is_over)]
 
-    def get(self, job_id):
+    def get(self, job_id, within_seconds=None):
         if job_id not in self.jobs:
             raise CloudNotFoundError(job_id)
         self.polls += 1
@@ -50,7 +50,15 @@ class Dataflow:
     def counts(self, job_id, *, running):
         return Counts(rows=self.rows)
 
+    def exists(self, uri):
+        return uri in self.written
+
+    def write(self, uri, text, within_seconds):
+        self.written.append(uri)
+
     def read(self, uri):
+        if uri.endswith("/skipped.json"):
+            return json.dumps(REPORT | {"skipped_because": "no rows"})
         assert uri == "gs://b/out/report.json"
         return json.dumps(REPORT)
 
@@ -63,6 +71,9 @@ class Log:
         self.lines.append(event % args)
 
     warning = info
+
+    def log(self, level, event, *args):
+        self.info(event, *args)
 
 
 class Store(dict):
@@ -81,7 +92,7 @@ def spec():
         {
             "name": "nightly",
             "source": {"uri": "gs://b/in.jsonl", "key": ["id"]},
-            "prompt": {"template": "t"},
+            "prompt": {"template": "{{ row.t }}"},
             "model": {"type": "echo"},
             "sink": {"uri": "gs://b/out"},
             "runner": {"type": "dataflow", "project": "acme-prod", "location": "europe-west1"},
@@ -106,7 +117,7 @@ def log():
 
 @pytest.fixture
 def jobs(dataflow, store, log):
-    return JobRegistry(dataflow, store, log, sleep=lambda seconds: None)
+    return JobRegistry(dataflow, dataflow, store, log, sleep=lambda seconds: None)
 
 
 def test_a_first_try_finds_nothing(jobs, spec):
@@ -127,10 +138,10 @@ def test_the_job_of_another_task_is_neither_found_nor_cancelled(jobs, dataflow, 
     assert dataflow.cancelled == []
 
 
-def test_a_job_of_another_spec_is_cancelled_first(jobs, dataflow, log, spec):
-    dataflow.add(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "another"}}), "1")
+def test_a_job_of_another_spec_is_stopped_and_cancelled_first(jobs, dataflow, log, spec):
+    dataflow.add(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "{{ row.another }}"}}), "1")
     assert jobs.find(spec) is None
-    assert dataflow.cancelled == ["1"]
+    assert (dataflow.written, dataflow.cancelled) == ([spec.stop_uri], ["1"])
     assert dataflow.jobs["1"].is_over
     assert "has another specification" in log.lines[0]
 
@@ -141,12 +152,21 @@ def test_a_job_that_is_being_cancelled_is_waited_for(jobs, dataflow, spec):
     assert (dataflow.cancelled, dataflow.jobs["1"].is_over) == ([], True)
 
 
+def test_a_job_with_a_stop_file_is_ended_and_not_attached_to(jobs, dataflow, log, spec):
+    dataflow.add(spec, "1")
+    dataflow.write(spec.stop_uri, "", 1.0)
+    assert jobs.find(spec) is None
+    assert dataflow.cancelled == ["1"]
+    assert dataflow.jobs["1"].is_over
+    assert f"was told to stop by {spec.stop_uri!r}" in log.lines[0]
+
+
 def test_a_conflicting_job_that_does_not_end_is_an_error(dataflow, store, log, spec):
     waited = []
     dataflow.add(spec, "1", "JOB_STATE_CANCELLING")
     dataflow.polls = -(10**6)
     with pytest.raises(JobFailedError, match=r"'1'.*did not end within 600 s.*nothing else was submitted"):
-        JobRegistry(dataflow, store, log, sleep=waited.append).find(spec)
+        JobRegistry(dataflow, dataflow, store, log, sleep=waited.append).find(spec)
     assert sum(waited) == END_SECONDS
 
 
@@ -172,7 +192,7 @@ def test_a_job_that_dataflow_no_longer_has_is_not_collected(jobs, spec):
 def test_a_finished_job_of_another_spec_is_not_collected(jobs, dataflow, spec):
     jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
-    assert jobs.find(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "another"}})) is None
+    assert jobs.find(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "{{ row.another }}"}})) is None
 
 
 def test_a_job_whose_try_was_killed_before_it_knew_the_id_is_collected(jobs, dataflow, store, spec):
@@ -184,7 +204,8 @@ def test_a_job_whose_try_was_killed_before_it_knew_the_id_is_collected(jobs, dat
 
 
 def test_a_job_created_before_the_intent_is_not_collected(dataflow, store, log, spec):
-    jobs = JobRegistry(dataflow, store, log, now=lambda: datetime.now(UTC).timestamp() + CLOCK_SECONDS + 1)
+    later = datetime.now(UTC).timestamp() + CLOCK_SECONDS + 1
+    jobs = JobRegistry(dataflow, dataflow, store, log, now=lambda: later)
     dataflow.add(spec, "j1", "JOB_STATE_DONE")
     jobs.intend(spec)
     assert jobs.find(spec) is None
@@ -200,12 +221,18 @@ def test_an_intended_job_that_did_not_succeed_is_not_collected(jobs, dataflow, s
 def test_a_clear_after_success_runs_again(jobs, dataflow, spec):
     job = jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
-    assert jobs.collect(job, dataflow) == {"rows": REPORT["rows"]}
+    assert jobs.collect(job) == {"rows": REPORT["rows"]}
     assert jobs.find(spec) is None
 
 
+def test_the_report_of_a_skipped_job_is_collected(jobs, dataflow, spec):
+    dataflow.written.append(spec.skipped_uri)
+    job = SubmittedJob.of(spec, "1", is_attached=False)
+    assert jobs.collect(job)["skipped_because"] == "no rows"
+
+
 def test_without_a_store_a_finished_job_is_run_again(dataflow, log, spec):
-    jobs = JobRegistry(dataflow, None, log)
+    jobs = JobRegistry(dataflow, dataflow, None, log)
     jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
     assert jobs.find(spec) is None
@@ -213,7 +240,7 @@ def test_without_a_store_a_finished_job_is_run_again(dataflow, log, spec):
 
 def test_differing_counts_are_logged(jobs, dataflow, log, spec):
     dataflow.rows = 2
-    jobs.collect(SubmittedJob.of(spec, "1", is_attached=False), dataflow)
+    jobs.collect(SubmittedJob.of(spec, "1", is_attached=False))
     (line,) = log.lines
     assert line.startswith("Dataflow's counter says that 2 rows were read, the report 3.")
 

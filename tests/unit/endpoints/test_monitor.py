@@ -61,7 +61,9 @@ def trigger(google):
     def make(kind, attempt="1", locations=("us-central1",), **arguments):
         spec = parse_endpoint({**kind, "project": google.project, "locations": locations})
         now = time.time()
-        labels = endpoint_labels(KEY, expires_at=now + 60, dag_id="d", run_id="r", attempt=attempt)
+        labels = endpoint_labels(
+            KEY, deployment="prod", expires_at=now + 60, dag_id="d", run_id="r", attempt=attempt
+        )
         return EndpointTrigger(
             endpoint=spec.model_dump(mode="json"),
             key=KEY,
@@ -189,7 +191,9 @@ def test_a_trigger_that_has_not_started_removes_the_endpoint_when_killed(sandbox
 def test_resources_carry_labels_of_owner_and_expiry(sandbox, trigger, kind):
     poll_until_result(trigger(kind).make_poller(log))
     (made,) = [*sandbox.endpoints, *sandbox.services]
-    assert set(made["labels"]) == {f"llmbeam-{name}" for name in ("key", "expires", "dag", "run", "try")}
+    assert set(made["labels"]) == {
+        f"llmbeam-{name}" for name in ("key", "deployment", "expires", "dag", "run", "try")
+    }
     for model in sandbox.models:
         assert model["labels"] == made["labels"]
 

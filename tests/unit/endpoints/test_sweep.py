@@ -14,7 +14,8 @@ PLACE = "projects/p/locations/us-central1"
 
 
 def resource(kind="endpoint", expires="1000", **labels):
-    return Resource(kind, f"{PLACE}/{kind}s/a", {"llmbeam-key": "k", "llmbeam-expires": expires, **labels})
+    own = {"llmbeam-key": "k", "llmbeam-deployment": "prod", "llmbeam-expires": expires}
+    return Resource(kind, f"{PLACE}/{kind}s/a", {**own, **labels})
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,9 @@ def test_resources_are_due_once_their_endpoint_has_expired(resources, due):
 
 def job(age_seconds=0.0, **labels):
     created = datetime.fromtimestamp(10_000.0 - age_seconds, UTC)
-    return DataflowJob("j", "n", "JOB_STATE_RUNNING", created, {"llmbeam-job": "n", **labels})
+    return DataflowJob(
+        "j", "n", "JOB_STATE_RUNNING", created, {"llmbeam-job": "n", "llmbeam-deployment": "prod", **labels}
+    )
 
 
 def test_a_job_is_abandoned_with_its_endpoint_or_above_the_maximum_age():
@@ -71,7 +74,7 @@ class Platform:
     def find(self, key):
         if self.error:
             raise self.error
-        return list(self.resources)
+        return [one for one in self.resources if key in (None, one.key)]
 
     def running_operations(self, key):
         return []
@@ -82,6 +85,7 @@ class Platform:
 
 def swept(platforms, jobs=(), **arguments):
     settings = {
+        "deployments": {"prod"},
         "now": 10_000.0,
         "dry_run": False,
         "older_than_seconds": 0.0,
@@ -124,3 +128,26 @@ def test_a_dry_run_changes_neither_endpoints_nor_jobs():
     assert platform.resources
     assert jobs.cancelled == []
     assert sorted(manifest.deleted) == [f"{PLACE}/endpoints/a", "us-central1/jobs/j"]
+
+
+FOREIGN = [{"llmbeam-key": "d", "llmbeam-deployment": "dev"}, {"llmbeam-key": "u", "llmbeam-deployment": ""}]
+
+
+@pytest.mark.parametrize("labels", FOREIGN, ids=["another deployment", "no label"])
+def test_nothing_of_another_deployment_is_swept_and_the_log_names_it(labels, caplog):
+    platform, jobs = Platform(resource(**labels)), Jobs(job(100.0, **labels))
+    with caplog.at_level("INFO"):
+        manifest = swept([platform], [jobs])
+    assert platform.resources
+    assert jobs.cancelled == []
+    assert manifest.foreign == [f"{PLACE}/endpoints/a", "us-central1/jobs/j"]
+    assert (manifest.deleted, manifest.kept) == ([], [])
+    assert f"no label llmbeam-deployment=prod: {PLACE}/endpoints/a, us-central1/jobs/j" in caplog.text
+
+
+def test_another_deployment_is_swept_when_it_is_named():
+    platform, jobs = Platform(resource(), resource(**FOREIGN[0])), Jobs(job(100.0, **FOREIGN[0]))
+    manifest = swept([platform], [jobs], deployments={"dev"})
+    assert [one.deployment for one in platform.resources] == ["prod"]
+    assert jobs.cancelled == ["j"]
+    assert len(manifest.foreign) == 1

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.engine import MAX_PERMANENT_FAILURES, PERMANENT_KINDS, Engine
 from airflow_provider_llmbeam.engine.journal import Journal
@@ -24,11 +25,14 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from airflow_provider_llmbeam.spec import Price
+from tests.hostile import examples
 
 Run = Callable[..., Any]
 Step = str | BaseException
 
 HANG = "(hang)"
+#: One dollar per token.
+PRICE = Price(input_usd_per_million_tokens=1e6, output_usd_per_million_tokens=1e6)
 NOT_STOPPING = sorted(set(FAILURE_KINDS) - PERMANENT_KINDS - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
 
 
@@ -39,8 +43,8 @@ class LocalFiles:
     def open(self, uri: str) -> IO[bytes]:
         return Path(uri).open("rb")
 
-    def match(self, pattern: str) -> list[str]:
-        return [str(path) for path in Path(pattern).parent.glob(Path(pattern).name)]
+    def sizes(self, pattern: str) -> dict[str, int]:
+        return {str(path): path.stat().st_size for path in Path(pattern).parent.glob(Path(pattern).name)}
 
 
 def now() -> float:
@@ -92,6 +96,7 @@ class FakeBackend:
             finish_reason=self._finish_reason,
             input_tokens=7,
             output_tokens=9,
+            cached_tokens=3,
             model="fake-001",
         )
 
@@ -125,6 +130,7 @@ def engine_of(backend: FakeBackend, **changes: Any) -> Engine:
             "policy": RetryPolicy(max_attempts=3, max_throttled_seconds=60.0),
             "max_in_flight": 4,
             "request_timeout_seconds": 10.0,
+            "price": PRICE,
             "clock": now,
             **changes,
         },
@@ -151,6 +157,35 @@ def test_an_answer_carries_its_cost(run: Run) -> None:
     assert outcome.sent_at <= outcome.answered_at
 
 
+def test_tokens_from_the_cache_of_the_provider_cost_their_own_price(run: Run) -> None:
+    price = PRICE.model_copy(update={"cached_input_usd_per_million_tokens": 1e5})
+    (outcome,) = run(engine_of(FakeBackend(), price=price).answer(prompts("hello")))
+    assert (outcome.input_tokens, outcome.cached_tokens) == (7, 3)
+    assert outcome.cost_nano_usd == 13_300_000_000
+
+
+def test_the_cost_of_an_answer_includes_the_invalid_one_before_it(run: Run) -> None:
+    engine = engine_of(FakeBackend({"0000": ["no JSON"]}, always="{}"), parser=OutputParser({}), max_repairs=1)
+    (outcome,) = run(engine.answer(many(1)))
+    assert isinstance(outcome, Completion)
+    assert (outcome.input_tokens, outcome.output_tokens, outcome.cached_tokens) == (14, 18, 6)
+    assert outcome.cost_nano_usd == 32 * NANO
+
+
+def test_a_refused_answer_has_its_cost(run: Run) -> None:
+    engine = engine_of(FakeBackend(always="no JSON"), parser=OutputParser({}), max_repairs=1)
+    (outcome,) = run(engine.answer(many(1)))
+    assert isinstance(outcome, Failure)
+    assert (outcome.cached_tokens, outcome.cost_nano_usd) == (6, 32 * NANO)
+
+
+def test_without_a_price_the_cost_of_an_answer_is_not_known(run: Run) -> None:
+    engine = engine_of(FakeBackend({"0001": [error("not_found")]}), price=None)
+    answered, failed = run(engine.answer(many(2)))
+    assert answered.cost_nano_usd is None
+    assert failed.cost_nano_usd == 0, "nothing was billed"
+
+
 def test_no_prompts_give_no_outcomes(run: Run) -> None:
     assert run(engine_of(FakeBackend()).answer([])) == []
 
@@ -164,11 +199,12 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.fuzz
+@examples(0.6)
 @given(
     scripts=st.lists(st.tuples(st.integers(1, 300), st.lists(steps, max_size=4)), max_size=20),
     max_in_flight=st.integers(1, 8),
 )
-@settings(deadline=None, max_examples=60)
 def test_there_is_one_outcome_per_prompt_in_order_for_any_replies(
     run: Run, scripts: list[tuple[int, list[Step]]], max_in_flight: int
 ) -> None:
@@ -535,9 +571,8 @@ def test_a_concurrency_limit_lowers_the_requests_in_flight(run: Run) -> None:
 
 
 def budget_of(requests: float) -> Budget:
-    """Returns a budget for a number of requests, which have 7 input and 9 output tokens each."""
-    price = Price(input_usd_per_million_tokens=1e6, output_usd_per_million_tokens=1e6)
-    return Budget(16.0 * requests, price)
+    """Returns a budget for a number of requests, which have 7 input and 9 output tokens each, at `PRICE`."""
+    return Budget(16.0 * requests)
 
 
 class Batch:
@@ -649,3 +684,26 @@ def test_the_half_of_a_split_request_that_was_answered_is_kept(run: Run) -> None
     ended = Batch(run, backend, many(4), budget=budget_of(0.5), batching=batching, max_in_flight=1)
     assert {prompt.text for prompt, _ in ended.recorder.outcomes} == {"0000", "0001"}
     assert all(isinstance(outcome, Completion) for _, outcome in ended.recorder.outcomes)
+
+
+class FullDisk(Recorder):
+    """An observer that can keep none of the answers."""
+
+    def finished(self, prompt: Prompt, outcome: Outcome) -> None:
+        super().finished(prompt, outcome)
+        raise OSError(28, "No space left on device")
+
+
+def test_an_observer_that_fails_ends_sending_and_still_sees_what_is_in_flight(run: Run) -> None:
+    backend, observer = FakeBackend(), FullDisk()
+    engine = engine_of(backend, max_in_flight=4)
+    with pytest.raises(OSError, match="No space left on device"):
+        run(engine.answer(many(40), (observer,)))
+    assert len(backend.sent) == len(observer.outcomes) == 4
+
+
+def test_an_observer_that_fails_leaves_other_batches_alone(run: Run) -> None:
+    engine = engine_of(FakeBackend(), max_in_flight=4)
+    with pytest.raises(OSError, match="No space left on device"):
+        run(engine.answer(many(4), (FullDisk(),)))
+    assert all(isinstance(one, Completion) for one in run(engine.answer(many(4))))

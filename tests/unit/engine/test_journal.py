@@ -2,37 +2,20 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.journal import BatchJournal, Entry, Journal, encode_entry, read_entries
+from airflow_provider_llmbeam.engine.journal import BatchJournal, Journal
+from airflow_provider_llmbeam.engine.journal_entry import read_segment
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
-
-any_text = st.text(st.characters(exclude_categories=()), max_size=30)
-any_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | any_text,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
-    max_leaves=6,
-)
-completions = st.builds(
-    Completion,
-    text=any_text,
-    parsed=any_json,
-    model=any_text,
-    finish_reason=any_text,
-    input_tokens=st.integers(0),
-    output_tokens=st.integers(0),
-    attempts=st.integers(1, 9),
-    rejections=st.integers(0, 9),
-    latency_seconds=st.floats(0, 1e6),
-    sent_at=st.floats(0, 1e10),
-    answered_at=st.floats(0, 1e10),
-)
+from airflow_provider_llmbeam.exceptions import JobFailedError
 
 
 def completion(text: str = "hi") -> Completion:
@@ -56,8 +39,9 @@ class LocalFiles:
     def open(self, uri: str) -> IO[bytes]:
         return Path(uri).open("rb")
 
-    def match(self, pattern: str) -> list[str]:
-        return [str(path) for path in Path(pattern).parent.glob(Path(pattern).name)]
+    def sizes(self, pattern: str) -> dict[str, int]:
+        found = Path(pattern).parent.glob(Path(pattern).name)
+        return {str(path): path.stat().st_size for path in found}
 
 
 def batch_of(directory: Path, *texts: str, **changes: Any) -> BatchJournal:
@@ -99,37 +83,9 @@ def read(directory: Path) -> dict[str, str]:
     """Returns the entries that another process can read now."""
     found: dict[str, str] = {}
     for segment in directory.glob("*.jsonl"):
-        with segment.open("rb") as lines:
-            found.update((entry.fingerprint, entry.completion.text) for entry in read_entries(iter(lines)))
+        entries = read_segment(str(segment), LocalFiles().open)
+        found.update((entry.fingerprint, entry.outcome.text) for entry in entries)
     return found
-
-
-@given(any_text, completions)
-def test_an_answer_round_trips_through_the_journal(fingerprint: str, written: Completion) -> None:
-    line = encode_entry(fingerprint, "nightly", written)
-    assert line.count(b"\n") == 1
-    assert list(read_entries(iter([line]))) == [Entry(fingerprint, "nightly", written)]
-
-
-@given(completions, st.data())
-def test_an_incomplete_last_line_is_skipped_and_the_rest_is_read(torn: Completion, data: Any) -> None:
-    whole = encode_entry("first", "j", completion())
-    line = encode_entry("second", "j", torn)
-    cut = data.draw(st.integers(1, len(line) - 2))
-    assert list(read_entries(iter([whole, line[:cut]]))) == [Entry("first", "j", completion())]
-
-
-@pytest.mark.parametrize(
-    "line", [b"\n", b"\x00\x00\n", b"3\n", b"null\n", b"[]\n", b"{}\n", b'{"fingerprint": "a"}\n', b'"text"\n']
-)
-def test_a_line_that_is_not_an_entry_is_skipped(line: bytes) -> None:
-    entries = [encode_entry("a", "j", completion()), line, encode_entry("b", "j", completion())]
-    assert [entry.fingerprint for entry in read_entries(iter(entries))] == ["a", "b"]
-
-
-def test_an_entry_of_a_newer_version_is_skipped() -> None:
-    line = encode_entry("a", "j", completion()).replace(b'"text"', b'"body"')
-    assert list(read_entries(iter([line]))) == []
 
 
 def test_an_answer_can_be_read_as_soon_as_it_arrived(journal: BatchJournal, tmp_path: Path) -> None:
@@ -139,8 +95,29 @@ def test_an_answer_can_be_read_as_soon_as_it_arrived(journal: BatchJournal, tmp_
     assert read(tmp_path)["prompt 2"] == "answer 2"
 
 
+REFUSAL = Failure(kind="truncated", message="cut, the key is s3cret", attempts=1, input_tokens=7, answered_at=2.0)
+
+
+def test_a_refused_answer_is_known_to_the_next_batch_without_its_secrets(tmp_path: Path) -> None:
+    def hide(message: str) -> str:
+        return message.replace("s3cret", "***")
+
+    with closing(batch_of(tmp_path, "a", redact=hide)) as first:
+        first.finished(Prompt("a"), REFUSAL)
+    assert batch_of(tmp_path, "a", "b").earlier == [replace(REFUSAL, message="cut, the key is ***"), None]
+
+
+@pytest.mark.parametrize("first_is_answer", [True, False])
+def test_an_answer_counts_more_than_a_refusal_before_or_after_it(tmp_path: Path, first_is_answer: bool) -> None:
+    outcomes = [completion(), REFUSAL] if first_is_answer else [REFUSAL, completion()]
+    for outcome in outcomes:
+        with closing(batch_of(tmp_path, "a")) as batch:
+            batch.finished(Prompt("a"), outcome)
+    assert batch_of(tmp_path, "a").earlier == [completion()]
+
+
 def test_a_failure_is_not_written_so_that_it_is_retried(journal: BatchJournal, tmp_path: Path) -> None:
-    journal.finished(Prompt("a"), Failure(kind="blocked", message="no"))
+    journal.finished(Prompt("a"), Failure(kind="timeout", message="no"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -207,4 +184,140 @@ def test_a_batch_finds_the_answers_recorded_by_its_previous_try(tmp_path: Path) 
         completion("answer to a"),
         completion("answer to b"),
     ]
-    assert batch_of(tmp_path, "a", "b").earlier == [None, None], "another batch"
+    assert batch_of(tmp_path, "d", "b").earlier == [None, completion("answer to b")], "cut in another way"
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_work_repeated_in_any_order_and_any_cut_finds_every_recorded_answer(data: Any) -> None:
+    with TemporaryDirectory() as folder:
+        texts = [f"{number:02x}" for number in data.draw(st.permutations(range(24)))]
+        recorded: set[str] = set()
+        for _ in range(3):
+            cut = data.draw(st.integers(1, len(texts)))
+            process = Journal(f"{folder}/", files=LocalFiles())  # a process that was not there before
+            for start in range(0, len(texts), cut):
+                part = texts[start : start + cut]
+                with closing(process.batch([Prompt(text) for text in part], part)) as batch:
+                    found = {text for text, known in zip(part, batch.earlier, strict=True) if known is not None}
+                    assert found == recorded & {*part}
+                    for text in data.draw(st.lists(st.sampled_from(part), unique=True)):
+                        batch.finished(Prompt(text), completion())
+                        recorded.add(text)
+            texts = data.draw(st.permutations(texts))
+
+
+class CountingFiles(LocalFiles):
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    def open(self, uri: str) -> IO[bytes]:
+        self.opened.append(uri)
+        return super().open(uri)
+
+
+def record(directory: Path, *texts: str, **changes: Any) -> None:
+    """Records answers as another process would."""
+    with closing(batch_of(directory, *texts, **changes)) as batch:
+        for text in texts:
+            batch.finished(Prompt(text), completion())
+
+
+def opened_for(directory: Path, *batches: tuple[str, ...], **changes: Any) -> list[int]:
+    """Returns how many segments one process has opened after each batch."""
+    files = CountingFiles()
+    process, counts = Journal(f"{directory}/", files=files, **changes), []
+    for texts in batches:
+        process.batch([Prompt(text) for text in texts], texts).close()
+        counts.append(len(files.opened))
+    return counts
+
+
+def test_a_segment_of_other_shards_is_not_opened(tmp_path: Path) -> None:
+    record(tmp_path, "00aa")
+    assert opened_for(tmp_path, ("01aa",), ("ff",)) == [0, 0]
+
+
+def test_a_segment_without_an_answer_of_the_batch_is_opened_once(tmp_path: Path) -> None:
+    record(tmp_path, "00aa")
+    assert opened_for(tmp_path, ("00bb",), ("00cc", "00dd")) == [1, 1]
+
+
+def test_a_segment_that_has_grown_is_read_again(tmp_path: Path) -> None:
+    growing = batch_of(tmp_path, "00aa", "00bb")
+    growing.finished(Prompt("00aa"), completion())
+    process = Journal(f"{tmp_path}/", files=LocalFiles())
+    assert process.batch([Prompt("00bb")], ["00bb"]).earlier == [None]
+    growing.finished(Prompt("00bb"), completion())
+    assert process.batch([Prompt("00bb")], ["00bb"]).earlier == [completion()]
+    growing.close()
+
+
+def test_a_process_does_not_open_what_it_wrote_itself_for_other_prompts(tmp_path: Path) -> None:
+    files = CountingFiles()
+    process = Journal(f"{tmp_path}/", files=files)
+    with closing(process.batch([Prompt("00aa")], ["00aa"])) as batch:
+        batch.finished(Prompt("00aa"), completion())
+    assert process.batch([Prompt("00bb")], ["00bb"]).earlier == [None]
+    assert files.opened == []
+    assert process.batch([Prompt("00aa")], ["00aa"]).earlier == [completion()]
+
+
+def test_segments_of_other_jobs_or_from_before_the_launch_are_not_opened(tmp_path: Path) -> None:
+    record(tmp_path, "00aa", job="another")
+    record(tmp_path, "00aa", now=lambda: 999.0)
+    assert opened_for(tmp_path, ("00aa",), since=1_000.0) == [0]
+    record(tmp_path, "00aa", now=lambda: 1_000.0)
+    assert opened_for(tmp_path, ("00aa",), since=1_000.0) == [1]
+
+
+def test_an_expired_answer_is_not_found(tmp_path: Path) -> None:
+    record(tmp_path, "00aa")
+    assert batch_of(tmp_path, "00aa", oldest_at=2.5).earlier == [None]
+
+
+class NoDescriptors(LocalFiles):
+    """A filesystem that cannot open a file for a while, as a process with too many open files."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    def create(self, uri: str) -> IO[bytes]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(24, "Too many open files")
+        return super().create(uri)
+
+
+def test_an_answer_that_could_not_be_written_is_written_with_the_next_one(tmp_path: Path) -> None:
+    batch = Journal(f"{tmp_path}/", files=NoDescriptors(1)).batch([Prompt("a"), Prompt("b")], ["a", "b"])
+    with pytest.raises(OSError, match="Too many open files"):
+        batch.finished(Prompt("a"), completion())
+    batch.finished(Prompt("b"), completion())
+    batch.close()
+    assert batch_of(tmp_path, "a", "b").earlier == [completion(), completion()]
+
+
+def test_the_last_answers_are_written_when_the_batch_is_closed(tmp_path: Path) -> None:
+    batch = Journal(f"{tmp_path}/", files=NoDescriptors(1)).batch([Prompt("a")], ["a"])
+    with pytest.raises(OSError, match="Too many open files"):
+        batch.finished(Prompt("a"), completion())
+    batch.close()
+    assert batch_of(tmp_path, "a").earlier == [completion()]
+
+
+def test_answers_that_cannot_be_recorded_are_counted_in_the_error(tmp_path: Path) -> None:
+    batch = Journal(f"{tmp_path}/", files=NoDescriptors(9)).batch([Prompt("a"), Prompt("b")], ["a", "b"])
+    for text in ("a", "b"):
+        with pytest.raises(OSError, match="Too many open files"):
+            batch.finished(Prompt(text), completion())
+    with pytest.raises(JobFailedError, match=r"Too many open files.*2 answers of this batch were paid for"):
+        batch.close()
+
+
+def test_an_answer_of_another_form_than_the_job_needs_is_requested_again(tmp_path: Path) -> None:
+    with closing(batch_of(tmp_path, "a", "b")) as first:
+        first.finished(Prompt("a"), completion("good"))
+        first.finished(Prompt("b"), completion("bad"))
+    second = batch_of(tmp_path, "a", "b", accepts=lambda found: found.text == "good")
+    assert second.earlier == [completion("good"), None]

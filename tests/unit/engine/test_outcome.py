@@ -6,7 +6,7 @@ from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, F
 
 
 def test_the_kinds_are_different_and_all_listed() -> None:
-    assert len(set(FAILURE_KINDS)) == len(FAILURE_KINDS) == 16
+    assert len(set(FAILURE_KINDS)) == len(FAILURE_KINDS) == 19
 
 
 def test_an_outcome_can_be_pickled() -> None:

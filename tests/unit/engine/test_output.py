@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+import pickle
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
-from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
+from airflow_provider_llmbeam.engine.output import MAX_ANSWER, OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
+from tests.hostile import examples
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
 
@@ -75,7 +80,58 @@ def test_a_refused_answer_is_billed(text: str) -> None:
 def test_an_answer_that_never_ends_its_brackets_is_not_json() -> None:
     """A model in a loop can produce it; the parser fails with `RecursionError`, not `ValueError`."""
     error = refusal({}, "[" * 100_000, "max_tokens")
-    assert error.kind == "invalid_output"
+    assert error.kind == "truncated"
+
+
+def nested(levels: int) -> str:
+    return '{"a":[' * (levels // 2) + "1" + "]}" * (levels // 2)
+
+
+@pytest.mark.parametrize("levels", [102, 700])
+def test_an_answer_that_is_nested_too_deep_to_be_pickled_is_refused_and_billed(levels: int) -> None:
+    """Beam could not pickle it, and the journal had recorded it by then: each retry failed, too."""
+    error = refusal({}, nested(levels))
+    assert (error.kind, error.output_tokens) == ("invalid_output", 22)
+    assert error.message == "the answer is nested more than 100 levels deep"
+
+
+def test_an_answer_with_as_many_levels_as_allowed_can_be_pickled_and_written() -> None:
+    value = OutputParser({}).parse(reply(nested(100)))
+    assert json.loads(json.dumps(pickle.loads(pickle.dumps(value)))) == value
+
+
+def test_an_answer_that_is_too_long_is_refused_before_it_is_parsed() -> None:
+    assert refusal({}, "1" * (MAX_ANSWER + 1)).message == "the answer has 4,194,305 characters; at most 4,194,304"
+
+
+def test_a_pattern_that_backtracks_costs_one_row() -> None:
+    """`re` would hold the interpreter lock until it has tried each division of the text, here for 10 s."""
+    message = refusal({"pattern": "(a|aa)+$"}, json.dumps("a" * 40 + "!")).message
+    assert message == "the answer does not match `output_schema` pattern '(a|aa)+$' takes longer than 0.5 s"
+
+
+def test_the_message_about_a_long_value_is_short_and_ends_with_the_reason() -> None:
+    """A repair sends it to the model."""
+    message = refusal(SCHEMA, json.dumps(["x" * 100_000])).message
+    assert len(message) < 600
+    assert message.endswith(" is not of type 'object'")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+
+
+@pytest.mark.fuzz
+@examples(0.5)
+@given(
+    st.sampled_from([None, {}, SCHEMA, {"pattern": "a"}, {"multipleOf": 0.1}, {"items": {"uniqueItems": True}}]),
+    st.text() | st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape")) | json_values.map(json.dumps),
+)
+def test_any_answer_is_a_value_or_refused(schema: Any, text: str) -> None:
+    with suppress(RequestError):
+        OutputParser(schema).parse(reply(text))
 
 
 def test_a_false_answer_is_an_answer() -> None:

@@ -77,3 +77,18 @@ def test_a_request_error_has_the_billed_tokens() -> None:
     assert (error.kind, error.message, error.http_status) == ("blocked", "no", 200)
     assert (error.retry_after_seconds, error.input_tokens, error.output_tokens) == (1.5, 3, 4)
     assert str(error) == "no"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_outage"),
+    [
+        (RequestError("connection", "refused"), True),
+        (RequestError("server_error", "no server", http_status=502), True),
+        (RequestError("server_error", "overloaded", http_status=503), True),
+        (RequestError("server_error", "broken", http_status=500), False),
+        (RequestError("timeout", "slow"), False),
+        (RequestError("throttled", "429", http_status=429), False),
+    ],
+)
+def test_an_outage_is_a_failure_of_the_whole_server(error: RequestError, is_outage: bool) -> None:
+    assert error.is_outage is is_outage

@@ -73,6 +73,10 @@ def test_a_counter_without_a_number_is_ignored():
     assert counts(nothing, metric("rows", [1])) == Counts()
 
 
+def test_messages_of_workers_hold_no_bearer_token():
+    assert texts_of([JobMessage(message_text="401: Bearer 0123456789abcdef")], 1) == ["401: Bearer ***"]
+
+
 def test_messages_are_deduplicated_and_limited_to_the_latest():
     messages = [JobMessage(message_text=text) for text in ("a", "b", "a", "b", "c", "d")]
     assert texts_of(messages, 10) == ["a", "b", "c", "d"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import uses_google
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.spec import JobSpec
@@ -47,6 +48,25 @@ def test_a_server_that_takes_a_key_gets_that_of_the_connection(
     assert hook.complete_model(model) == (model, environment)
 
 
+@pytest.mark.parametrize("host", ["https://user:topsecret@host/v1", "https://host/v1?key=topsecret"])
+def test_a_host_that_holds_a_secret_is_refused_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps({"conn_type": "llmbeam", "host": host}))
+    with pytest.raises(JobSpecError, match="the host of connection 'wrong' holds a") as caught:
+        LLMBeamHook("wrong").complete_model({"type": "gemini"})
+    assert LLMBeamHook("wrong").test_connection() == (False, str(caught.value))
+    assert "belongs in the password of the connection" in str(caught.value)
+    assert "topsecret" not in str(caught.value)
+
+
+def test_airflow_masks_the_key_of_the_connection(hook: LLMBeamHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    masked = []
+    monkeypatch.setattr("airflow_provider_llmbeam.hooks.llmbeam.mask_secret", masked.append)
+    hook.complete_model(SERVER)
+    assert masked == ["the-key"]
+
+
 @pytest.mark.parametrize(("model", "expected"), [(ENDPOINT, True), (CLOUD_RUN, True), (SERVER, False)])
 def test_requests_to_google_cloud_endpoints_use_the_credentials_of_the_account(
     model: dict[str, Any], expected: bool
@@ -59,3 +79,21 @@ def test_requests_to_google_cloud_endpoints_use_the_credentials_of_the_account(
         "sink": {"uri": "out/"},
     }
     assert uses_google(JobSpec.parse(job)) == expected
+
+
+def test_the_connection_test_names_the_deployment_and_never_the_key(hook: LLMBeamHook) -> None:
+    is_usable, message = hook.test_connection()
+    assert is_usable
+    assert "Deployment (`[llmbeam] deployment`): 'tests'" in message
+    assert "http://other" in message
+    assert "API key: set" in message
+    assert "the-key" not in message
+
+
+def test_the_connection_test_fails_with_an_invalid_deployment(
+    hook: LLMBeamHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__LLMBEAM__DEPLOYMENT", "Not Valid")
+    is_usable, message = hook.test_connection()
+    assert not is_usable
+    assert "'Not Valid'" in message

@@ -29,6 +29,6 @@ def test_a_failure_is_assigned_to_every_row_and_paid_for_once() -> None:
     found = list(FanOut().process(PredictionResult(REQUEST, failure)))
     assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == FAILED for output in found)
     assert [output.value for output in found] == [
-        FailedRow({"id": 0}, failure, is_duplicate=False),
-        FailedRow({"id": 1}, failure, is_duplicate=True),
+        FailedRow({"id": 0}, failure, "fresh"),
+        FailedRow({"id": 1}, failure, "duplicate"),
     ]

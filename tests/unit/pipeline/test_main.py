@@ -11,11 +11,11 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.__main__ import (
     EXIT_BAD_SPEC,
     _parser,
-    _root,
     _write_outcome,
     check_model,
     main,
 )
+from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
 
 
 @pytest.fixture(autouse=True)
@@ -25,45 +25,6 @@ def _log_levels() -> Iterator[None]:
     yield
     for log, level in zip(logs, levels, strict=True):
         log.setLevel(level)
-
-
-def raised(error: BaseException, *, during: BaseException | None = None, cause: BaseException | None = None):
-    """Returns `error` after it was raised while another error was handled."""
-    error.__context__ = during
-    if cause is not None:
-        error.__cause__ = cause
-    return error
-
-
-def test_an_error_without_a_cause_is_its_own_root() -> None:
-    error = ValueError("a")
-    assert _root(error) is error
-
-
-def test_the_root_is_at_the_end_of_causes_and_contexts() -> None:
-    first = OSError("disk full")
-    wrapped = raised(RuntimeError("while running step"), during=first)
-    assert _root(raised(RuntimeError("job"), cause=wrapped)) is first
-
-
-def test_a_cause_takes_precedence_over_a_context() -> None:
-    cause = ValueError("the cause")
-    assert _root(raised(RuntimeError("job"), during=KeyError("beside"), cause=cause)) is cause
-
-
-def raise_from_none() -> None:
-    try:
-        int("x")
-    except ValueError:
-        raise JobSpecError("the column is no number") from None
-
-
-def test_an_error_raised_from_none_is_the_root_and_not_the_error_it_replaced() -> None:
-    """`raise … from None` marks the previous error as irrelevant to the reader."""
-    with pytest.raises(JobSpecError) as caught:
-        raise_from_none()
-    assert _root(caught.value) is caught.value
-    assert _root(raised(RuntimeError("while running step"), during=caught.value)) is caught.value
 
 
 def test_the_outcome_is_written_to_its_file_atomically(tmp_path: Path) -> None:
@@ -117,3 +78,24 @@ def test_a_missing_key_is_an_error_before_a_row_is_read(job, monkeypatch: pytest
 
 def test_an_echo_needs_no_key(job) -> None:
     check_model(job())
+
+
+def test_an_interrupted_job_names_its_journal(job) -> None:
+    assert what_remains(job()) == (
+        "The answers so far are in 'out/.llmbeam/nightly/journal/'; the same command sends only the rest."
+    )
+
+
+def test_an_interrupted_job_on_dataflow_may_still_be_billing(job) -> None:
+    runner = {"type": "dataflow", "project": "my-project", "location": "us-central1"}
+    spec = job(
+        source={"uri": "gs://b/in.jsonl", "key": ["id"]},
+        sink={"uri": "gs://b/out"},
+        state_uri="gs://b/state",
+        runner=runner,
+    )
+    assert "may be running, and billing, on Dataflow: the same command finds it" in what_remains(spec)
+
+
+def test_an_interruption_before_the_spec_is_read_has_sent_nothing() -> None:
+    assert what_remains(None) == "Nothing was sent or billed."

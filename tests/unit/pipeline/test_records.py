@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
+from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 
@@ -37,7 +39,7 @@ def record(answer: Any = "Hi.", **key: Any) -> dict[str, Any]:
 
 def parquet(*records: dict[str, Any], key: tuple[str, ...] = ("id",)) -> pa.Table:
     file = io.BytesIO()
-    write_parquet(iter([encode_record(found) for found in records]), file, key)
+    write_parquet(iter([encode_record(found) for found in records]), file, OutputColumns(key))
     return pq.read_table(io.BytesIO(file.getvalue()))
 
 
@@ -45,7 +47,7 @@ def test_an_answered_row_has_its_key_and_the_columns_for_an_audit(completion) ->
     answered = AnsweredRow(
         {"id": 7, "part": "a", "text": "x"}, "f" * 64, completion(latency_seconds=1 / 3), "fresh"
     )
-    assert answer_record(answered, ("part", "id")) == {
+    assert answer_record(answered, OutputColumns(("part", "id"))) == {
         "part": "a",
         "id": 7,
         "answer": "Hi.",
@@ -61,13 +63,13 @@ def test_an_answered_row_has_its_key_and_the_columns_for_an_audit(completion) ->
 
 
 def test_the_output_columns_are_those_that_a_key_cannot_have(completion) -> None:
-    assert tuple(answer_record(AnsweredRow({}, "f", completion(), "fresh"), ())) == OUTPUT_COLUMNS
+    assert tuple(answer_record(AnsweredRow({}, "f", completion(), "fresh"), OutputColumns(()))) == OUTPUT_COLUMNS
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [], 0, False, ""])
 def test_a_structured_answer_is_its_value(completion, value: Any) -> None:
     answered = AnsweredRow({}, "f", completion(text=json.dumps(value), parsed=value), "fresh")
-    assert answer_record(answered, ())["answer"] == value
+    assert answer_record(answered, OutputColumns(()))["answer"] == value
 
 
 def test_the_record_of_a_failed_row_is_the_row_and_its_error() -> None:
@@ -75,7 +77,13 @@ def test_the_record_of_a_failed_row_is_the_row_and_its_error() -> None:
     assert failed_record(FailedRow({"id": 1, "text": "a"}, failure)) == {
         "id": 1,
         "text": "a",
-        "llmbeam_error": {"kind": "blocked", "message": "no", "http_status": 200, "attempts": 1},
+        "llmbeam_error": {
+            "kind": "blocked",
+            "message": "no",
+            "http_status": 200,
+            "attempts": 1,
+            "origin": "fresh",
+        },
     }
 
 
@@ -87,6 +95,11 @@ def test_a_failed_row_can_be_read_again_as_a_row() -> None:
     assert isinstance(again, dict)
     assert again.pop("llmbeam_error")["kind"] == "timeout"
     assert again == row
+
+
+def test_half_a_surrogate_pair_is_written_as_a_character_that_any_reader_accepts() -> None:
+    line = encode_record({"id": 1, "answer": "cut \ud83d", "\ude00": ["\ud83d\ude00", "ä"]})
+    assert json.loads(line.decode()) == {"id": 1, "answer": "cut \ufffd", "\ufffd": ["\N{GRINNING FACE}", "ä"]}
 
 
 def test_a_row_that_fails_again_has_the_newer_error() -> None:
@@ -150,6 +163,17 @@ def test_the_columns_of_a_parquet_file_are_the_key_and_the_output() -> None:
     assert tuple(table.column_names) == ("part", "id", *OUTPUT_COLUMNS)
     assert table["input_tokens"].type == pa.int64()
     assert table["latency_seconds"].to_pylist() == [0.25]
+
+
+def test_one_answer_that_does_not_fit_makes_its_column_json_text() -> None:
+    """All answers are paid for at this point, and every retry would fail in the same way."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    columns = OutputColumns(("id",), answer=answer_type(schema))
+    file = io.BytesIO()
+    found = [record(answer={"a": value}, id=value) for value in (1, 2**70)]
+    write_parquet(map(encode_record, found), file, columns)
+    table = pq.read_table(io.BytesIO(file.getvalue()))
+    assert [json.loads(text) for text in table["answer"].to_pylist()] == [{"a": 1}, {"a": 2**70}]
 
 
 def test_a_parquet_file_without_rows_has_its_columns() -> None:

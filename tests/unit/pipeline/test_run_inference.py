@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.journal import read_entries
+from airflow_provider_llmbeam.engine.journal_entry import read_segment
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError
-from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT, LLMModelHandler, _key_of
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.machine_governor import key_of
+from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT, LLMModelHandler
 from airflow_provider_llmbeam.spec import (
     Batching,
     EchoModel,
@@ -70,12 +73,17 @@ def test_a_structured_answer_is_checked() -> None:
 
 def test_answers_are_in_the_journal_when_the_batch_is_handed_over(tmp_path: Path) -> None:
     model = (handler := LLMModelHandler(ECHO, journal_uri=f"{tmp_path}/journal/")).load_model()
-    (tmp_path / "journal").mkdir(exist_ok=True)
     handler.run_inference(["a", "b"], model)
     (segment,) = (tmp_path / "journal").iterdir()
-    with segment.open("rb") as lines:
-        assert {entry.completion.text for entry in read_entries(iter(lines))} == {"a", "b"}
+    assert {entry.outcome.text for entry in read_segment(str(segment), storage.open)} == {"a", "b"}
+    assert stat.S_IMODE((tmp_path / "journal").stat().st_mode) == 0o700
     del model
+
+
+@pytest.mark.parametrize("directory", ["runs[1]/journal", "runs-?", "runs*", "", " "])
+def test_a_journal_that_would_be_a_glob_is_refused(directory: str) -> None:
+    with pytest.raises(JobSpecError, match=r"`journal_uri`: must .*; got .* Nothing was sent or billed\."):
+        LLMModelHandler(ECHO, journal_uri=directory)
 
 
 def test_a_client_that_cannot_be_opened_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +150,8 @@ CLOUD_RUN = OpenAIModel(type="openai", name="gemma", id_token_audience="https://
 def test_a_quota_belongs_to_the_api_key_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "g")
     monkeypatch.setenv("OPENAI_API_KEY", "o")
-    assert (_key_of(GeminiModel()), _key_of(OpenAIModel(type="openai", name="gpt"))) == ("g", "o")
-    assert (_key_of(ENDPOINT), _key_of(CLOUD_RUN)) == (None, None)
+    assert (key_of(GeminiModel()), key_of(OpenAIModel(type="openai", name="gpt"))) == ("g", "o")
+    assert (key_of(ENDPOINT), key_of(CLOUD_RUN)) == (None, None)
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(requests_per_minute=60)], ids=["no quota", "a quota"])

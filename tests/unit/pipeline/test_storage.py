@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.gcp import gcsio
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.sandbox import Sandbox
 
@@ -20,7 +23,7 @@ def folder(
         yield f"{tmp_path}/"
         return
     with Sandbox(buckets=("rows",)) as sandbox:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", sandbox.url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", sandbox.authorized_url)
         yield "gs://rows/"
 
 
@@ -42,6 +45,16 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def write(uri: str) -> None:
     with storage.create(uri) as file:
         file.write(b"one\n")
+
+
+def test_a_file_that_is_replaced_is_never_missing_or_half_written(folder: str) -> None:
+    for content in (b"first", b"second"):
+        storage.replace(f"{folder}counts.json", content)
+        with storage.open(f"{folder}counts.json") as file:
+            assert file.read() == content
+    assert storage.match(f"{folder}counts*") == [f"{folder}counts.json"]
+    if not folder.startswith("gs://"):
+        assert stat.S_IMODE(Path(f"{folder}counts.json").stat().st_mode) == 0o600
 
 
 def test_a_file_is_written_found_renamed_read_and_deleted(folder: str) -> None:
@@ -79,3 +92,50 @@ def test_the_next_job_of_a_process_has_a_client_of_its_own(folder: str, clients:
     write(f"{folder}c.txt")
     assert len(clients) == 2
     assert clients[-1] is options
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_private_directory_is_made_once_and_its_parents_keep_the_umask(tmp_path: Path) -> None:
+    for _ in "ab":
+        storage.make_private(f"{tmp_path}/out/.llmbeam/")
+    assert mode_of(tmp_path / "out" / ".llmbeam") == 0o700
+    assert mode_of(tmp_path / "out") == 0o755
+
+
+def test_a_directory_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    storage.make_private(f"{tmp_path}/")
+    assert mode_of(tmp_path) == 0o2770
+
+
+def test_a_file_in_the_place_of_a_private_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(
+        JobSpecError, match=r"state/' holds the state .*: File exists\. Nothing was sent or billed\."
+    ):
+        storage.make_private(f"{tmp_path}/state/")
+
+
+@pytest.mark.parametrize("folder", ["gs"], indirect=True)
+def test_an_object_store_has_its_own_access_rules(folder: str) -> None:
+    storage.make_private(f"{folder}state/")
+    with storage.create(f"{folder}a.txt", is_private=True) as file:
+        file.write(b"one\n")
+    assert storage.match(f"{folder}**") == [f"{folder}a.txt"]
+
+
+def test_a_private_file_stays_private_when_it_is_renamed(tmp_path: Path) -> None:
+    for name, is_private in (("report.json", True), ("answers.jsonl", False)):
+        with storage.create(f"{tmp_path}/staging/{name}", is_private=is_private) as file:
+            file.write(b"{}\n")
+        storage.rename({f"{tmp_path}/staging/{name}": f"{tmp_path}/{name}"})
+    assert (mode_of(tmp_path / "report.json"), mode_of(tmp_path / "answers.jsonl")) == (0o600, 0o644)
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(PermissionError, match=r"Not a regular file: .*pipe\.jsonl"):
+        storage.open(f"{tmp_path}/pipe.jsonl")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import json
 import logging
@@ -26,6 +27,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.model import parse_model
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
+from tests.replying import Replying, raw
 
 GEMINI = {"type": "gemini"}
 VERTEX = {"type": "gemini", "project": "llmbeam-sandbox"}
@@ -114,7 +116,9 @@ def brought_up(project, fields):
     trigger = EndpointTrigger(
         endpoint=spec.model_dump(mode="json"),
         key="k-0123456789ab",
-        labels=endpoint_labels("k-0123456789ab", expires_at=now + 60, dag_id="d", run_id="r", attempt="1"),
+        labels=endpoint_labels(
+            "k-0123456789ab", deployment="prod", expires_at=now + 60, dag_id="d", run_id="r", attempt="1"
+        ),
         history=ProvisioningHistory(now).to_dict(),
         poll_interval_seconds=0.1,
     )
@@ -248,7 +252,35 @@ def test_a_request_to_a_server_that_answers_byte_by_byte_times_out(sending):
 
 def test_a_reply_that_never_ends_is_given_up(sending):
     reply = sending({}, [b" " * 100_000] * 30)
-    assert "bytes came" in reply.message
+    assert "a reply of more than 2,000,000 bytes" in reply.message
+
+
+def test_a_reply_that_is_small_only_compressed_is_given_up(sending):
+    reply = sending({"Content-Encoding": "gzip"}, [gzip.compress(bytes(2**26))])
+    assert "a reply of more than 2,000,000 bytes" in reply.message
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_a_final_refusal_that_names_both_servers(status):
+    with (
+        Replying(lambda _: raw({"choices": [{"message": {"content": "OK"}}]})) as other,
+        Replying(lambda _: raw("x" * 2**20, status, Location=f"{other.url}/v1?key=secret")) as server,
+    ):
+        model = parse_model({"type": "openai", "name": "m", "base_url": f"{server.url}/v1"})
+        headers = {"x-goog-api-key": "secret"}
+        (reply,) = Prober(model, authenticate=lambda: headers).probe(5).replies
+    assert (reply.outcome, reply.http_status, reply.is_final) == ("failed", status, True)
+    assert reply.message.startswith(f"{server.url} redirects to {other.url} (HTTP {status})")
+    assert "secret" not in reply.message
+    assert other.received == []
+
+
+def test_of_a_long_refusal_the_beginning_is_read():
+    with Replying(lambda _: raw(b"no " * 2**20, 503)) as server:
+        model = parse_model({"type": "openai", "name": "m", "base_url": f"{server.url}/v1"})
+        (reply,) = Prober(model, authenticate=dict).probe(1).replies
+    assert reply.http_status == 503
+    assert reply.message.startswith("HTTP 503: no no no")
 
 
 def test_a_compressed_reply_in_chunks_is_read(sending):
@@ -274,6 +306,20 @@ def test_a_wrong_key_is_a_final_refusal(sandbox, probed, monkeypatch):
     with Sandbox(models=ModelSettings(openai_api_key="secret")) as guarded:
         probe = prober(guarded, {"type": "openai", "name": "m"}).probe(5)
     assert (probe.sent, probe.refusal.http_status, probe.refusal.is_final) == (1, 401, True)
+
+
+@pytest.mark.parametrize("cut", [0, 8])
+def test_a_key_that_the_server_quotes_is_not_repeated(server, cut):
+    key = "opaque-key-of-this-test"
+    text = f"{'x' * (300 - len('HTTP 401: wrong key ') - cut) if cut else ''}wrong key {key}"
+    server.on("POST", "/v1/chat/completions", (401, {"error": {"message": text}}))
+    address = f"http://127.0.0.1:{server.server_port}/v1"
+    model = parse_model({"type": "openai", "name": "m", "base_url": address})
+    prober = Prober(model, authenticate=lambda: {"Authorization": f"Bearer {key}"})
+    (reply,) = prober.probe(1).replies
+    assert reply.is_final
+    assert "wrong key ***" in reply.message or cut
+    assert key[:8] not in reply.message
 
 
 def test_the_key_of_the_connection_takes_precedence_over_that_of_the_environment(monkeypatch):
@@ -404,6 +450,34 @@ def read(http_status, body, **headers):
 def test_the_message_of_a_refusal_is_found_in_each_servers_format(body, words):
     assert read(429, body).message == f"HTTP 429: {words}"
     assert not read(429, body).is_daily
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": 5, "details": [{"violations": None}]}},
+        {"error": {"message": None, "details": [{"violations": 5}, 5]}},
+        {"error": {"message": "cut \ud83d", "code": [5], "details": {"violations": []}}},
+        {
+            "error": {
+                "details": [{"@type": ["RetryInfo"], "retryDelay": {}}, {"@type": "RetryInfo", "retryDelay": []}]
+            }
+        },
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("http_status", [200, 400, 429, 500])
+def test_a_refusal_with_fields_of_other_types_is_read(http_status, body):
+    reply = read(http_status, body)
+    reply.message.encode()
+    assert (reply.is_daily, reply.retry_after_seconds) == (False, None)
+
+
+@pytest.mark.parametrize("header", ["nan", "inf", "1e400"])
+def test_a_probe_never_advises_a_wait_without_end(header):
+    reply = read(429, "", **{"Retry-After": header})
+    assert reply.retry_after_seconds is None
+    json.dumps(dataclasses.asdict(reply), allow_nan=False)
 
 
 def test_a_retry_after_may_be_a_date():

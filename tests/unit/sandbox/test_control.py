@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from airflow_provider_llmbeam.sandbox import Sandbox
+from tests.clouds import authorized
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "row 7"}]}
 ERROR = {"kind": "error", "http_status": 503}
 METHOD = "openai.chatCompletions"
+
+
+@pytest.fixture
+def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=sandbox.url, headers=authorized(sandbox), timeout=60) as client:
+        yield client
 
 
 def test_stats_count_calls_statuses_and_billed_tokens(sandbox: Sandbox, http: httpx.Client) -> None:

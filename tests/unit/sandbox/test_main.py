@@ -30,6 +30,12 @@ def test_the_sandbox_writes_its_ready_file_and_ends_cleanly(tmp_path: Path, stop
         assert process.poll() is None, process.stderr and process.stderr.read()
         found = json.loads(ready.read_text())
         assert found["pid"] == process.pid
+        assert ready.stat().st_mode & 0o077 == 0
+        refused, done = (
+            httpx.post(found["url"] + "/sandbox/reset", headers={"Authorization": f"Bearer {token}"})
+            for token in ("guess", found["token"])
+        )
+        assert (refused.status_code, done.status_code) == (401, 200)
         assert httpx.get(found["url"] + "/sandbox/stats").json()["quota"]["requests_per_minute"] == 600
         process.send_signal(stop_signal)
         printed, complaints = process.communicate(timeout=60)

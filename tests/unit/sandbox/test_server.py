@@ -76,11 +76,13 @@ def test_a_held_request_whose_client_has_disconnected_is_not_billed() -> None:
 def test_a_held_storage_request_waits_before_its_work_is_done() -> None:
     with Sandbox(buckets=("rows",)) as running, ThreadPoolExecutor(1) as pool:
         hold = running.faults.hold("storage.objects.get", "report.json")
-        url = f"{running.url}/storage/v1/b/rows/o/report.json"
+        url = f"{running.authorized_url}/storage/v1/b/rows/o/report.json"
         answer = pool.submit(httpx.get, url, timeout=60)
         until(lambda: hold.waiting, "the request is held")
         upload = {"uploadType": "media", "name": "report.json"}
-        httpx.post(f"{running.url}/upload/storage/v1/b/rows/o", params=upload, content="{}").raise_for_status()
+        httpx.post(
+            f"{running.authorized_url}/upload/storage/v1/b/rows/o", params=upload, content="{}"
+        ).raise_for_status()
         hold.release()
         assert answer.result().status_code == 200
 

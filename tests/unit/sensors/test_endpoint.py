@@ -191,9 +191,16 @@ def test_a_missing_connection_fails_at_once(sensor):
 
 def test_a_rendered_value_that_is_not_a_model_fails_at_once(sensor):
     made = sensor()
-    made.model = "{'type': 'gemini'}"
+    made.model = "None"
     with pytest.raises(AirflowFailException, match="`model`: "):
         executed(made)
+
+
+def test_a_model_that_airflow_rendered_as_text_is_read(sensor):
+    made = sensor()
+    made.model = str(made.model)
+    task = Task()
+    assert executed(made, task)["model"]["type"] == made.model["type"]
 
 
 @pytest.mark.parametrize("reason", ["soft_fail", "timeout"])

@@ -227,17 +227,17 @@ def test_the_recommended_limits_exclude_the_usage_of_other_jobs(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"model": None}, "needs either `model` or `endpoint`"),
+        ({"model": None}, "`model`: exactly one of `model` and `endpoint`"),
         ({"model": {"type": "claude"}}, "`model.type`: must be one of"),
         ({"demand": {"rows": -1, "input_tokens_per_row": 1}}, "`demand.rows`"),
         ({"window": 0}, "`window_seconds`"),
         ({"min_fit_ratio": 0}, "`min_fit_ratio`"),
         ({"probe_requests": 51}, "`probe_requests`"),
         ({"limits": {"rpm": 5}}, "`limits.rpm`: there is no such field"),
-        ({"model": {"type": "echo"}, "locations": ["a"]}, "has `locations`, which only a Gemini model"),
+        ({"model": {"type": "echo"}, "locations": ["a"]}, "`locations`: only a Gemini model"),
         (
             {"demand": {"rows": 1, "input_tokens_per_row": 1}, "min_fit_ratio": 0.5},
-            "has `min_fit_ratio`, which needs `window`",
+            "`window`: this field is needed with `min_fit_ratio`",
         ),
     ],
 )

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.identity import (
     JOB_LABEL,
     SPEC_LABEL,
     dataflow_name,
     identity,
+    job_identity,
     labels,
     spec_digest,
 )
@@ -28,6 +30,19 @@ def spec(job):
         return JobSpec.parse(job(**parts))
 
     return make
+
+
+@given(st.text(max_size=50), st.sampled_from(["", "prod", "dev"]), st.sampled_from(["", "prod", "dev"]))
+def test_two_deployments_never_share_an_identity(name, one, other):
+    assert (identity(name, one) == identity(name, other)) is (one == other)
+    assert len(identity(name, one)) <= 54
+
+
+def test_the_same_spec_is_another_job_in_another_deployment(spec):
+    prod, dev = spec(deployment="prod"), spec(deployment="dev")
+    assert job_identity(prod) != job_identity(dev)
+    assert dataflow_name(prod) != dataflow_name(dev)
+    assert labels(prod)[DEPLOYMENT_LABEL] == "prod"
 
 
 @given(st.text(max_size=300))
@@ -63,7 +78,7 @@ def test_an_identity_starts_with_the_readable_name():
 def test_the_name_on_dataflow_fits(name):
     data = {
         "source": {"uri": "in.jsonl", "key": ["id"]},
-        "prompt": {"template": "t"},
+        "prompt": {"template": "{{ row.t }}"},
         "model": {"type": "echo"},
         "sink": {"uri": "out"},
     }

@@ -13,12 +13,12 @@ DATAFLOW = {"type": "dataflow", "location": "europe-west1"}
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("location", "europe", "string should match pattern"),
-        ("location", None, "valid string"),
-        ("project", "Ab", "string should match pattern"),
-        ("project", "short", "string should match pattern"),
-        ("temp_uri", "/tmp/x", "string should match pattern"),
-        ("flex_template", "gs://bucket", "string should match pattern"),
+        ("location", "europe", "must be a region of Google Cloud, e.g. 'europe-west1', without a zone"),
+        ("location", None, "must be a text"),
+        ("project", "Ab", "must be the id of a Google Cloud project"),
+        ("project", "short", "must be the id of a Google Cloud project"),
+        ("temp_uri", "/tmp/x", "must be an address on Cloud Storage"),
+        ("flex_template", "gs://bucket", "must be a file on Cloud Storage"),
         ("num_workers", 0, "greater than or equal to 1"),
         ("max_workers", 0, "greater than or equal to 1"),
         ("expected_latency_seconds", 0, "greater than 0"),
@@ -92,20 +92,22 @@ def test_a_valid_runner_is_accepted(job):
 )
 def test_a_path_that_workers_cannot_reach_is_refused(job, changes, field):
     with pytest.raises(
-        JobSpecError, match=rf"whose workers cannot read files of this machine, and {field} is one: .*gs://"
+        JobSpecError, match=rf"must be on Cloud Storage, gs://…: workers .* cannot read {field} of this machine"
     ):
         JobSpec.parse(job(**ON_STORAGE | changes, runner=DATAFLOW))
     JobSpec.parse(job(**ON_STORAGE | changes))  # valid without a runner on Dataflow
 
 
 def test_all_paths_that_workers_cannot_reach_are_named_at_once(job):
-    with pytest.raises(JobSpecError, match=r"`state_uri` .*, `source\.uri` .*, `sink\.uri`"):
+    with pytest.raises(JobSpecError, match=r"`state_uri` .* and `source\.uri` .* and `sink\.uri`"):
         JobSpec.parse(job(state_uri="state", runner=DATAFLOW))
 
 
 def test_dataflow_needs_a_staging_path_on_cloud_storage(job):
     elsewhere = {"source": {"uri": "s3://b/in.jsonl", "key": ["id"]}, "sink": {"uri": "s3://b/out"}}
-    with pytest.raises(JobSpecError, match=r"needs `runner\.temp_uri`, or a `state_uri` that starts with gs://"):
+    with pytest.raises(
+        JobSpecError, match=r"^`runner\.temp_uri`: this field, or a `state_uri` that starts with gs://, is needed"
+    ):
         JobSpec.parse(job(**elsewhere, runner=DATAFLOW))
     spec = JobSpec.parse(job(**elsewhere, runner=DATAFLOW | {"temp_uri": "gs://b/temp"}))
     assert spec.temp_uri == "gs://b/temp/"

@@ -15,7 +15,8 @@ def test_a_directory_ends_in_a_slash(uri: str) -> None:
 @pytest.mark.parametrize("uri", ["out/*", "out-?/", "out[1]/"])
 def test_a_glob_is_refused(uri: str) -> None:
     (problem,) = FilesSink.problems({"uri": uri})
-    assert str(problem) == f"`uri`: must be one directory, not a glob; got {uri!r}."
+    assert str(problem).startswith("`uri`: must be one directory, not a glob: a path with *, ? or [ matches")
+    assert str(problem).endswith(f"; got {uri!r}.")
 
 
 @pytest.mark.parametrize("uri", ["", "   "])
@@ -62,7 +63,7 @@ def test_another_address_of_milvus_is_refused(uri: str) -> None:
 
 
 def test_an_address_with_a_password_is_refused() -> None:
-    assert "must hold no password" in milvus_problem(uri="https://root:Milvus@h:19530")
+    assert "must not hold a user or a password" in milvus_problem(uri="https://root:Milvus@h:19530")
 
 
 @pytest.mark.parametrize("collection", ["", "1a", "a-b", "a b", "ä" * 300, "x" * 256])
@@ -81,10 +82,10 @@ def test_milvus_takes_the_vectors_of_an_embedding_job(job) -> None:
 
 def test_milvus_takes_nothing_but_vectors(job) -> None:
     (problem,) = JobSpec.problems({**milvus_job(job), "task": "generate"})
-    assert "stores vectors: it needs `task` to be 'embed'" in str(problem)
+    assert "`task`: must be 'embed' with a sink of type 'milvus', which stores vectors" in str(problem)
 
 
 @pytest.mark.parametrize("column", ["vector", "llmbeam_id", "a b", "1a", "größe", ""])
 def test_a_key_column_that_cannot_be_a_field_is_refused(job, column: str) -> None:
     (problem,) = JobSpec.problems(milvus_job(job, source={"uri": "in/*.csv", "key": ["id", column]}))
-    assert f"whose fields cannot be called ['{column}']" in str(problem)
+    assert f"`source.key`: has ['{column}'], which cannot be fields of a sink of type 'milvus'" in str(problem)

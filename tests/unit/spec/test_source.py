@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.spec import FilesSource
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, format_of
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, RowsSource, format_of
 
 
 def test_a_source_resolves_its_format_from_the_extension() -> None:
@@ -35,10 +35,23 @@ def test_a_source_without_key_is_refused() -> None:
     assert problem.field == "key"
 
 
-def test_a_key_is_a_list_and_not_a_string() -> None:
-    (problem,) = FilesSource.problems({"uri": "a.csv", "key": "id"})
-    assert problem.field == "key"
-    assert problem.got == "id"
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("id", ("id",)),
+        ("['a', 'b']", ("a", "b")),
+        ('["a"]', ("a",)),
+        (["a", "b"], ("a", "b")),
+        ("[odd]", ("[odd]",)),
+    ],
+)
+def test_a_key_is_a_column_or_several_also_as_text(given: object, expected: tuple[str, ...]) -> None:
+    assert FilesSource.parse({"uri": "a.csv", "key": given}).key == expected
+
+
+def test_a_source_without_a_key_says_what_a_key_is() -> None:
+    (problem,) = FilesSource.problems({"uri": "a.csv"})
+    assert str(problem) == ("`key`: this field is needed: the columns that identify a row, e.g. 'ticket_id'.")
 
 
 @pytest.mark.parametrize("column", OUTPUT_COLUMNS)
@@ -74,3 +87,21 @@ def test_the_extension_determines_the_format(uri: str, expected: str) -> None:
 def test_without_a_known_extension_the_format_is_required(uri: str) -> None:
     with pytest.raises(ValueError, match=r"`format` is needed: .* ends in none of .*\.jsonl.*\.parquet"):
         format_of(uri)
+
+
+def test_a_row_of_the_spec_that_is_nested_too_deep_is_refused_with_its_number() -> None:
+    """Pydantic serializes 255 levels, and the task failed when it wrote the spec for its job."""
+    deep: list[object] = []
+    for _ in range(300):
+        deep = [deep]
+    (problem,) = RowsSource.problems({"type": "rows", "key": ["id"], "rows": [{"id": 1}, {"id": 2, "a": deep}]})
+    assert problem.field == "rows"
+    assert problem.want == "row 1 is nested more than 100 levels deep"
+
+
+def test_half_a_surrogate_pair_in_a_row_of_the_spec_is_replaced_and_the_spec_can_be_written() -> None:
+    row = {"id": "cut \ud83d", "more": {"\ude00": ["\ud83d\ude00", 1]}}
+    source = RowsSource(type="rows", key=("id",), rows=(row,))
+    assert RowsSource.model_validate_json(source.model_dump_json()).rows == (
+        {"id": "cut \ufffd", "more": {"\ufffd": ["\N{GRINNING FACE}", 1]}},
+    )

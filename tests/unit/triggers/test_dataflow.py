@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.counts import NANO, Counts
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.hooks.storage import StorageHook
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 ARGUMENTS = {
@@ -17,6 +18,7 @@ ARGUMENTS = {
     "location": "europe-west1",
     "job_id": "job-1",
     "journal_uri": "gs://rows/journal/",
+    "stop_uri": "gs://rows/stop",
 }
 
 
@@ -26,13 +28,13 @@ class RunningJob:
     def __init__(self, lifetime=2, refuses_cancel=False):
         self.left, self.refuses_cancel, self.cancelled = lifetime, refuses_cancel, False
 
-    def get(self, job_id):
+    def get(self, job_id, within_seconds=None):
         self.left -= 1
         state = "CANCELLED" if self.cancelled else "RUNNING" if self.left > 0 else "DONE"
         return DataflowJob(job_id, "n-12345678", f"JOB_STATE_{state}")
 
     def counts(self, job_id, *, running):
-        return Counts(rows=10, answered=5, output_tokens=1_000_000)
+        return Counts(rows=10, answered=5, cost_nano_usd=2 * NANO)
 
     def error_messages(self, job_id):
         return []
@@ -44,10 +46,18 @@ class RunningJob:
 
 
 @pytest.fixture
-def trigger(monkeypatch):
+def written():
+    """Addresses of the files that were written to Cloud Storage."""
+    return []
+
+
+@pytest.fixture
+def trigger(monkeypatch, written):
     """Makes a trigger that polls a job of this test without delays."""
     monkeypatch.setattr(DataflowJobTrigger, "first_poll_delay_seconds", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.dataflow.monitor.CANCELLING_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.cancellation.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(StorageHook, "write", lambda hook, uri, text, within_seconds: written.append(uri))
 
     def make(job, **arguments):
         made = DataflowJobTrigger(**{**ARGUMENTS, "poll_interval_seconds": 0.01, **arguments})
@@ -69,7 +79,6 @@ def test_a_trigger_round_trips_through_its_serialised_arguments():
         impersonation_chain=("a@x.iam", "b@x.iam"),
         poll_interval_seconds=12,
         budget_usd=7.5,
-        price={"input_usd_per_million_tokens": 1, "output_usd_per_million_tokens": 2},
         cancel_on_kill=False,
     )
     path, arguments = made.serialize()
@@ -91,18 +100,19 @@ def test_a_trigger_fires_once_when_the_job_has_ended(trigger):
     assert (ended.outcome, ended.job_id, ended.state) == ("succeeded", "job-1", "JOB_STATE_DONE")
 
 
-def test_a_trigger_cancels_a_job_over_its_budget_and_reports_it(trigger):
+def test_a_trigger_stops_and_cancels_a_job_over_its_budget_and_reports_it(trigger, written):
     job = RunningJob(lifetime=99)
-    price = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 2.0}
-    ended = asyncio.run(first_event(trigger(job, budget_usd=1.0, price=price)))
+    ended = asyncio.run(first_event(trigger(job, budget_usd=1.0)))
     assert job.cancelled
+    assert written == ["gs://rows/stop"]
     assert ended.error_type == "BudgetExceededError"
 
 
-def test_on_kill_cancels_the_job(trigger, capfd):
+def test_on_kill_cancels_the_job_at_once_as_it_has_about_a_second(trigger, written, capfd):
     job = RunningJob()
     asyncio.run(trigger(job).on_kill())
     assert job.cancelled
+    assert written == []
     lines = capfd.readouterr().out
     assert "The task was marked or cleared while deferred. Dataflow job 'job-1' was cancelled." in lines
     assert "gs://rows/journal/" in lines

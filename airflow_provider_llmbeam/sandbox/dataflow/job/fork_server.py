@@ -32,6 +32,7 @@ MODULES = (
     "apache_beam.runners.portability.fn_api_runner.fn_runner",
     "apache_beam.runners.worker.sdk_worker_main",
     "apache_beam.ml.inference.base",
+    "genai_prices.data",
     "google.genai",
     "jinja2.sandbox",
     "jsonschema",

@@ -34,6 +34,7 @@ def test_each_model_has_a_backend_that_embeds_many_texts_per_request(
     monkeypatch: pytest.MonkeyPatch, model: Model, backend: type
 ) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
     opened = open_backend(model, Generation(), None, Embedding())
     assert isinstance(opened, backend)
     assert isinstance(opened, StaticBackend)

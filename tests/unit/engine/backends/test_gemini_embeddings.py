@@ -12,12 +12,13 @@ from google.genai import types
 from google.oauth2 import credentials as google_credentials
 
 from airflow_provider_llmbeam.engine.backends.gemini_embeddings import GeminiEmbeddings, _method, _replies
+from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.sandbox.core.methods import Method
-from airflow_provider_llmbeam.sandbox.models.embeddings import vector
+from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import Embedding, GeminiModel
 
 EMBEDDING = Embedding(dimensions=5, task_type="RETRIEVAL_DOCUMENT")
@@ -201,7 +202,6 @@ def test_without_key_and_project_there_is_no_client(monkeypatch: pytest.MonkeyPa
         (2, {}),
         (2, {"predictions": [{}]}),
         (2, {"predictions": [{"embeddings": None}]}),
-        (2, {"predictions": [{"embeddings": {"statistics": {"token_count": "many"}}}]}),
         (4, {}),
         (4, {"embedding": None}),
     ],
@@ -210,7 +210,7 @@ def test_a_200_without_one_vector_per_text_is_garbage(way: int, body: dict[str, 
     name, place, *_ = WAYS[way]
     method = _method(GeminiModel(name=name, **place), EMBEDDING)
     with pytest.raises(RequestError) as caught:
-        _replies(json.dumps(body).encode(), [Prompt("a")], method, name)
+        _replies(json.dumps(body).encode(), [Prompt("a")], method, name, UsageReader(name))
     assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
 
 
@@ -219,11 +219,12 @@ def test_a_200_without_one_vector_per_text_is_garbage(way: int, body: dict[str, 
     [
         (0, {"embeddings": [{}]}),
         (2, {"predictions": [{"embeddings": {"values": "many"}}]}),
+        (2, {"predictions": [{"embeddings": {"statistics": {"token_count": "many"}}}]}),
         (4, {"embedding": {"values": None}}),
     ],
 )
 def test_an_invalid_vector_is_left_to_the_parser(way: int, body: dict[str, Any]) -> None:
     name, place, *_ = WAYS[way]
     method = _method(GeminiModel(name=name, **place), EMBEDDING)
-    (reply,) = _replies(json.dumps(body).encode(), [Prompt("a" * 40)], method, name)
+    (reply,) = _replies(json.dumps(body).encode(), [Prompt("a" * 40)], method, name, UsageReader(name))
     assert (reply.vector, reply.input_tokens) == (None, 10)

@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import Embedding, Generation, OpenAIModel
+from tests.replying import Replying, raw
 
 AUDIENCE = "https://llmbeam-1.a.run.app"
 Body = Callable[[OpenAIModel], Awaitable[Any]]
@@ -283,3 +284,27 @@ def test_missing_credentials_for_cloud_run_are_an_error(monkeypatch: pytest.Monk
     monkeypatch.setattr(google.auth, "default", nobody)
     with pytest.raises(JobSpecError, match=r"`model\.id_token_audience`\) needs Google credentials: Nobody"):
         open_client(model())
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_token_service_that_redirects_gets_no_assertion_sent_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int
+) -> None:
+    """Once a 307 sent the signed assertion to the other server, and its token to the model."""
+    with (
+        Replying(lambda _: raw({"id_token": jwt(exp=2**32)})) as other,
+        Replying(lambda _: raw("", status, Location=f"{other.url}/token")) as service,
+    ):
+        key = service_account(tmp_path / "key.json", f"{service.url}/token")
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+
+        async def main() -> None:
+            backend = OpenAIBackend(model(), Generation(), None)
+            await backend.complete(Prompt("a"))
+
+        with pytest.raises(RequestError) as caught:
+            asyncio.run(main())
+    assert caught.value.kind == "unauthorized", "final: a retry would be redirected, too"
+    assert f"{service.url} redirects to {other.url} (HTTP {status})" in caught.value.message
+    assert "`token_uri`" in caught.value.message
+    assert other.received == []

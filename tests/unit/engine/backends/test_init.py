@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Generation, Mo
 )
 def test_each_model_has_its_backend(monkeypatch: pytest.MonkeyPatch, model: Model, backend: type) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
 
     async def main() -> None:
         opened = open_backend(model, Generation(), None)
@@ -30,6 +31,12 @@ def test_each_model_has_its_backend(monkeypatch: pytest.MonkeyPatch, model: Mode
         await opened.aclose()
 
     asyncio.run(main())
+
+
+def test_openai_itself_without_a_key_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(JobSpecError, match=r"`OPENAI_API_KEY` .* is not set\. Nothing was sent or billed\."):
+        open_backend(OpenAIModel(type="openai", name="m"), Generation(), None)
 
 
 def test_gemini_without_key_and_project_cannot_start() -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.openai_embeddings import OpenAIEmbeddings, _replies
+from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.models.embeddings import vector
+from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import Embedding, OpenAIModel
 
 METHOD = "openai.embeddings"
@@ -43,7 +44,7 @@ def body(*vectors: Any, **changes: Any) -> bytes:
 
 
 def test_vectors_are_read_and_the_tokens_shared_out_by_length() -> None:
-    assert _replies(body([1.0, 0.5], [0.25, 0]), PROMPTS, "nomic") == [
+    assert _replies(body([1.0, 0.5], [0.25, 0]), PROMPTS, "nomic", UsageReader("m")) == [
         Reply(
             text="", finish_reason="stop", input_tokens=20, output_tokens=0, model="nomic-1.5", vector=[1.0, 0.5]
         ),
@@ -55,22 +56,22 @@ def test_vectors_are_read_and_the_tokens_shared_out_by_length() -> None:
 
 def test_each_vector_is_assigned_to_the_text_of_its_index() -> None:
     data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]
-    assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m")] == [[1.0], [2.0]]
+    assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m", UsageReader("m"))] == [[1.0], [2.0]]
 
 
 def test_vectors_without_an_index_are_assigned_in_order() -> None:
     data = [{"embedding": [1.0]}, {"embedding": [2.0]}]
-    assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m")] == [[1.0], [2.0]]
+    assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m", UsageReader("m"))] == [[1.0], [2.0]]
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, [1]])
 def test_tokens_that_the_server_does_not_report_are_estimated(usage: Any) -> None:
-    replies = _replies(body([1.0], [2.0], usage=usage, model=None), PROMPTS, "nomic")
+    replies = _replies(body([1.0], [2.0], usage=usage, model=None), PROMPTS, "nomic", UsageReader("m"))
     assert [(reply.input_tokens, reply.model) for reply in replies] == [(10, "nomic"), (5, "nomic")]
 
 
 def test_an_invalid_vector_affects_only_its_text() -> None:
-    assert [reply.vector for reply in _replies(body(None, [1.0]), PROMPTS, "m")] == [None, [1.0]]
+    assert [reply.vector for reply in _replies(body(None, [1.0]), PROMPTS, "m", UsageReader("m"))] == [None, [1.0]]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_an_invalid_vector_affects_only_its_text() -> None:
 )
 def test_a_200_without_one_vector_per_text_is_garbage(content: bytes) -> None:
     with pytest.raises(RequestError) as caught:
-        _replies(content, PROMPTS, "m")
+        _replies(content, PROMPTS, "m", UsageReader("m"))
     assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
 
 

@@ -367,3 +367,63 @@ def test_a_known_quota_that_processes_share_is_never_exceeded(letter, processes)
 def test_machines_without_shared_state_share_a_quota_of_tokens_with_few_429s():
     records = simulate_job(next(job for job in JOBS if job.letter == "F"), machines=2)
     assert sum(not record.is_billed for record in records) < 0.02 * len(records)
+
+
+@pytest.mark.parametrize("used_tokens", [10**6, 2 * 10**7, 10**12, 2**63, 1e300])
+def test_a_reported_usage_stalls_a_machine_for_a_minute_at_most(used_tokens):
+    governor = Governor(tokens_per_minute=60_000)
+    governor.admit(0.0, 1000)
+    for _ in range(20):
+        governor.settle(1000, used_tokens, is_answered=True)
+    assert governor.admit(0.0, 500) == pytest.approx(60.5, abs=0.1)
+    assert governor.admit(60.6, 500) == 0
+
+
+def test_a_reported_usage_says_little_about_the_quota():
+    """A 429 cuts the share to what was let through, and the tokens are those of the server."""
+    governor = Governor(tokens_per_minute=60_000)
+    for number in range(10):
+        governor.admit(float(number), 100)
+        governor.settle(100, 10**12, is_answered=True)
+    assert governor.state.sent_tokens <= 70_000, "a minute of the quota, and what came in since"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["send", "429", "usage"]), st.floats(0, 60), st.integers(0, 2**63), st.floats(0, 1e9)
+        ),
+        max_size=60,
+    ),
+    st.none() | st.floats(1, 6000),
+    st.none() | st.floats(600, 1e6),
+)
+def test_no_server_stalls_a_machine_for_longer_than_its_holds(events, requests, tokens):
+    """Polling, as jobs that wait do, must not prolong the wait."""
+    governor = Governor(requests_per_minute=requests, tokens_per_minute=tokens)
+    now = 0.0
+    for event, gap, used, advice in events:
+        now += gap
+        match event:
+            case "send":
+                governor.admit(now, 10)
+            case "429":
+                governor.rejected(now, advice)
+            case "usage":
+                governor.settle(10, used, is_answered=True)
+    start = now
+    while (wait := governor.admit(now, 10)) > 0:
+        now += min(wait, 10.0)
+        assert now - start < 3600
+
+
+def test_the_wait_for_the_next_request_follows_a_share_that_grows_again():
+    """Once it was fixed for hours, when the share was smallest."""
+    governor = Governor(requests_per_minute=60)
+    governor.admit(0.0, 1)
+    governor.state.share, governor.state.cut_at, governor.state.is_probing = 1e-4, -1e4, 0.0
+    governor.admit(1.0, 1)
+    now = 1.0
+    while (wait := governor.admit(now, 1)) > 0:
+        now += min(wait, 1.0)
+    assert now < 1200

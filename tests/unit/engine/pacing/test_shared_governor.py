@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import fcntl
+import logging
+import math
 import os
+import signal
+import struct
 import subprocess
 import sys
 
 import pytest
 
+from airflow_provider_llmbeam.engine.pacing import shared_governor
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
 
@@ -55,23 +60,109 @@ def test_a_state_that_is_outdated_or_from_before_a_reboot_is_discarded(path):
     assert shared(path).admit(5.0, 1) == 0
 
 
-def test_a_process_killed_while_it_holds_the_lock_leaves_it_free(path):
+@pytest.fixture
+def holder(path):
+    """A process that holds the lock."""
     code = (
         "import sys, fcntl, os, time\n"
         "file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
         "fcntl.flock(file, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"
     )
+    path.parent.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_process_killed_while_it_holds_the_lock_leaves_it_free(path, holder):
     governor = shared(path)
-    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "held\n"
     holder.kill()
     holder.wait()
-    holder.stdout.close()
     file = os.open(path, os.O_RDWR)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if another process holds it
     os.close(file)
     assert governor.admit(100.0, 1) == 0
     governor.close()
+
+
+def test_a_process_stopped_while_it_holds_the_lock_does_not_stop_the_others(path, holder, monkeypatch, caplog):
+    holder.send_signal(signal.SIGSTOP)
+    pauses = []
+    monkeypatch.setattr(shared_governor.time, "sleep", pauses.append)
+    monkeypatch.setattr(shared_governor.time, "monotonic", lambda: 0.01 * len(pauses) + 1)
+    governor = shared(path)
+    with caplog.at_level(logging.WARNING):
+        admitted = sum(governor.admit(100.0 + number / 100, 1) == 0 for number in range(1000))
+        governor.settle(1, 2, is_answered=True)
+        assert governor.rejected(110.0, 5.0) >= 5
+    assert admitted == pytest.approx(100, abs=5), "its own governor paces it"
+    assert 5 <= len(pauses) <= 20, "it waits once, and not again for each call"
+    assert len(caplog.messages) == 1
+    holder.kill()
+    holder.wait()
+    assert governor.admit(110.0, 1) == 0
+    assert shared(path).admit(110.0, 1) > 0, "the state is shared again"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("field", range(13))
+def test_a_state_that_is_not_finite_is_discarded(path, value, field):
+    governor = shared(path)
+    governor.admit(100.0, 1)
+    with path.open("r+b") as file:
+        file.seek(8 * field)
+        file.write(struct.pack("d", value))
+    assert governor.admit(100.2, 1) == 0
+    assert governor.rejected(100.3, 1.0) == 1.0
+    assert math.isfinite(sum(struct.unpack("13d", path.read_bytes())))
+
+
+def test_a_debt_does_not_outlive_ten_minutes_of_polling(path):
+    governor = shared(path, tokens_per_minute=60_000)
+    governor.admit(100.0, 1)
+    with path.open("r+b") as file:
+        file.seek(8 * 8)
+        file.write(struct.pack("d", -1e12))
+    waiting = shared(path, tokens_per_minute=60_000)
+    now = 100.0
+    while (wait := waiting.admit(now, 1)) > 0:
+        now += min(wait, 1.0)
+        assert now < 710
+
+
+def test_a_hold_that_no_server_can_cause_is_discarded(path):
+    governor = shared(path)
+    governor.rejected(100.0, 1.0)
+    with path.open("r+b") as file:
+        file.seek(8 * 6)
+        file.write(struct.pack("d", 1e9))
+    assert shared(path).admit(100.0, 1) == 0
+
+
+def test_a_link_is_not_followed(path, tmp_path):
+    path.parent.mkdir()
+    target = tmp_path / "target"
+    target.write_text("theirs")
+    path.symlink_to(target)
+    with pytest.raises(OSError, match="symbolic link"):
+        shared(path)
+    path.unlink()
+    path.parent.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    path.parent.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionError, match="is a link"):
+        shared(path)
+    assert target.read_text() == "theirs"
+
+
+def test_a_pipe_is_refused_without_waiting(path):
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with pytest.raises(PermissionError, match="no regular file"):
+        shared(path)
 
 
 def test_different_limits_have_different_files_and_equal_limits_share_one():

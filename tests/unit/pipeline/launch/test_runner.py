@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.launch.runner import EXPERIMENTS, runner_of
+from airflow_provider_llmbeam.pipeline.launch.runner import EXPERIMENTS, runner_of, workers_are_elsewhere
 from airflow_provider_llmbeam.spec.identity import dataflow_name
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -24,7 +24,7 @@ JOB = JobSpec.parse(
     {
         "name": "n",
         "source": {"uri": "gs://b/rows.jsonl", "key": ["id"]},
-        "prompt": {"template": "t"},
+        "prompt": {"template": "{{ row.t }}"},
         "model": {"type": "echo"},
         "sink": {"uri": "gs://b/out"},
     }
@@ -59,6 +59,26 @@ def test_another_runner_is_left_to_the_options(name: str) -> None:
     runner, options = runner_of(JOB, [f"--runner={name}"])
     assert runner is None
     assert options.view_as(StandardOptions).runner == name
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], False),
+        (["--runner=DirectRunner", "--direct_running_mode=multi_threading"], False),
+        (["--direct_running_mode=multi_processing"], True),
+        (["--runner=PrismRunner"], True),
+        (["--runner=FlinkRunner"], True),
+    ],
+    ids=str,
+)
+def test_workers_of_all_but_a_local_runner_may_be_other_processes(options: list[str], expected: bool) -> None:
+    assert workers_are_elsewhere(JOB, *runner_of(JOB, options)) is expected
+
+
+def test_the_counters_of_dataflow_are_read_by_whoever_waits_for_the_job() -> None:
+    spec = on_dataflow()
+    assert not workers_are_elsewhere(spec, *runner_of(spec, []))
 
 
 def test_every_other_option_is_passed_on() -> None:

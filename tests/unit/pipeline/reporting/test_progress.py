@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
-from airflow_provider_llmbeam.counts import Counts, progress_line
+from airflow_provider_llmbeam.counts import NANO, Counts, progress_line
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Progress, shown_progress
-from airflow_provider_llmbeam.spec import Price
 
 
 def test_a_progress_line_has_the_current_counts() -> None:
@@ -113,14 +112,27 @@ def test_a_log_gets_a_line_on_each_change_and_one_at_the_end(lines: list[str]) -
 
 
 def test_a_line_has_the_cost_if_the_price_is_known(lines: list[str]) -> None:
-    price = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=10.0)
-    with shown_progress(price, interval_seconds=60):
-        PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000))
+    with shown_progress(interval_seconds=60):
+        PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000, cost_nano_usd=12 * NANO))
     with shown_progress(interval_seconds=60):
         PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000))
     known, unknown = lines
     assert "3,000,000 tokens · $12.00 · " in known
     assert "$" not in unknown
+
+
+def test_the_counts_of_other_processes_are_added_to_every_line(lines: list[str]) -> None:
+    with shown_progress(interval_seconds=0.01, others=lambda is_final: Counts(rows=4, answered=3 + is_final)):
+        PROGRESS.add(Counts(rows=2, answered=2))
+        until(lambda: lines, "there is a line")
+    assert lines[-1].startswith("rows 6/6 (100%)")
+    assert any(line.startswith("rows 5/6 (83%)") for line in lines[:-1])
+
+
+def test_counts_are_added_and_subtracted_field_by_field() -> None:
+    one, other = Counts(*range(1, 11)), Counts(*range(10, 101, 10))
+    assert one + other == Counts(*range(11, 111, 11))
+    assert one + other - one == other
 
 
 def test_a_job_that_fails_leaves_no_thread_behind(lines: list[str]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_report
@@ -41,7 +42,12 @@ def spec(job) -> JobSpec:
 @pytest.fixture
 def full(spec: JobSpec, completion) -> Report:
     rows = [
-        AnsweredRow({}, "a", completion(sent_at=1000.0, answered_at=1010.0, attempts=2, rejections=1), "fresh"),
+        AnsweredRow(
+            {},
+            "a",
+            completion(sent_at=1000.0, answered_at=1010.0, attempts=2, rejections=1, cached_tokens=7),
+            "fresh",
+        ),
         AnsweredRow({}, "b", completion(sent_at=1005.0, answered_at=1030.0, input_tokens=600), "fresh"),
         AnsweredRow({}, "b", completion(), "duplicate"),
         AnsweredRow({}, "c", completion(finish_reason="max_tokens"), "resumed"),
@@ -57,6 +63,18 @@ def test_rows_in_are_rows_out(full: Report) -> None:
     assert full.dead_letter_by_kind == {"bad_request": 1, "blocked": 1}
 
 
+def test_the_spec_in_the_report_holds_no_secret_of_the_job(job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL_KEY", "planted-model-key")
+    spec = job(
+        model={"type": "openai", "name": "m", "api_key_env": "MODEL_KEY"},
+        prompt={"template": "{{ row.text }}", "variables": {"by mistake": "planted-model-key"}},
+    )
+    written = report(spec, tally_of(spec))
+    assert "planted-model-key" not in written.model_dump_json()
+    assert written.spec["prompt"]["variables"] == {"by mistake": "***"}
+    assert written.spec["prompt"]["template"] == "{{ row.text }}"
+
+
 def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
     """6 requests in 30 s, where 60 a minute are allowed."""
     assert full.sending_seconds == 30.0
@@ -67,7 +85,7 @@ def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
         "per_minute": 12.0,
         "quota_ratio": 0.2,
     }
-    assert full.tokens.model_dump() == {"input": 614, "output": 6, "per_minute": 1240.0}
+    assert full.tokens.model_dump() == {"input": 614, "cached": 7, "output": 6, "per_minute": 1240.0}
 
 
 def test_only_answers_of_this_run_count_as_truncated(full: Report) -> None:
@@ -124,6 +142,23 @@ def test_without_a_quota_there_is_no_ratio(job, completion) -> None:
     found = report(spec, tally_of(spec, AnsweredRow({}, "a", completion(), "fresh")))
     assert found.requests.per_minute == 60.0
     assert found.requests.quota_ratio is None
+
+
+def test_the_cost_is_that_of_the_answers_of_this_run(spec: JobSpec, completion) -> None:
+    rows = [
+        AnsweredRow({}, "a", completion(cost_nano_usd=NANO // 4), "fresh"),
+        AnsweredRow({}, "b", completion(cost_nano_usd=8 * NANO), "resumed"),
+        FailedRow({}, Failure(kind="blocked", message="no", attempts=1, cost_nano_usd=NANO // 2)),
+    ]
+    assert report(spec, tally_of(spec, *rows)).cost_usd == 0.75
+
+
+def test_the_cost_is_not_known_if_that_of_one_answer_is_not(spec: JobSpec, completion) -> None:
+    rows = [
+        AnsweredRow({}, key, completion(cost_nano_usd=cost), "fresh") for key, cost in (("a", NANO), ("b", None))
+    ]
+    assert report(spec, tally_of(spec, *rows)).cost_usd is None
+    assert report(spec, Tally()).cost_usd == 0.0, "a run that sent nothing"
 
 
 def test_answers_within_zero_seconds_have_no_rate(spec: JobSpec, completion) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.records import encode_record
 from airflow_provider_llmbeam.pipeline.sinks.parquet import read_staged, write_parquet
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
@@ -14,7 +15,7 @@ def content_of(*rows: dict[str, Any]) -> str:
     lines = [
         encode_record({"id": row["id"], "answer": row["answer"], "origin": row["origin"], **empty}) for row in rows
     ]
-    write_parquet(lines, file, ("id",))
+    write_parquet(lines, file, OutputColumns(("id",)))
     staged = read_staged(file)
     assert (staged.rows, [*staged.types]) == (len(rows), ["id", *OUTPUT_COLUMNS])
     return staged.content

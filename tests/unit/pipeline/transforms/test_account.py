@@ -24,6 +24,8 @@ completions = st.builds(
     finish_reason=st.sampled_from(["stop", "max_tokens"]),
     input_tokens=counts,
     output_tokens=counts,
+    cached_tokens=counts,
+    cost_nano_usd=st.none() | counts,
     attempts=st.integers(1, 5),
     rejections=st.integers(0, 5),
     latency_seconds=st.floats(0, 1000),
@@ -114,7 +116,15 @@ def test_merging_does_not_change_the_parts(completion) -> None:
 
 
 def test_a_fresh_answer_counts_with_all_its_cost(completion) -> None:
-    answer = completion(attempts=3, rejections=2, input_tokens=200, output_tokens=7, finish_reason="max_tokens")
+    answer = completion(
+        attempts=3,
+        rejections=2,
+        input_tokens=200,
+        output_tokens=7,
+        cached_tokens=150,
+        cost_nano_usd=250_000_000,
+        finish_reason="max_tokens",
+    )
     tally = tally_of([AnsweredRow({}, "f", answer, "fresh")])
     assert tally.sums == Counter(
         requests=5,
@@ -122,6 +132,8 @@ def test_a_fresh_answer_counts_with_all_its_cost(completion) -> None:
         retries=2,
         input_tokens=200,
         output_tokens=7,
+        cached_tokens=150,
+        cost_nano_usd=250_000_000,
         truncated=1,
         padded_tokens=200,
         real_tokens=200,
@@ -137,10 +149,12 @@ def test_an_answer_without_cost_in_this_run_counts_only_as_a_row(completion, ori
 
 
 def test_a_failure_that_was_billed_counts_with_its_cost_once() -> None:
-    failure = Failure(kind="blocked", message="no", attempts=1, rejections=1, input_tokens=9, output_tokens=8)
-    tally = tally_of([FailedRow({}, failure), FailedRow({}, failure, is_duplicate=True)])
+    failure = Failure(
+        kind="blocked", message="no", attempts=1, rejections=1, input_tokens=9, output_tokens=8, cost_nano_usd=1
+    )
+    tally = tally_of([FailedRow({}, failure), FailedRow({}, failure, "duplicate")])
     assert tally.failed == Counter(blocked=2)
-    assert tally.sums == Counter(requests=2, rejections=1, input_tokens=9, output_tokens=8)
+    assert tally.sums == Counter(requests=2, rejections=1, input_tokens=9, output_tokens=8, cost_nano_usd=1)
     assert tally.first_sent_at == math.inf
 
 

@@ -4,7 +4,13 @@ from collections import Counter
 
 import pytest
 
-from airflow_provider_llmbeam.exceptions import NothingAnsweredError, RowsLostError, TooManyFailedRowsError
+from airflow_provider_llmbeam.exceptions import (
+    JobSpecError,
+    NothingAnsweredError,
+    PermanentFailureError,
+    RowsLostError,
+    TooManyFailedRowsError,
+)
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.publish import check_ratio, check_sums
 
@@ -23,26 +29,66 @@ def test_a_row_too_few_or_too_many_stops_the_publication(rows_read: int) -> None
 
 
 def test_as_many_failed_rows_as_allowed_pass() -> None:
-    check_ratio(Tally(read=10, answered=Counter(fresh=9), failed=Counter(blocked=1)), 0.1, "out/dead.jsonl")
-    check_ratio(Tally(), 0.0, "out/dead.jsonl")
+    check_ratio(Tally(read=10, answered=Counter(fresh=9), failed=Counter(blocked=1)), 0.1, "out/dead.jsonl", 20)
+    check_ratio(Tally(), 0.0, "out/dead.jsonl", 20)
 
 
 def test_too_many_failed_rows_keep_the_previous_output_and_quote_the_reasons() -> None:
     dead = Counter(blocked=2, timeout=1)
     tally = Tally(read=10, answered=Counter(fresh=7), failed=dead, messages={"blocked": "No.", "timeout": "slow"})
     with pytest.raises(TooManyFailedRowsError) as caught:
-        check_ratio(tally, 0.2, "out/dead.jsonl")
+        check_ratio(tally, 0.2, "out/dead.jsonl", 20)
     assert str(caught.value).startswith(
         "3 of 10 rows ended in the dead letter, 'out/dead.jsonl': 2 × blocked (No.), 1 × timeout (slow). "
         "`limits.max_dead_letter_ratio` is 0.2, so the previous output was kept."
     )
 
 
+def failed(read: int = 12, answered: int = 0, **kinds: int) -> Tally:
+    messages = dict.fromkeys(kinds, "Says why.")
+    return Tally(read=read, answered=Counter(fresh=answered), failed=Counter(kinds), messages=messages)
+
+
 def test_a_job_without_answers_fails_with_the_reason_and_the_dead_letter() -> None:
     tally = Tally(read=12, failed=Counter(unauthorized=12), messages={"unauthorized": "API key not valid."})
-    with pytest.raises(NothingAnsweredError) as caught:
-        check_ratio(tally, 1.0, "out/dead.jsonl")
+    with pytest.raises(PermanentFailureError) as caught:
+        check_ratio(tally, 1.0, "out/dead.jsonl", 20)
     assert str(caught.value) == (
-        "None of 12 rows was answered. unauthorized: API key not valid. Every row is in the dead letter, "
-        "'out/dead.jsonl'; the previous output was kept."
+        "12 of 12 rows failed as the server refuses the key: set one, or credentials, for the model. "
+        "API key not valid. The rows are in 'out/dead.jsonl'; the old output stays."
     )
+
+
+def test_a_job_whose_answers_were_all_cut_names_the_limit_and_what_to_do() -> None:
+    with pytest.raises(PermanentFailureError, match=r"were cut at `generation\.max_output_tokens` = 20: raise"):
+        check_ratio(failed(truncated=12), 1.0, "out/dead.jsonl", 20)
+
+
+@pytest.mark.parametrize("kind", ["timeout", "connection", "server_error", "quota_exhausted"])
+def test_a_job_without_answers_can_be_retried_if_the_reason_may_pass(kind: str) -> None:
+    with pytest.raises(NothingAnsweredError, match="Says why") as caught:
+        check_ratio(failed(**{kind: 12}), 1.0, "out/dead.jsonl", 20)
+    assert caught.value.retryable
+
+
+def test_a_job_of_which_no_row_became_a_request_is_a_fault_of_its_spec() -> None:
+    with pytest.raises(JobSpecError, match=r"correct `prompt\.template`.* Nothing was sent or billed\.$"):
+        check_ratio(failed(template_error=11, unreadable_row=1), 1.0, "out/dead.jsonl", 20)
+
+
+@pytest.mark.parametrize(("refused", "is_retryable"), [(2, True), (3, False)])
+def test_too_many_failed_rows_are_final_if_no_run_can_mend_enough(refused: int, is_retryable: bool) -> None:
+    with pytest.raises(TooManyFailedRowsError) as caught:
+        check_ratio(failed(10, 4, invalid_output=refused, timeout=6 - refused), 0.2, "out/dead.jsonl", 20)
+    assert caught.value.retryable is is_retryable
+
+
+@pytest.mark.parametrize("answered", [0, 50])
+def test_a_job_that_stopped_sending_says_why(answered: int) -> None:
+    with pytest.raises(PermanentFailureError, match=r"^Says why\. The rows are in "):
+        check_ratio(failed(100, answered, not_sent=68 - answered, truncated=32), 0.1, "out/dead.jsonl", 20)
+
+
+def test_rows_that_fail_again_in_another_run_may_stay_unsent_if_so_many_may_fail() -> None:
+    """The journal has the answers of all other rows, so those that always fail are the pilot of the run."""
+    check_ratio(failed(1000, 960, not_sent=8, bad_request=32), 0.1, "out/dead.jsonl", 20)

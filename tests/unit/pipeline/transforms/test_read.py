@@ -3,19 +3,30 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow
+from airflow_provider_llmbeam.pipeline.records import encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
-from airflow_provider_llmbeam.pipeline.sources.files import check_source, parse_csv, parse_json_line
-from airflow_provider_llmbeam.pipeline.transforms.read import _CheckKey
+from airflow_provider_llmbeam.pipeline.sources import files
+from airflow_provider_llmbeam.pipeline.sources.files import (
+    check_source,
+    parse_csv,
+    parse_json_line,
+    parse_line,
+    parse_table,
+)
+from airflow_provider_llmbeam.pipeline.sources.lines import Line
+from airflow_provider_llmbeam.pipeline.transforms.read import _CheckKey, with_key
 
 BOM = b"\xef\xbb\xbf"
 cells = st.text("ab ,\"'\r\n\t;äß漢😀\0", max_size=8)
@@ -40,6 +51,7 @@ def test_a_blank_line_is_no_row(line: bytes) -> None:
     assert list(parse_json_line(line)) == []
 
 
+@pytest.mark.fuzz
 @given(st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=9)))
 def test_a_row_round_trips_through_a_json_line(row: dict[str, Any]) -> None:
     assert read_line(json.dumps(row).encode()) == row
@@ -77,9 +89,52 @@ def test_a_line_that_is_not_json_fails_with_its_text(line: bytes) -> None:
     assert found.row == {"llmbeam_raw": line.decode("utf-8", "backslashreplace")}
 
 
-@given(st.binary(min_size=1))
-def test_no_line_stops_the_job(line: bytes) -> None:
-    assert len(list(parse_json_line(line))) <= 1
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+deep = st.integers(0, 2000).map(lambda levels: b'{"a":' + b"[" * levels + b"]" * levels + b"}")
+escaped = st.lists(st.sampled_from([r"\ud83d", r"\ude00", "a", r"\n", r"\u0000", "ä"])).map(
+    lambda parts: f'{{"a": "{"".join(parts)}"}}'.encode()
+)
+cut = st.tuples(json_values, st.integers(0, 40)).map(lambda parts: json.dumps(parts[0]).encode()[: parts[1]])
+
+
+@pytest.mark.fuzz
+@given(st.binary(min_size=1) | json_values.map(lambda value: json.dumps(value).encode()) | deep | escaped | cut)
+def test_any_line_is_one_row_or_one_failed_row_that_can_be_pickled_and_written(line: bytes) -> None:
+    found = list(parse_json_line(line))
+    assert len(found) == bool(line.removeprefix(BOM).strip())
+    for row in found:
+        keyed = with_key(row, ("a",))
+        assert isinstance(keyed, FailedRow) or keyed is row
+        assert pickle.loads(pickle.dumps(keyed)) is not None
+        record = failed_record(keyed) if isinstance(keyed, FailedRow) else keyed
+        assert json.loads(encode_record(record).decode())
+
+
+def test_a_line_that_is_too_long_is_shown_in_part() -> None:
+    (found,) = parse_line(Line(0, 2**27, b"x" * 1000))
+    assert found.failure.message == "a line of 134,217,728 bytes; at most 67,108,864 are read"
+    assert found.row == {"llmbeam_raw": "x" * 1000}
+
+
+@pytest.mark.parametrize("levels", [101, 700, 980])
+def test_a_line_that_is_nested_too_deep_is_unreadable(levels: int) -> None:
+    """Beam could not pickle it, and the whole bundle failed."""
+    line = b'{"a": ' + b"[" * levels + b"]" * levels + b"}"
+    found = read_line(line)
+    assert found.failure.kind == "unreadable_row"
+    assert found.row == {"llmbeam_raw": line.decode()}
+
+
+def test_a_table_with_a_value_that_python_cannot_represent_has_one_failed_row() -> None:
+    table = pa.table({"id": [1, 2], "text": pa.array([b"a", b"\xff"]).view(pa.string())})
+    good, bad = parse_table(table)
+    assert good == {"id": 1, "text": "a"}
+    assert bad.failure.kind == "unreadable_row"
+    assert bad.failure.message.startswith("column 'text' cannot be read: 'utf-8' codec can't decode byte 0xff")
+    assert bad.row == {"llmbeam_raw": '{"id": 2}'}
 
 
 @pytest.mark.parametrize("line", [b"[" * 100_000, b'{"a":' * 100_000])
@@ -110,6 +165,7 @@ def test_a_csv_without_rows_has_none() -> None:
     assert read_csv("") == read_csv("id,text\n") == []
 
 
+@pytest.mark.fuzz
 @given(st.lists(st.tuples(cells, cells), max_size=6))
 def test_a_table_round_trips_through_csv(rows: list[tuple[str, str]]) -> None:
     text = io.StringIO(newline="")
@@ -148,25 +204,70 @@ def test_a_malformed_line_does_not_fail_the_rows_after_it(line: str) -> None:
     assert odd.failure.message.startswith("not CSV near line ")
 
 
-def test_an_unclosed_quote_is_a_failed_row() -> None:
-    *_, last = read_csv('id,text\n1,a\n2,"b\n3,c\n')
+def test_an_unclosed_quote_is_a_failed_row_with_all_lines_after_it() -> None:
+    """Those lines may be a text with commas: sent as rows, they would be paid for."""
+    first, last = read_csv('id,text\n1,a\n2,"b\n3,c\n')
+    assert first == {"id": "1", "text": "a"}
     assert last.failure.kind == "unreadable_row"
-    assert last.failure.message.startswith("not CSV near line ")
+    assert last.failure.message == "not CSV near line 3 (up to line 4): unexpected end of data"
+    assert last.row == {"llmbeam_raw": '2,"b\n3,c\n'}
+
+
+def test_a_malformed_row_keeps_its_text_and_the_number_of_its_first_line() -> None:
+    _, odd, _ = read_csv('id,text\n1,"a\nb"\n2,"c\nd"x\n3,e\n')
+    assert odd.failure.message == """not CSV near line 4 (up to line 5): ',' expected after '"'"""
+    assert odd.row == {"llmbeam_raw": '2,"c\nd"x\n'}
+
+
+@pytest.mark.parametrize("line", ["2," + "x" * 5000, "x" * 5000, '2,"' + "x" * 5000 + '"'], ids=range(3))
+def test_a_csv_row_that_is_too_long_fails_alone(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_ROW_SIZE", 4000)
+    first, odd, last = read_csv(f"id,text\n1,a\n{line}\n3,c\n")
+    assert (first, last) == ({"id": "1", "text": "a"}, {"id": "3", "text": "c"})
+    assert odd.failure.message == f"not CSV near line 3: {len(line) + 1:,} characters; at most 4,000 are read"
+    assert odd.row["llmbeam_raw"] == line[:1000]
+
+
+def test_the_rest_of_a_long_quoted_csv_cell_is_not_read_as_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "MAX_ROW_SIZE", 4000)
+    text = '2,"' + "x,y\n" * 2500
+    first, odd = read_csv(f"id,text\n1,a\n{text}")
+    assert first == {"id": "1", "text": "a"}
+    assert odd.failure.message == (
+        "not CSV near line 3 (up to line 2502): 10,003 characters; at most 4,000 are read"
+    )
+    assert odd.row["llmbeam_raw"] == text[:1000]
+
+
+@pytest.mark.fuzz
+@given(st.text('ab,"\r\n\0', max_size=40))
+def test_any_csv_is_rows_and_failed_rows_and_each_line_is_in_one(body: str) -> None:
+    found = read_csv(f"id,text\n{body}")
+    assert all(isinstance(row, FailedRow) or row.keys() == {"id", "text"} for row in found)
+    assert len(found) <= len(body.splitlines())
+
+
+@pytest.mark.parametrize("text", ['id,"text\n1,a\n', '"id"x,text\n1,a\n'])
+def test_a_header_that_is_not_csv_stops_the_job_before_anything_is_sent(text: str) -> None:
+    with pytest.raises(ValueError, match="the header is not CSV: "):
+        read_csv(text)
 
 
 def test_a_source_that_matches_a_file_is_fine(tmp_path: Path) -> None:
     (tmp_path / "a.csv").touch()
-    check_source(f"{tmp_path}/*.csv")
+    check_source(f"{tmp_path}/*.csv", "csv")
 
 
 def test_a_source_that_matches_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobSpecError, match=r"`source\.uri` '.*' matches no file\. Nothing was sent or billed\."):
-        check_source(f"{tmp_path}/*.csv")
+        check_source(f"{tmp_path}/*.csv", "csv")
 
 
 def test_a_source_on_an_unknown_filesystem_is_refused() -> None:
     with pytest.raises(JobSpecError, match=r"`source\.uri` 'nope://a/b' cannot be listed: "):
-        check_source("nope://a/b")
+        check_source("nope://a/b", "jsonl")
 
 
 def check_key(*key: str, row: Any) -> Any:
@@ -192,6 +293,33 @@ def test_a_row_without_a_key_fails_and_lists_its_columns(row: dict[str, Any]) ->
     assert found.value.failure.kind == "missing_key"
     assert found.value.failure.message == f"no value in key column 'id'; the row has {sorted(row)}"
     assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().failed) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), -float("inf"), [1, float("nan")], {"a": float("nan")}]
+)
+def test_a_row_whose_key_is_no_number_fails(value: Any) -> None:
+    """NaN equals no other key, itself included, and neither is a number of JSON."""
+    found = check_key("id", row={"id": value})
+    assert found.value.failure.kind == "missing_key"
+    assert found.value.failure.message == f"no number in key column 'id' but {value!r}"
+
+
+@pytest.mark.parametrize("value", [1.5, -0.0, [1, "a", None], {"a": [True]}, 10**30])
+def test_a_row_with_any_other_key_is_passed_on(value: Any) -> None:
+    row = {"id": value}
+    assert check_key("id", row=row) is row
+
+
+@pytest.mark.parametrize("levels", [101, 900, 100_000])
+def test_a_row_of_any_source_that_is_nested_too_deep_fails(levels: int) -> None:
+    deep: Any = []
+    for _ in range(levels):
+        deep = [deep]
+    found = check_key("id", row={"id": 7, "deep": deep})
+    assert found.value.failure.kind == "unreadable_row"
+    assert found.value.failure.message == "nested more than 100 levels deep; it has ['deep', 'id']"
+    assert json.loads(found.value.row["llmbeam_raw"])["id"] == 7
 
 
 def test_an_unreadable_line_is_passed_on_unchanged() -> None:

@@ -80,7 +80,7 @@ def sandbox(cloud: Sandbox) -> Iterator[Sandbox]:
 
 
 def connect(sandbox: Sandbox) -> bigquery.Client:
-    options = ClientOptions(api_endpoint=sandbox.url)
+    options = ClientOptions(api_endpoint=sandbox.authorized_url)
     return bigquery.Client(project=PROJECT, credentials=AnonymousCredentials(), client_options=options)
 
 
@@ -94,7 +94,7 @@ def client(sandbox: Sandbox) -> Iterator[bigquery.Client]:
 
 @pytest.fixture
 def bucket(sandbox: Sandbox) -> Iterator[storage.Bucket]:
-    made = storage.Client(PROJECT, AnonymousCredentials(), client_options={"api_endpoint": sandbox.url})
+    made = storage.Client(PROJECT, AnonymousCredentials(), client_options={"api_endpoint": sandbox.authorized_url})
     yield made.bucket("rows")
     made.close()
 
@@ -397,7 +397,7 @@ def test_a_job_id_can_be_used_only_once(sandbox: Sandbox, client: bigquery.Clien
     client.query(MERGE, job_id="merge-of-run-7", job_retry=None).result()
     reference = {"projectId": PROJECT, "jobId": "merge-of-run-7"}
     body = {"jobReference": reference, "configuration": {"query": {"query": MERGE, "useLegacySql": False}}}
-    answer = requests.post(f"{sandbox.url}/bigquery/v2/projects/{PROJECT}/jobs", json=body, timeout=60)
+    answer = requests.post(f"{sandbox.authorized_url}/bigquery/v2/projects/{PROJECT}/jobs", json=body, timeout=60)
     assert (answer.status_code, answer.json()["error"]["errors"][0]["reason"]) == (409, "duplicate")
     assert "Already Exists: Job my-project:US.merge-of-run-7" in answer.text
     found = client.get_job("merge-of-run-7")
@@ -563,7 +563,7 @@ import httpx
 from airflow_provider_llmbeam.sandbox import Sandbox
 with Sandbox() as sandbox:
     body = {"datasetReference": {"datasetId": "d"}}
-    print(httpx.post(sandbox.url + "/bigquery/v2/projects/p/datasets", json=body).text)
+    print(httpx.post(sandbox.authorized_url + "/bigquery/v2/projects/p/datasets", json=body).text)
 print(sorted({"duckdb", "sqlglot", "cryptography", "pyarrow"} & {n for n, m in sys.modules.items() if m}))
 """
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

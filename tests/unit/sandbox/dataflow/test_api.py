@@ -17,12 +17,13 @@ from google.oauth2.credentials import Credentials
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Fault, Sandbox
 from airflow_provider_llmbeam.sandbox.dataflow.flex import Launch, arguments
 from airflow_provider_llmbeam.sandbox.dataflow.job.__main__ import explained
+from tests.clouds import authorized
 
 WHERE = {"project_id": "my-project", "location": "us-central1"}
 JOBS = "/v1b3/projects/my-project/locations/us-central1/jobs"
 LAUNCH = "/v1b3/projects/my-project/locations/us-central1/flexTemplates:launch"
 TEMPLATE = {"image": "i", "metadata": {"parameters": [{"name": "input"}, {"name": "rest", "isOptional": True}]}}
-TOKEN = [("authorization", "Bearer t")]
+Metadata = list[tuple[str, str]]
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 Clients = Callable[[str], Any]
@@ -39,8 +40,13 @@ def server() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox.url, headers={"Authorization": "Bearer t"}, timeout=60) as client:
+    with httpx.Client(base_url=sandbox.url, headers=authorized(sandbox), timeout=60) as client:
         yield client
+
+
+@pytest.fixture
+def token(sandbox: Sandbox) -> Metadata:
+    return [("authorization", f"Bearer {sandbox.token}")]
 
 
 @pytest.fixture(params=["rest", "grpc"])
@@ -52,7 +58,9 @@ def client(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[Clients
         kind = getattr(df, f"{service}Client")
         if request.param == "rest":
             return kind(
-                transport="rest", credentials=Credentials("t"), client_options={"api_endpoint": sandbox.url}
+                transport="rest",
+                credentials=Credentials(sandbox.token),
+                client_options={"api_endpoint": sandbox.url},
             )
         return kind(transport=kind.get_transport_class("grpc")(channel=channel))
 
@@ -72,87 +80,91 @@ def create(http: httpx.Client, name: str = "nightly", **fields: Any) -> dict[str
     return http.post(JOBS, json=job(name, **fields)).raise_for_status().json()
 
 
-def test_a_job_is_made_found_listed_labelled_and_cancelled(client: Clients, sandbox: Sandbox) -> None:
+def test_a_job_is_made_found_listed_labelled_and_cancelled(
+    client: Clients, sandbox: Sandbox, token: Metadata
+) -> None:
     jobs = client("JobsV1Beta3")
     draft = df.Job.from_json(json.dumps(job(labels={"team": "search"}, clientRequestId="1")))
-    made = jobs.create_job(df.CreateJobRequest(**WHERE, job=draft), metadata=TOKEN)
+    made = jobs.create_job(df.CreateJobRequest(**WHERE, job=draft), metadata=token)
     assert made.current_state == df.JobState.JOB_STATE_PENDING
     assert made.create_time.timestamp() > 1_700_000_000
     assert dict(made.labels) == {"team": "search"}
     where = {**WHERE, "job_id": made.id}
-    summary = jobs.get_job(df.GetJobRequest(**where), metadata=TOKEN)
-    whole = jobs.get_job(df.GetJobRequest(**where, view=df.JobView.JOB_VIEW_ALL), metadata=TOKEN)
+    summary = jobs.get_job(df.GetJobRequest(**where), metadata=token)
+    whole = jobs.get_job(df.GetJobRequest(**where, view=df.JobView.JOB_VIEW_ALL), metadata=token)
     assert not summary.environment.worker_pools
     assert whole.environment.worker_pools[0].machine_type == "n1-standard-4"
 
     again = df.Job.from_json(json.dumps(job(clientRequestId="2")))
-    same = jobs.create_job(df.CreateJobRequest(**WHERE, job=again), metadata=TOKEN)
+    same = jobs.create_job(df.CreateJobRequest(**WHERE, job=again), metadata=token)
     assert (same.id, same.client_request_id) == (made.id, "1")
     assert sandbox.stats()["dataflow_jobs"] == {"PENDING": 1}
 
     active = df.ListJobsRequest.Filter.ACTIVE
-    (listed,) = jobs.list_jobs(df.ListJobsRequest(**WHERE, name="nightly", filter=active), metadata=TOKEN)
+    (listed,) = jobs.list_jobs(df.ListJobsRequest(**WHERE, name="nightly", filter=active), metadata=token)
     assert listed.id == made.id
-    assert not list(jobs.list_jobs(df.ListJobsRequest(**WHERE, name="other"), metadata=TOKEN))
+    assert not list(jobs.list_jobs(df.ListJobsRequest(**WHERE, name="other"), metadata=token))
 
     labelled = df.UpdateJobRequest(**where, job=df.Job(labels={"team": "ads"}))
-    assert dict(jobs.update_job(labelled, metadata=TOKEN).labels) == {"team": "ads"}
+    assert dict(jobs.update_job(labelled, metadata=token).labels) == {"team": "ads"}
     cancel = df.UpdateJobRequest(**where, job=df.Job(requested_state=df.JobState.JOB_STATE_CANCELLED))
-    jobs.update_job(cancel, metadata=TOKEN)
-    assert jobs.get_job(df.GetJobRequest(**where), metadata=TOKEN).current_state == df.JobState.JOB_STATE_CANCELLED
-    assert not list(jobs.list_jobs(df.ListJobsRequest(**WHERE, filter=active), metadata=TOKEN))
+    jobs.update_job(cancel, metadata=token)
+    assert jobs.get_job(df.GetJobRequest(**where), metadata=token).current_state == df.JobState.JOB_STATE_CANCELLED
+    assert not list(jobs.list_jobs(df.ListJobsRequest(**WHERE, filter=active), metadata=token))
     assert [one["currentState"] for one in sandbox.dataflow.jobs] == ["JOB_STATE_CANCELLED"]
     with pytest.raises(exceptions.BadRequest, match="already ended in JOB_STATE_CANCELLED"):
-        jobs.update_job(cancel, metadata=TOKEN)
+        jobs.update_job(cancel, metadata=token)
 
 
-def test_messages_are_filtered_by_time_and_importance(client: Clients, http: httpx.Client) -> None:
+def test_messages_are_filtered_by_time_and_importance(
+    client: Clients, http: httpx.Client, token: Metadata
+) -> None:
     made = create(http)
     http.put(f"{JOBS}/{made['id']}", json={"requestedState": 5})
     messages = client("MessagesV1Beta3")
     where = {**WHERE, "job_id": made["id"]}
-    found = list(messages.list_job_messages(df.ListJobMessagesRequest(**where), metadata=TOKEN))
+    found = list(messages.list_job_messages(df.ListJobMessagesRequest(**where), metadata=token))
     assert found[0].message_text == "Worker configuration: n1-standard-4 in us-central1."
     assert found[0].message_importance == df.JobMessageImportance.JOB_MESSAGE_BASIC
     later = df.ListJobMessagesRequest(**where, start_time=found[1].time)
-    assert [one.id for one in messages.list_job_messages(later, metadata=TOKEN)] == [one.id for one in found[1:]]
+    assert [one.id for one in messages.list_job_messages(later, metadata=token)] == [one.id for one in found[1:]]
     errors = df.ListJobMessagesRequest(**where, minimum_importance=df.JobMessageImportance.JOB_MESSAGE_ERROR)
-    assert not list(messages.list_job_messages(errors, metadata=TOKEN))
-    metrics = client("MetricsV1Beta3").get_job_metrics(df.GetJobMetricsRequest(**where), metadata=TOKEN)
+    assert not list(messages.list_job_messages(errors, metadata=token))
+    metrics = client("MetricsV1Beta3").get_job_metrics(df.GetJobMetricsRequest(**where), metadata=token)
     assert list(metrics.metrics) == []
 
 
-def test_lists_come_in_pages_and_over_all_locations(client: Clients, http: httpx.Client) -> None:
+def test_lists_come_in_pages_and_over_all_locations(client: Clients, http: httpx.Client, token: Metadata) -> None:
     names = [f"job-{n}" for n in range(5)]
     for name in names:
         create(http, name)
     http.post(JOBS.replace("us-central1", "europe-west4"), json=job("abroad")).raise_for_status()
     jobs = client("JobsV1Beta3")
-    found = jobs.list_jobs(df.ListJobsRequest(**WHERE, page_size=2), metadata=TOKEN)
+    found = jobs.list_jobs(df.ListJobsRequest(**WHERE, page_size=2), metadata=token)
     assert [one.name for one in found] == names[::-1]
     everywhere = df.ListJobsRequest(project_id="my-project")
-    assert len(list(jobs.aggregated_list_jobs(everywhere, metadata=TOKEN))) == 6
+    assert len(list(jobs.aggregated_list_jobs(everywhere, metadata=token))) == 6
     assert {one["location"] for one in http.get("/v1b3/projects/my-project/jobs").json()["jobs"]} == {
         "us-central1",
         "europe-west4",
     }
 
 
-def test_a_job_of_another_location_is_not_found(client: Clients, http: httpx.Client) -> None:
+def test_a_job_of_another_location_is_not_found(client: Clients, http: httpx.Client, token: Metadata) -> None:
     made = create(http)
     elsewhere = df.GetJobRequest(project_id="my-project", location="europe-west4", job_id=made["id"])
     with pytest.raises(exceptions.NotFound, match="could not be found in our system"):
-        client("JobsV1Beta3").get_job(elsewhere, metadata=TOKEN, retry=None)
+        client("JobsV1Beta3").get_job(elsewhere, metadata=token, retry=None)
 
 
-def test_another_project_is_forbidden(client: Clients) -> None:
+def test_another_project_is_forbidden(client: Clients, token: Metadata) -> None:
     request = df.CreateJobRequest(project_id="other", location="us-central1", job=df.Job(name="a"))
     with pytest.raises(
         exceptions.Forbidden, match=r"Permission 'dataflow\.jobs\.create' denied on project: 'other'"
     ):
-        client("JobsV1Beta3").create_job(request, metadata=TOKEN)
+        client("JobsV1Beta3").create_job(request, metadata=token)
     with pytest.raises(exceptions.Forbidden, match=r"'dataflow\.jobs\.list' denied"):
-        list(client("JobsV1Beta3").list_jobs(df.ListJobsRequest(project_id="other"), metadata=TOKEN))
+        list(client("JobsV1Beta3").list_jobs(df.ListJobsRequest(project_id="other"), metadata=token))
 
 
 def test_who_brings_no_token_is_not_let_in(sandbox: Sandbox) -> None:
@@ -198,7 +210,7 @@ def test_streams_are_not_emulated_and_batches_are_not_drained(http: httpx.Client
     assert http.post(JOBS, content=b"{").json()["error"]["message"] == "Invalid JSON payload received."
 
 
-def test_faults_reach_clients_of_both_protocols(client: Clients, sandbox: Sandbox) -> None:
+def test_faults_reach_clients_of_both_protocols(client: Clients, sandbox: Sandbox, token: Metadata) -> None:
     jobs, listing = client("JobsV1Beta3"), df.ListJobsRequest(**WHERE)
     for fault, error in {
         Fault(kind="error", http_status=503): exceptions.ServiceUnavailable,
@@ -207,21 +219,23 @@ def test_faults_reach_clients_of_both_protocols(client: Clients, sandbox: Sandbo
     }.items():
         sandbox.faults.queue("dataflow.jobs.list", fault)
         with pytest.raises(error):
-            list(jobs.list_jobs(listing, metadata=TOKEN, retry=None))
+            list(jobs.list_jobs(listing, metadata=token, retry=None))
     sandbox.faults.assert_all_consumed()
     assert sandbox.stats()["methods"]["dataflow.jobs.list"]["by_http_status"] == {"503": 1, "403": 1, "429": 1}
 
 
-def test_an_answer_that_is_lost_over_grpc_has_been_given(sandbox: Sandbox, http: httpx.Client) -> None:
+def test_an_answer_that_is_lost_over_grpc_has_been_given(
+    sandbox: Sandbox, http: httpx.Client, token: Metadata
+) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{sandbox.start_grpc()}") as channel:
         jobs = df.JobsV1Beta3Client(transport=df.JobsV1Beta3Client.get_transport_class("grpc")(channel=channel))
         request = df.CreateJobRequest(**WHERE, job=df.Job.from_json(json.dumps(job())))
         sandbox.faults.queue("dataflow.jobs.create", Fault(kind="drop"))
         with pytest.raises(exceptions.ServiceUnavailable):
-            jobs.create_job(request, metadata=TOKEN, retry=None)
+            jobs.create_job(request, metadata=token, retry=None)
         sandbox.faults.queue("dataflow.jobs.create", Fault(kind="hang"))
         with pytest.raises(exceptions.DeadlineExceeded):
-            jobs.create_job(request, metadata=TOKEN, retry=None, timeout=0.3)
+            jobs.create_job(request, metadata=token, retry=None, timeout=0.3)
     assert len(sandbox.dataflow.jobs) == 1
 
 
@@ -258,19 +272,19 @@ def test_a_template_that_cannot_be_launched_is_refused(
 
 
 def test_a_template_can_be_checked_and_is_queued_once(
-    client: Clients, http: httpx.Client, sandbox: Sandbox
+    client: Clients, http: httpx.Client, sandbox: Sandbox, token: Metadata
 ) -> None:
     templates = client("FlexTemplatesService")
     parameter = df.LaunchFlexTemplateParameter(job_name="flex", container_spec_gcs_path="gs://rows/t.json")
     http.post("/upload/storage/v1/b/rows/o?uploadType=media&name=t.json", content='{"image": "i"}')
     request = df.LaunchFlexTemplateRequest(**WHERE, launch_parameter=parameter, validate_only=True)
-    assert not templates.launch_flex_template(request, metadata=TOKEN).job.id
+    assert not templates.launch_flex_template(request, metadata=token).job.id
     assert sandbox.dataflow.jobs == []
     request.validate_only = False
-    queued = templates.launch_flex_template(request, metadata=TOKEN).job
+    queued = templates.launch_flex_template(request, metadata=token).job
     assert queued.current_state == df.JobState.JOB_STATE_QUEUED
     with pytest.raises(exceptions.Conflict, match="already an active job named flex"):
-        templates.launch_flex_template(request, metadata=TOKEN)
+        templates.launch_flex_template(request, metadata=token)
     http.put(f"{JOBS}/{queued.id}", json={"requestedState": "JOB_STATE_CANCELLED"}).raise_for_status()
     assert sandbox.stats()["dataflow_jobs"] == {"CANCELLED": 1}
 
@@ -331,7 +345,7 @@ def test_a_job_says_what_it_needs() -> None:
 def test_a_job_without_its_files_fails_with_a_message() -> None:
     with (
         Sandbox(buckets=("rows",)) as sandbox,
-        httpx.Client(base_url=sandbox.url, headers={"Authorization": "Bearer t"}) as http,
+        httpx.Client(base_url=sandbox.url, headers=authorized(sandbox)) as http,
     ):
         assert http.post("/sandbox/dataflow/jobs/none/kill-harness").status_code == 404
         job_id = create(http)["id"]

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -54,8 +55,10 @@ def sandbox(
         # httplib2 reads the environment when it is imported.
         monkeypatch.setattr(httplib2, "CA_CERTS", os.environ["HTTPLIB2_CA_CERTS"])
     else:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", running.url)
+        file = Path(os.environ["GOOGLE_APPLICATION_CREDENTIALS"])
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"token": running.token}))
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.authorized_url)
+        monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", running.authorized_url)
         # Beam's other BigQuery client has no setting for it.
         monkeypatch.setattr(apitools.BigqueryV2, "BASE_URL", f"{running.url}/bigquery/v2/")
     return running

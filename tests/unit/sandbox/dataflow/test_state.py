@@ -17,12 +17,12 @@ import pytest
 from waiting import until
 
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Proxy, Sandbox
+from tests.clouds import authorized
 from tests.processes import has_ended
 
 pytestmark = pytest.mark.slow
 
 PIPELINES = Path(__file__).with_name("dataflow_pipelines.py")
-AUTHORIZED = {"Authorization": "Bearer t"}
 PLACES = [
     "--runner=DataflowRunner",
     "--project=llmbeam-sandbox",
@@ -41,7 +41,7 @@ class Cloud:
     def __init__(self, sandbox: Sandbox, proxy: Proxy) -> None:
         self.sandbox = sandbox
         self.environment = {**os.environ, **proxy.environment()}
-        self.api = httpx.Client(base_url=sandbox.url, headers=AUTHORIZED, timeout=60)
+        self.api = httpx.Client(base_url=sandbox.url, headers=authorized(sandbox), timeout=60)
         self.submitter = subprocess.Popen(
             [sys.executable, str(PIPELINES)],
             env=self.environment,

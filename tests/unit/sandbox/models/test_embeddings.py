@@ -11,7 +11,7 @@ from google.genai import errors, types
 from google.oauth2.credentials import Credentials
 
 from airflow_provider_llmbeam.sandbox import Fault, ManualClock, ModelSettings, Quota, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.models.embeddings import vector
+from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 
 PATH = "/v1/embeddings"
 BATCH = "/v1beta/models/gemini-embedding-001:batchEmbedContents"

@@ -15,6 +15,7 @@ from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 
 from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, ModelSettings, Quota, Sandbox
+from tests.clouds import authorized
 
 PREFIX = "aiplatform.googleapis.com/"
 INVOCATIONS = f"{PREFIX}publisher/online_serving/model_invocation_count"
@@ -118,7 +119,7 @@ def ask(sandbox, model=FLASH, location="us-central1", text="hello", project="p")
 def deploy(sandbox, location="us-central1"):
     """Deploys a model to the endpoint "7"."""
     parent = f"{sandbox.url}/v1/projects/p/locations/{location}"
-    with httpx.Client(headers={"Authorization": "Bearer t"}, timeout=60) as http:
+    with httpx.Client(headers=authorized(sandbox), timeout=60) as http:
         container = {"imageUri": "vllm", "args": ["--model=Qwen/Qwen3-4B"]}
         model = {"model": {"displayName": "m", "containerSpec": container}}
         http.post(f"{parent}/models:upload", json=model).raise_for_status()

@@ -30,7 +30,7 @@ from waiting import until
 
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.sandbox.__main__ import exported
-from tests.clouds import for_one_test
+from tests.clouds import authorized, for_one_test
 
 COMMAND = [sys.executable, "-m", "airflow_provider_llmbeam.sandbox"]
 BUCKET = "https://storage.googleapis.com/storage/v1/b/rows"
@@ -55,12 +55,11 @@ def proxy(served: tuple[Sandbox, Proxy], sandbox: Sandbox) -> Proxy:
     return served[1]
 
 
-@pytest.mark.usefixtures("sandbox")
-def test_the_default_credentials_are_found_and_refreshed() -> None:
+def test_the_default_credentials_are_found_and_refreshed(sandbox: Sandbox) -> None:
     credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
     assert project == "llmbeam-sandbox"
     credentials.refresh(Request())
-    assert credentials.token == "sandbox-access-token"
+    assert credentials.token == sandbox.token
     token = id_token.fetch_id_token(Request(), "https://service.run.app")
     assert token.count(".") == 2
 
@@ -111,22 +110,23 @@ def test_gemini_is_reached_on_both_of_its_hosts(sandbox: Sandbox, client: dict[s
     assert sandbox.stats()["billed_answers"] == 2
 
 
-@pytest.mark.usefixtures("sandbox")
-def test_httpx_trusts_the_proxy_through_the_environment() -> None:
-    assert httpx.get(BUCKET).json()["name"] == "rows"
+def test_httpx_trusts_the_proxy_through_the_environment(sandbox: Sandbox) -> None:
+    assert httpx.get(BUCKET, headers=authorized(sandbox)).json()["name"] == "rows"
 
 
-@pytest.mark.usefixtures("sandbox")
-def test_aiohttp_trusts_the_proxy_in_a_process_started_with_the_environment() -> None:
+def test_aiohttp_trusts_the_proxy_in_a_process_started_with_the_environment(sandbox: Sandbox) -> None:
     # In another process, because aiohttp reads the certificates when it is imported.
     code = """
 import aiohttp, asyncio, sys
 async def get():
-    async with aiohttp.ClientSession(trust_env=True) as session, session.get(sys.argv[1]) as response:
-        print((await response.json())["name"])
+    headers = {"Authorization": f"Bearer {sys.argv[2]}"}
+    async with aiohttp.ClientSession(trust_env=True, headers=headers) as session:
+        async with session.get(sys.argv[1]) as response:
+            print((await response.json())["name"])
 asyncio.run(get())
 """
-    ended = subprocess.run([sys.executable, "-c", code, BUCKET], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code, BUCKET, sandbox.token]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout == "rows\n"
 
 
@@ -152,11 +152,10 @@ def test_a_job_uses_buckets_and_gemini_through_the_environment(sandbox: Sandbox,
 
 
 @NEEDS_PYSOCKS
-@pytest.mark.usefixtures("sandbox")
-def test_httplib2_trusts_the_proxy_through_the_environment() -> None:
+def test_httplib2_trusts_the_proxy_through_the_environment(sandbox: Sandbox) -> None:
     # Passed explicitly, because httplib2 reads the variable when it is imported.
     http = httplib2.Http(ca_certs=os.environ["HTTPLIB2_CA_CERTS"])
-    response, _ = http.request("https://www.googleapis.com/storage/v1/b/rows")
+    response, _ = http.request("https://www.googleapis.com/storage/v1/b/rows", headers=authorized(sandbox))
     http.close()
     assert response.status == 200
 
@@ -229,9 +228,8 @@ def test_a_shell_takes_the_environment_and_ends_the_sandbox() -> None:
     script = f"""
 eval "$({shlex.join(COMMAND)} --port 0 --env --bucket rows &)"
 {shlex.quote(sys.executable)} -c '
-import requests
-answer = requests.get("https://storage.googleapis.com/storage/v1/b/rows", timeout=60)
-print(answer.json()["name"])
+from google.cloud import storage
+print(storage.Client().get_bucket("rows").name)
 '
 kill $LLMBEAM_SANDBOX_PID
 """
@@ -246,6 +244,7 @@ def test_the_exports_are_in_a_file_while_the_sandbox_runs(tmp_path: Path) -> Non
         until(lambda: file.exists() or process.poll() is not None, "the sandbox is ready or has ended")
         assert process.poll() is None, process.stderr and process.stderr.read()
         variables = dict(line.removeprefix("export ").split("=", 1) for line in file.read_text().splitlines())
+        assert file.stat().st_mode & 0o077 == 0
         account = json.loads(Path(variables["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())
         process.send_signal(signal.SIGTERM)
         printed, complaints = process.communicate(timeout=60)

@@ -14,6 +14,7 @@ from google.api_core.exceptions import (
 from google.cloud import secretmanager
 
 from airflow_provider_llmbeam.sandbox import Fault
+from tests.clouds import authorized
 
 PARENT = "projects/llmbeam-sandbox"
 REPLICATION = {"replication": {"automatic": {}}}
@@ -97,7 +98,8 @@ def test_a_bad_payload_is_refused(client, secret, payload, words) -> None:
         client.add_secret_version(parent=secret, payload=payload)
 
 
-def test_a_payload_that_is_not_base64_is_refused(http) -> None:
+def test_a_payload_that_is_not_base64_is_refused(http, sandbox) -> None:
+    http.headers.update(authorized(sandbox))
     http.post("/v1/projects/p/secrets?secretId=s", json=REPLICATION)
     refused = http.post("/v1/projects/p/secrets/s:addVersion", json={"payload": {"data": "?"}})
     assert refused.status_code == 400

@@ -37,7 +37,7 @@ def gcs(cloud: Sandbox) -> Iterator[Sandbox]:
 @pytest.fixture
 def client(gcs: Sandbox) -> Iterator[storage.Client]:
     made = storage.Client(
-        project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": gcs.url}
+        project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": gcs.authorized_url}
     )
     yield made
     made.close()
@@ -282,14 +282,14 @@ def test_bytes_are_counted(gcs: Sandbox, bucket: storage.Bucket) -> None:
 
 
 def test_a_path_that_is_not_emulated_returns_404_with_a_message(gcs: Sandbox) -> None:
-    answer = requests.get(f"{gcs.url}/storage/v1/b/rows/iam", timeout=60)
+    answer = requests.get(f"{gcs.authorized_url}/storage/v1/b/rows/iam", timeout=60)
     assert answer.status_code == 404
     assert "The sandbox does not emulate this: GET /storage/v1/b/rows/iam" in answer.text
 
 
 @pytest.fixture
 def beam_filesystem(gcs: Sandbox, credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.authorized_url)
     FileSystems.set_options(PipelineOptions())
 
 

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.sandbox import (
     Sandbox,
     prompt_sha256,
 )
-from tests.clouds import for_one_test
+from tests.clouds import authorized, for_one_test
 
 LOCATION = "europe-west4"
 PARENT = f"projects/llmbeam-sandbox/locations/{LOCATION}"
@@ -180,7 +180,7 @@ def test_a_deployed_model_has_the_quota_of_any_other() -> None:
     where = "/v1/projects/p/locations/us-central1"
     with (
         Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=1))) as sandbox,
-        httpx.Client(base_url=sandbox.url, headers=TOKEN) as local,
+        httpx.Client(base_url=sandbox.url, headers=authorized(sandbox)) as local,
     ):
         spec = {"machineType": "g2-standard-12", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
         request = {

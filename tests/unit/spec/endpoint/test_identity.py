@@ -41,16 +41,24 @@ def test_any_text_makes_a_label_and_texts_that_differ_stay_different(one, other)
 
 
 def test_labels_have_the_owner_and_the_expiry():
-    labels = endpoint_labels("k-1", expires_at=1_000.9, dag_id="D", run_id="manual__2026", attempt="1")
+    labels = endpoint_labels(
+        "k-1", deployment="prod", expires_at=1_000.9, dag_id="D", run_id="manual__2026", attempt="1"
+    )
     assert labels["llmbeam-key"] == "k-1"
+    assert labels["llmbeam-deployment"] == "prod"
     assert labels["llmbeam-expires"] == "1000"
     assert labels["llmbeam-run"] == "manual__2026"
     assert expires_at(labels) == 1_000.0
 
 
 def test_a_display_name_stands_for_labels_that_are_missing():
-    labels = endpoint_labels("k-1", expires_at=1_000, dag_id="d", run_id="r", attempt="1")
-    assert expires_at(known_labels({}, display_name(labels))) == 1_000.0
+    labels = endpoint_labels("k-1", deployment="prod", expires_at=1_000, dag_id="d", run_id="r", attempt="1")
+    known = known_labels({}, display_name(labels))
+    assert expires_at(known) == 1_000.0
+    assert known["llmbeam-deployment"] == "prod"
+    longest = {**labels, "llmbeam-key": identity("x" * 99), "llmbeam-deployment": "d" * 40}
+    longest["llmbeam-expires"] = "9" * 10
+    assert len(display_name(longest)) <= 128  # source: aiplatform_v1, `Endpoint.display_name`
     assert known_labels({}, "my endpoint") == {}
     own = {"llmbeam-key": "k-1", "llmbeam-expires": "2000"}
     assert known_labels(own, display_name(labels)) == own

@@ -33,15 +33,15 @@ def test_embedding_parameters_round_trip_through_json(job) -> None:
 
 
 def test_parameters_of_vectors_need_the_task(job) -> None:
-    assert "has `embedding`, which needs `task` to be 'embed'" in problem(job(embedding={"dimensions": 8}))
+    assert problem(job(embedding={"dimensions": 8})) == "`task`: must be 'embed' with `embedding`; got 'generate'."
 
 
 @pytest.mark.parametrize(
     ("part", "value"),
     [
-        ("prompt.system", {"prompt": {"template": "t", "system": "Be brief."}}),
-        ("prompt.output_schema", {"prompt": {"template": "t", "output_schema": {}}}),
-        ("prompt.media", {"prompt": {"template": "t", "media": [{"uri": "gs://b/a.png"}]}}),
+        ("prompt.system", {"prompt": {"template": "{{ row.t }}", "system": "Be brief."}}),
+        ("prompt.output_schema", {"prompt": {"template": "{{ row.t }}", "output_schema": {}}}),
+        ("prompt.media", {"prompt": {"template": "{{ row.t }}", "media": [{"uri": "gs://b/a.png"}]}}),
         ("generation.stream", {"generation": {"stream": True}}),
         ("generation.max_output_tokens", {"generation": {"max_output_tokens": 7}}),
     ],
@@ -49,7 +49,7 @@ def test_parameters_of_vectors_need_the_task(job) -> None:
 def test_parameters_that_do_not_apply_to_embeddings_are_refused_by_name(
     job, part: str, value: dict[str, Any]
 ) -> None:
-    assert f"embeds (`task`), which takes no `{part}`: " in problem(job(task="embed", **value))
+    assert f"`task`: 'embed' takes no `{part}`: " in problem(job(task="embed", **value))
 
 
 def test_generation_parameters_with_default_values_are_accepted(job) -> None:
@@ -58,13 +58,13 @@ def test_generation_parameters_with_default_values_are_accepted(job) -> None:
 
 def test_openai_has_no_task_type(job) -> None:
     data = job(task="embed", model={"type": "openai", "name": "m"}, embedding={"task_type": "CLUSTERING"})
-    assert "has `embedding.task_type`, which the OpenAI API does not support" in problem(data)
+    assert "`embedding.task_type`: the OpenAI API does not support this field" in problem(data)
 
 
 @pytest.mark.parametrize("model", [{}, {"name": "gemini-2.5-pro"}])
 def test_a_gemini_model_that_generates_text_is_refused(job, model: dict[str, Any]) -> None:
     found = problem(job(task="embed", model={"type": "gemini", **model}))
-    assert "generates texts: use an embedding model, e.g. 'gemini-embedding-001'" in found
+    assert "must be an embedding model to embed, e.g. 'gemini-embedding-001'; this one generates texts" in found
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -31,6 +32,46 @@ def test_a_cost_includes_input_and_output_tokens() -> None:
     assert Price(**OWN).cost_usd(2_000_000, 500_000) == 4.0
 
 
+def test_cached_input_has_a_price_of_its_own() -> None:
+    price = Price(**OWN, cached_input_usd_per_million_tokens=0.25)
+    assert price.cost_usd(2_000_000, 0, cached_tokens=1_000_000) == 1.25
+    assert Price(**OWN).cost_usd(2_000_000, 0, cached_tokens=1_000_000) == 2.0, "by default that of other input"
+
+
+def test_all_tokens_of_a_request_with_a_long_prompt_have_another_price() -> None:
+    long = {**OWN, "input_usd_per_million_tokens": 2.0, "above_input_tokens": 200_000}
+    price = Price.parse({**OWN, "long_prompts": long})
+    assert price.cost_usd(200_000, 0) == 0.2
+    assert price.cost_usd(200_001, 0) == 0.400002
+    assert price.cost_usd(300_000, 0, cached_tokens=100_000) == 0.6
+
+
+def test_the_price_of_a_request_is_that_of_its_date() -> None:
+    """As of https://ai.google.dev/gemini-api/docs/pricing, 2026-10."""
+    flash = GeminiModel(name="gemini-3.8-flash")
+    now, later = (price_of(flash, at=datetime(year, 12, 31, 23, tzinfo=UTC)) for year in (2026, 2027))
+    assert now is not None
+    assert later is not None
+    assert (now.input_usd_per_million_tokens, later.input_usd_per_million_tokens) == (0.75, 1.5)
+    assert (now.output_usd_per_million_tokens, later.output_usd_per_million_tokens) == (3.75, 7.5)
+    assert (now.cached_input_usd_per_million_tokens, later.cached_input_usd_per_million_tokens) == (0.075, 0.15)
+
+
+def test_a_pro_model_costs_more_above_200_000_input_tokens() -> None:
+    price = price_of(GeminiModel(name="gemini-2.5-pro"))
+    assert price is not None
+    assert price.cost_usd(200_000, 1_000_000) == pytest.approx(0.25 + 10)
+    assert price.cost_usd(200_001, 1_000_000) == pytest.approx(0.5000025 + 15)
+    assert price.cost_usd(1_000_000, 0, cached_tokens=1_000_000) == pytest.approx(0.25)
+
+
+def test_a_model_of_openai_has_its_list_price_and_the_same_name_elsewhere_has_none() -> None:
+    price = price_of(OpenAIModel(type="openai", name="gpt-4o-mini", base_url="https://api.openai.com/v1"))
+    assert price is not None
+    assert (price.input_usd_per_million_tokens, price.cached_input_usd_per_million_tokens) == (0.15, 0.075)
+    assert price_of(OpenAIModel(type="openai", name="gpt-4o-mini", base_url="http://vllm:8000/v1")) is None
+
+
 tokens = st.integers(0, 10**12)
 
 
@@ -59,8 +100,6 @@ def test_a_price_needs_both_fields(field: str) -> None:
         "gemini-2.5-flash",
         "gemini-2.5-flash-001",
         "gemini-2.5-flash-latest",
-        "gemini-2.5-flash-preview",
-        "gemini-2.5-flash-preview-05-20",
         "gemini-2.5-flash-preview-09-2025",
         "gemini-2.5-flash-exp-0827",
         "models/gemini-2.5-flash",
@@ -79,6 +118,8 @@ def test_a_version_costs_what_its_model_costs(version: str) -> None:
         ("gemini-2.5-flash-lite-preview-06-17", (0.10, 0.40)),
         ("gemini-3-flash-preview", (0.50, 3.00)),
         ("gemini-3.1-pro-preview", (2.00, 12.00)),
+        ("gemini-flash-latest", (0.75, 3.75)),
+        ("gemini-2.5-flash-preview-tts", (0.50, 10.00)),
         ("gemini-2.5-pro", (1.25, 10.00)),
         ("gemini-embedding-001", (0.15, 0.0)),
         ("gemini-embedding-2-preview", (0.20, 0.0)),
@@ -93,14 +134,12 @@ def test_each_model_has_its_own_price(model: str, price: tuple[float, float]) ->
     [
         "gemini-2.5",
         "gemini-2.5-flash-image",
-        "gemini-2.5-flash-preview-tts",
         "gemini-2.5-flash-native-audio-preview-09-2025",
         "gemini-2.5-flash2",
         "my-gemini-2.5-flash",
         "projects/p/locations/us-central1/endpoints/123",
         "projects/p/locations/us-central1/models/gemini-2",
         "text-embedding-005",
-        "gemini-flash-latest",
     ],
 )
 def test_another_model_has_no_known_price(model: str) -> None:
@@ -130,8 +169,9 @@ def test_a_budget_must_be_positive_and_finite(budget_usd: float) -> None:
 def test_a_budget_needs_a_price(job) -> None:
     data = job(model=SERVER.model_dump(), limits={"budget_usd": 5})
     expected = (
-        r"^`spec`: has `limits\.budget_usd`, and the price of openai model 'gemma' is not known: set "
-        r"`limits\.price`, e\.g\. \{'input_usd_per_million_tokens': 0\.3, .* Nothing was sent or billed\.$"
+        r"^`limits\.price`: this field is needed with `limits\.budget_usd`, as the price of openai model 'gemma' "
+        r"is "
+        r"not known, e\.g\. \{'input_usd_per_million_tokens': 0\.3, .* Nothing was sent or billed\.$"
     )
     with pytest.raises(JobSpecError, match=expected):
         JobSpec.parse(data)

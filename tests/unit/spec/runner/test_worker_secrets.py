@@ -27,15 +27,15 @@ def spec(job):
 
 @pytest.mark.parametrize("runner", [{}, {"flex_template": "gs://b/template.json"}], ids=["door", "template"])
 def test_gemini_without_a_project_needs_its_key_on_the_workers(spec, runner):
-    ways = r"name a Google Cloud project in `model\.project`.* or the secret .*'GOOGLE_API_KEY': 'projects/…"
+    ways = r"^`runner\.environment_secrets`: .*'GOOGLE_API_KEY': 'projects/….*, or set `model\.project`"
     with pytest.raises(JobSpecError, match=ways):
         spec(runner, model=GEMINI)
 
 
 def test_postgres_needs_its_connection_string_on_the_workers(spec):
-    with pytest.raises(JobSpecError, match=r"`sink` needs 'LLMBEAM_POSTGRES_DSN' there: .*of type 'bigquery'"):
+    with pytest.raises(JobSpecError, match=r"need 'LLMBEAM_POSTGRES_DSN' for the sink: .*of type 'bigquery'"):
         spec(sink=POSTGRES)
-    with pytest.raises(JobSpecError, match=r"`sink` needs 'MY_DSN' there"):
+    with pytest.raises(JobSpecError, match=r"need 'MY_DSN' for the sink"):
         spec(sink=POSTGRES | {"dsn_env": "MY_DSN"}, runner={"environment_secrets": {"OTHER": SECRET}})
 
 

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.spec import Media, PromptTemplate
 @pytest.mark.parametrize("field", ["template", "system"])
 @pytest.mark.parametrize("text", ["{{ row.text", "{% if row.text %}", "{% nothing %}"])
 def test_an_invalid_template_is_refused_with_its_line(field: str, text: str) -> None:
-    (problem,) = PromptTemplate.problems({"template": "x", field: f"first\n{text}"})
+    (problem,) = PromptTemplate.problems({"template": "{{ row.x }}", field: f"first\n{text}"})
     assert problem.field == field
     assert "is not a Jinja2 template (line 2: " in problem.want
 
@@ -22,7 +22,13 @@ def test_a_filter_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['Answer in JSON: {"a": 1}', "{{ row.text | tojson }}", "{% raw %}{{{% endraw %}"]
+    "text",
+    [
+        '{{ row.a }} in JSON: {"a": 1}',
+        "{{ row.text | tojson }}",
+        "{% raw %}{{{% endraw %}{{ row }}",
+        "{a} {{ row.a }}",
+    ],
 )
 def test_braces_and_filters_are_accepted(text: str) -> None:
     assert PromptTemplate(template=text).template == text
@@ -34,7 +40,7 @@ def test_an_empty_template_is_refused() -> None:
 
 
 def test_the_system_instruction_is_optional() -> None:
-    assert PromptTemplate(template="x", system=None).system is None
+    assert PromptTemplate(template="{{ row.x }}", system=None).system is None
 
 
 def test_the_uri_of_media_is_a_template_too() -> None:
@@ -44,13 +50,13 @@ def test_the_uri_of_media_is_a_template_too() -> None:
 
 
 def test_the_problem_of_a_media_item_names_its_index() -> None:
-    (problem,) = PromptTemplate.problems({"template": "x", "media": [{"uri": "a.png"}, {"uri": "{{"}]})
+    (problem,) = PromptTemplate.problems({"template": "{{ row.x }}", "media": [{"uri": "a.png"}, {"uri": "{{"}]})
     assert problem.field == "media.1.uri"
 
 
 @pytest.mark.parametrize("schema", [{"type": "strng"}, {"properties": []}, {"pattern": "("}])
 def test_an_invalid_json_schema_is_refused_with_its_path(schema: dict[str, object]) -> None:
-    (problem,) = PromptTemplate.problems({"template": "x", "output_schema": schema})
+    (problem,) = PromptTemplate.problems({"template": "{{ row.x }}", "output_schema": schema})
     assert problem.field == "output_schema"
     assert problem.got == schema
     assert "is not a JSON Schema" in problem.want
@@ -59,16 +65,32 @@ def test_an_invalid_json_schema_is_refused_with_its_path(schema: dict[str, objec
 
 @pytest.mark.parametrize("schema", [None, {}, {"type": "object", "required": ["a"]}])
 def test_a_json_schema_is_kept_unchanged(schema: dict[str, object] | None) -> None:
-    assert PromptTemplate(template="x", output_schema=schema).output_schema == schema
+    assert PromptTemplate(template="{{ row.x }}", output_schema=schema).output_schema == schema
 
 
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
 @pytest.mark.parametrize("reference", ["#/$defs/missing", "https://example.invalid/schema.json"])
-def test_a_schema_reference_without_a_target_is_refused(reference):
-    schema = {"type": "object", "properties": {"a": {"$ref": reference}}}
-    with pytest.raises(JobSpecError, match="has a `\\$ref` without a target"):
-        PromptTemplate.parse({"template": "t", "output_schema": schema})
+def test_a_schema_reference_without_a_target_is_refused(keyword, reference):
+    schema = {"type": "object", "properties": {"a": {keyword: reference}}}
+    with pytest.raises(JobSpecError, match="without a target in the schema") as caught:
+        PromptTemplate.parse({"template": "{{ row.t }}", "output_schema": schema})
+    assert f"has a `{keyword}` without a target in the schema: {reference!r}" in str(caught.value)
+
+
+def test_variables_that_are_nested_too_deep_are_refused():
+    """Pydantic serializes 255 levels, and the task failed when it wrote the spec for its job."""
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(JobSpecError, match="`variables`: is nested more than 100 levels deep"):
+        PromptTemplate.parse({"template": "{{ row.t }}", "variables": {"a": deep}})
+
+
+def test_half_a_surrogate_pair_in_a_variable_is_replaced_and_the_spec_can_be_written():
+    prompt = PromptTemplate(template="{{ row.t }}", variables={"a": ["cut \ud83d"]})
+    assert PromptTemplate.model_validate_json(prompt.model_dump_json()).variables == {"a": ["cut \ufffd"]}
 
 
 def test_a_reference_within_the_schema_is_followed():
     schema = {"$defs": {"a": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/a"}}}
-    assert PromptTemplate.parse({"template": "t", "output_schema": schema}).output_schema == schema
+    assert PromptTemplate.parse({"template": "{{ row.t }}", "output_schema": schema}).output_schema == schema

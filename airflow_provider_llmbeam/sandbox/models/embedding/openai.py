@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.sandbox.core.methods import Methods
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply, read_object
 from airflow_provider_llmbeam.sandbox.models.answers import Answer, count_tokens, prompt_sha256
 from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
-from airflow_provider_llmbeam.sandbox.models.embeddings import vector
+from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.sandbox.models.openai import OpenAIDialect, openai_error
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
@@ -42,7 +42,7 @@ class EmbeddingsDialect(OpenAIDialect):
         self.authenticate(request)
         try:
             fields = read_object(body)
-            call = _call(fields)
+            call = self.known(_call(fields), embeds=True)
         except (ValueError, TypeError) as error:
             message = f"We could not parse the JSON body of your request: {error}"
             raise RefusedError(openai_error(400, message)) from error
@@ -77,6 +77,7 @@ def routes(server: ModelServer) -> list[web.RouteDef]:
         method="openai.embeddings",
         api_key=server.settings.openai_api_key,
         input_token_limit=server.settings.input_token_limit,
+        any_model=server.settings.any_model,
     )
 
     async def embed(request: web.Request) -> web.StreamResponse:

@@ -12,7 +12,8 @@ from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, google_error, json_reply, read_object
 from airflow_provider_llmbeam.sandbox.models.answers import Answer, count_tokens, prompt_sha256
 from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
-from airflow_provider_llmbeam.sandbox.models.embeddings import vector
+from airflow_provider_llmbeam.sandbox.models.catalog import is_gemini
+from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.sandbox.models.gemini import GeminiDialect
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
@@ -35,7 +36,7 @@ class EmbeddingsDialect(GeminiDialect):
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
-        if "embedding" not in self.model:
+        if not ("embedding" in self.model if self.any_model else is_gemini(self.model, embeds=True)):
             raise RefusedError(google_error(404, self.not_found()))
         try:
             texts, dimensions = self._texts(read_object(body))
@@ -119,6 +120,7 @@ def routes(server: ModelServer) -> list[web.RouteDef]:
                 project=f"projects/{found['project']}/locations/{found['location']}/" if is_vertex else "",
                 is_sse=False,
                 input_token_limit=server.settings.input_token_limit,
+                any_model=server.settings.any_model,
             )
             return await server.serve(request, dialect)
 

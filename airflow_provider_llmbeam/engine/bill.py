@@ -1,0 +1,71 @@
+"""Billed tokens of replies, and their cost."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from airflow_provider_llmbeam.counts import NANO
+from airflow_provider_llmbeam.spec.model.price import Price
+
+
+class Billed(Protocol):
+    """A reply of a server, valid or not."""
+
+    @property
+    def input_tokens(self) -> int:
+        """Billed input tokens."""
+
+    @property
+    def output_tokens(self) -> int:
+        """Billed output tokens."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Input tokens from the provider's cache, which `input_tokens` includes."""
+
+
+class Bill(NamedTuple):
+    """Billed tokens of one reply, or of several.
+
+    Attributes:
+        input_tokens: Input tokens.
+        output_tokens: Output tokens, including thoughts.
+        cached_tokens: Input tokens from the provider's cache, which `input_tokens` includes.
+        cost_nano_usd: Cost in billionths of a US dollar; `None` if no price is known.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost_nano_usd: int | None = 0
+
+    @classmethod
+    def of(cls, billed: Billed, price: Price | None) -> Bill:
+        """Returns the bill of one reply."""
+        tokens = (billed.input_tokens, billed.output_tokens, billed.cached_tokens)
+        if price is None:
+            return cls(*tokens, None) if any(tokens) else NOTHING
+        return cls(*tokens, round(price.cost_usd(*tokens) * NANO))
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields that an outcome has as well."""
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+            "cost_nano_usd": self.cost_nano_usd,
+        }
+
+    def plus(self, other: Bill) -> Bill:
+        """Returns the bill of both."""
+        costs = (self.cost_nano_usd, other.cost_nano_usd)
+        return Bill(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            None if None in costs else sum(filter(None, costs)),
+        )
+
+
+#: The bill before the first reply.
+NOTHING = Bill()

@@ -1,0 +1,95 @@
+"""The circuit breaker of a process: ends the sending of a job that cannot succeed, and waits for a server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from airflow_provider_llmbeam.engine.outcome import Failure, FailureKind
+from airflow_provider_llmbeam.engine.pacing.outage import Outage
+from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
+from airflow_provider_llmbeam.engine.pacing.verdict import quoted
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.exceptions import ModelUnavailableError
+
+
+class Breaker:
+    """Applies a `Pilot` and an `Outage` to the requests of an engine.
+
+    Args:
+        pilot: Judges the first rows.
+        outage: Judges the connections.
+        clock: Clock in seconds.
+    """
+
+    def __init__(self, pilot: Pilot, outage: Outage, clock: Callable[[], float]) -> None:
+        self.pilot = pilot
+        self.outage = outage
+        self._clock = clock
+        self._has_recovered = asyncio.Event()
+        self._is_released = False
+
+    def ending(self) -> Failure | ModelUnavailableError | None:
+        """Returns what ends the sending, if anything.
+
+        Returns:
+            The error of the job if the server cannot be reached, which no row can be the reason of; else the
+            failure of the rows that are not sent. How many of them the job accepts is not decided here: at its
+            end, and in another run of it, only rows that always fail may be left.
+        """
+        seconds, error = self.outage.ended_after_seconds, self.outage.error
+        if seconds is not None and error is not None:
+            if not error.is_unconnected:
+                return _unsent(error.kind, f"the server has replied to none for {seconds:.0f} s: {error.message}")
+            return ModelUnavailableError(
+                f"The model server has not replied for {seconds:.0f} s: start it, or correct `model.base_url` or "
+                f"the network. {quoted(error.message)} Nothing more is sent; what was answered is in the "
+                "journal, and a retry sends only the rest."
+            )
+        verdict = self.pilot.verdict
+        if verdict is None:
+            return None
+        sentence = verdict.sentence(self.pilot.max_output_tokens)
+        if verdict.is_permanent:
+            return Failure(kind="not_sent", message=f"{sentence} Nothing more was sent.")
+        return _unsent(verdict.kind, verdict.message)
+
+    async def wait(self) -> None:
+        """Waits until the server has replied to a probe, this request is the next probe, or all are released."""
+        while not self._is_released and (seconds := self.outage.admit(self._clock())) > 0:
+            self._has_recovered.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._has_recovered.wait()
+
+    def replied(self) -> None:
+        """Lets all requests go on: the server has replied."""
+        self.outage.replied()
+        self._has_recovered.set()
+
+    def failed(self, number: int, error: RequestError) -> bool:
+        """Counts a failed request.
+
+        Args:
+            number: Number of the request, the same for its retries.
+            error: Its error.
+
+        Returns:
+            Whether the attempt does not count, as the server is down.
+        """
+        if not error.is_outage:
+            if error.http_status is not None:
+                self.replied()
+            return False
+        self.outage.failed(self._clock(), number, error)
+        return error.is_unconnected or self.outage.is_open
+
+    def release_all(self) -> None:
+        """Releases all waiting requests: nothing is sent any more."""
+        self._is_released = True
+        self._has_recovered.set()
+
+
+def _unsent(kind: FailureKind, message: str) -> Failure:
+    return Failure(kind=kind, message=f"not sent, as others before it failed: {message}")

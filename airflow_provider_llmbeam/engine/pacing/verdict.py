@@ -1,0 +1,71 @@
+"""Failures that most rows of a job share: what failed, how often, and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_llmbeam.engine.outcome import PERMANENT, FailureKind
+
+#: Maximum length of a quoted message, so that the sentence stays readable.
+_QUOTED_CHARACTERS = 80
+
+#: What failed, and what to change; `truncated` has the limit in its sentence.
+_SENTENCES: dict[FailureKind, str] = {
+    "unreadable_row": "{rows} lines are no rows: correct `source.format` or the file.",
+    "missing_key": "{rows} rows have no key: correct `source.key` or the rows.",
+    "template_error": "{rows} rows become no prompt: correct `prompt.template` or the source.",
+    "media_error": "{rows} rows lack a file that can be sent: correct `prompt.media`.",
+    "bad_request": "The server refused {rows} requests: change what it names in the spec, or the rows.",
+    "unauthorized": "{rows} rows failed as the server refuses the key: set one, or credentials, for the model.",
+    "not_found": "{rows} rows failed as the server has no such model: correct `model.name`.",
+    "blocked": "{rows} answers were blocked: change `prompt.template`, the rows or the model.",
+    "truncated": "{rows} answers were cut at `generation.max_output_tokens` = {limit}: raise it.",
+    "invalid_output": "{rows} answers cannot be used: change `prompt.template`, `output_schema` or the model.",
+    "throttled": "{rows} rows were only rejected (429): raise the quota, or lower `limits.requests_per_minute`.",
+    "server_error": "{rows} rows failed by errors of the server: see its log; a retry sends them again.",
+    "timeout": "{rows} rows had no answer in time: check the server, or raise `limits.request_timeout_seconds`.",
+    "connection": "{rows} rows lost their connection: start the server, or correct its address or the network.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A failure that most rows share.
+
+    Attributes:
+        kind: Kind of the failure.
+        failed: Number of rows that failed for it.
+        asked: Number of rows with an outcome.
+        message: Message of one of the failures.
+    """
+
+    kind: FailureKind
+    failed: int
+    asked: int
+    message: str
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether another run of the same job repeats it."""
+        return self.kind in PERMANENT
+
+    def sentence(self, max_output_tokens: int) -> str:
+        """Returns what failed and what to change.
+
+        Args:
+            max_output_tokens: `generation.max_output_tokens` of the job.
+        """
+        rows = f"{self.failed:,} of {self.asked:,}"
+        fault = _SENTENCES.get(self.kind, f"{{rows}} rows failed ({self.kind}).")
+        sentence = fault.format(rows=rows, limit=max_output_tokens)
+        if self.kind == "truncated":  # what is left of the answer says nothing more
+            return sentence
+        return f"{sentence} {quoted(self.message)}"
+
+
+def quoted(message: str) -> str:
+    """Returns the beginning of a message on one line, with a full stop at its end."""
+    line = " ".join(message.split())
+    if len(line) > _QUOTED_CHARACTERS:
+        return f"{line[: _QUOTED_CHARACTERS - 1]}…"
+    return f"{line.rstrip('.')}."

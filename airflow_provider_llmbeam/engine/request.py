@@ -1,0 +1,107 @@
+"""Requests of a batch: their prompts, their history and their failures."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
+from airflow_provider_llmbeam.engine.outcome import REFUSED, Failure, Outcome
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+
+
+class Observer(Protocol):
+    """Receives the events of an engine, on its event loop: implementations must be quick and thread-safe."""
+
+    def sent(self) -> None:
+        """A request was sent."""
+
+    def rejected(self, hold_seconds: float) -> None:
+        """A 429 was received and all requests are held."""
+
+    def finished(self, prompt: Prompt, outcome: Outcome) -> None:
+        """A prompt has its outcome."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the requests of one batch share: their observers, and the first error of an observer."""
+
+    observers: Sequence[Observer]
+    error: Exception | None = None
+
+    def finished(self, prompt: Prompt, outcome: Outcome) -> None:
+        """Tells all observers the outcome of a prompt."""
+        for observer in self.observers:
+            try:
+                observer.finished(prompt, outcome)
+            except Exception as error:  # noqa: BLE001 - raised once the requests in flight are recorded
+                self.error = self.error or error
+
+
+@dataclass(slots=True)
+class Request:
+    """A request and the prompts it contains."""
+
+    prompts: Sequence[Prompt]
+    input_tokens: Sequence[int]
+    batch: Batch
+    attempts: int = 0
+    rejections: int = 0
+    first_sent_at: float = 0.0
+    throttled_since: float | None = None
+    repairs: int = 0
+    original_text: str | None = None
+    #: Bill of invalid answers.
+    wasted: Bill = NOTHING
+    #: Attempts that do not count, as the server was down.
+    excused: int = 0
+    number: int = field(default_factory=itertools.count().__next__)
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether the request was sent before."""
+        return self.attempts + self.rejections > 0
+
+    def request_repair(self, error: RequestError, bill: Bill) -> None:
+        """Appends the validation error to the prompt; the bill of the invalid answer is counted at the end."""
+        (prompt,) = self.prompts
+        self.original_text = (
+            self.original_text or prompt.text
+        )  # only the last error is appended, so it does not grow
+        repair = f"An earlier answer to this was refused: {error.message}\nAnswer with valid JSON alone."
+        self.prompts = [dataclasses.replace(prompt, text=f"{self.original_text}\n\n{repair}")]
+        self.repairs += 1
+        self.wasted = self.wasted.plus(bill)
+
+    def halves(self) -> tuple[Request, Request]:
+        """Returns two requests instead of this one; its cost is counted with the first."""
+        middle = len(self.prompts) // 2
+        first = dataclasses.replace(self, prompts=self.prompts[:middle], input_tokens=self.input_tokens[:middle])
+        return first, Request(self.prompts[middle:], self.input_tokens[middle:], self.batch)
+
+
+def failure_of(error: RequestError, bill: Bill, request: Request | None, max_repairs: int) -> Failure:
+    """Returns the failure of a prompt; its attempts are counted with `request`, unless that is `None`."""
+    return Failure(
+        kind=error.kind,
+        message=error.message,
+        http_status=error.http_status,
+        attempts=request.attempts if request else 0,
+        rejections=request.rejections if request else 0,
+        max_repairs=max_repairs,
+        answered_at=time.time() if error.kind in REFUSED else 0.0,
+        **bill.fields(),
+    )
+
+
+def failures_of(request: Request, failure: Failure) -> list[Outcome]:
+    """Returns the same failure for every prompt of a request; its cost is counted with the first."""
+    first = dataclasses.replace(failure, attempts=request.attempts, rejections=request.rejections)
+    free = dataclasses.replace(failure, attempts=0, rejections=0, **NOTHING.fields())
+    return [first, *[free] * (len(request.prompts) - 1)]

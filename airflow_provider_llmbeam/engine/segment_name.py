@@ -1,0 +1,67 @@
+"""Names of journal segments, which tell a reader whose answers a segment may hold without opening it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+#: Number of shards into which fingerprints are divided; a name holds a set of them, in 64 hexadecimal digits.
+SHARDS = 256
+_NAME = re.compile(r"(?P<job>[0-9a-f]{8})-(?P<shards>[0-9a-f]{64})-(?P<created>[0-9a-f]{8})-[0-9a-f]{32}\.jsonl")
+
+
+def shard_of(fingerprint: str) -> int:
+    """Returns the shard of a fingerprint, from 0 to 255: its first two digits.
+
+    A runner that processes keys in their order thus sends batches of few shards, and no other worker's segment
+    has one of them.
+    """
+    try:
+        return int(fingerprint[:2], 16)
+    except ValueError:  # not one of `spec.model.fingerprint`
+        return zlib.crc32(fingerprint.encode("utf-8", "surrogatepass")) % SHARDS
+
+
+def shard_set(fingerprints: Iterable[str]) -> int:
+    """Returns the shards of some fingerprints as the bits of an integer."""
+    found = 0
+    for shard in {shard_of(fingerprint) for fingerprint in fingerprints}:
+        found |= 1 << shard
+    return found
+
+
+def job_prefix(job: str) -> str:
+    """Returns the first characters of the names of a job's segments."""
+    return f"{hashlib.sha256(job.encode()).hexdigest()[:8]}-"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """Contents of the name of a segment.
+
+    Attributes:
+        shards: Shards of its answers, as bits.
+        created_at: Unix time, in whole seconds of the clock of the worker.
+    """
+
+    shards: int
+    created_at: int
+
+    @classmethod
+    def parse(cls, uri: str) -> Self | None:
+        """Reads the name of a segment from its address; `None` for the name of an older version."""
+        found = _NAME.fullmatch(uri.rpartition("/")[2])
+        return None if found is None else cls(int(found["shards"], 16), int(found["created"], 16))
+
+    def text(self, job: str, unique: str) -> str:
+        """Returns the name.
+
+        Args:
+            job: Name of the job.
+            unique: 32 hexadecimal digits.
+        """
+        return f"{job_prefix(job)}{self.shards:064x}-{self.created_at:08x}-{unique}.jsonl"

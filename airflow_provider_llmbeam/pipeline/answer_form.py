@@ -1,0 +1,72 @@
+"""The form of a job's answers, which answers from the journal need as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.output import VectorParser
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.spec.model import Embedding
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """The form of a job's answers: a vector, a value of an output schema, or a text.
+
+    An answer of another form under the fingerprint of a prompt would end the job in its sink. Values are not
+    validated against the schema again: it is part of the fingerprint, and they were valid when they were recorded.
+
+    Attributes:
+        embedding: Parameters of the vectors, if the job embeds.
+        has_schema: Whether answers are values of an output schema.
+        max_repairs: Maximum number of further requests for an invalid answer; one that was refused after fewer is
+            requested again.
+        refused_since: Unix time; answers that were refused before are requested again.
+    """
+
+    embedding: Embedding | None
+    has_schema: bool
+    max_repairs: int = 0
+    refused_since: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        embedding: Embedding | None,
+        output_schema: Mapping[str, Any] | None,
+        max_repairs: int = 0,
+        refused_since: float = 0.0,
+    ) -> AnswerForm:
+        """Returns the form of the answers of a job."""
+        has_schema = output_schema is not None
+        return cls(embedding, has_schema, max_repairs if has_schema else 0, refused_since)
+
+    def accepts(self, outcome: Outcome) -> bool:
+        """Returns whether an answer has this form, or a refused one need not be requested again."""
+        if isinstance(outcome, Failure):
+            is_repaired = outcome.kind != "invalid_output" or outcome.max_repairs >= self.max_repairs
+            return is_repaired and outcome.answered_at >= self.refused_since
+        return self._fits(outcome)
+
+    def _fits(self, completion: Completion) -> bool:
+        if self.embedding is None:
+            return bool(completion.text.strip()) and (self.has_schema or completion.parsed is None)
+        if not isinstance(completion.parsed, list):
+            return False
+        reply = Reply(
+            text="",
+            finish_reason=completion.finish_reason,
+            input_tokens=0,
+            output_tokens=0,
+            model=completion.model,
+            vector=completion.parsed,
+        )
+        try:
+            VectorParser(self.embedding.dimensions).parse(reply)
+        except RequestError:
+            return False
+        return True

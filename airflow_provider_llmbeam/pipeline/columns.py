@@ -1,0 +1,80 @@
+"""The columns of an output row."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
+from airflow_provider_llmbeam.spec.sink import AnswerColumns, BigQuerySink, FilesSink
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+
+_AFTER_ANSWER = OUTPUT_COLUMNS[1:]
+
+
+@dataclass(frozen=True)
+class OutputColumns:
+    """The columns of an output row, in their order: key, passthrough, answer, and what is known of the answer.
+
+    Attributes:
+        key: Key columns.
+        passthrough: Further columns of the source.
+        answer_columns: Form of an answer with a schema.
+        answer: Type of the answers by their schema; `None` for texts and vectors.
+        has_vectors: Whether the answers are vectors.
+        for_bigquery: Whether they are loaded into BigQuery, which has fewer types than Parquet.
+    """
+
+    key: tuple[str, ...]
+    passthrough: tuple[str, ...] = ()
+    answer_columns: AnswerColumns = "struct"
+    answer: AnswerType | None = None
+    has_vectors: bool = False
+    for_bigquery: bool = False
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> OutputColumns:
+        """Returns the columns of the output rows of a job."""
+        schema, sink = spec.prompt.output_schema, spec.sink
+        return cls(
+            key=spec.source.key,
+            passthrough=getattr(sink, "passthrough", ()),
+            answer_columns=sink.answer_columns if isinstance(sink, FilesSink | BigQuerySink) else "struct",
+            answer=None if schema is None or spec.embedding is not None else answer_type(schema),
+            has_vectors=spec.embedding is not None,
+            for_bigquery=isinstance(sink, BigQuerySink),
+        )
+
+    @property
+    def from_source(self) -> tuple[str, ...]:
+        """Columns whose values are those of the source."""
+        return (*self.key, *self.passthrough)
+
+    @property
+    def fields(self) -> tuple[tuple[str, AnswerType], ...] | None:
+        """Columns of a flat answer, by name; `None` if it is one column, `answer`."""
+        return self.answer.fields if self.answer is not None and self.answer_columns == "flat" else None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Columns besides those of the source."""
+        fields = self.fields
+        return OUTPUT_COLUMNS if fields is None else (*(name for name, _ in fields), *_AFTER_ANSWER)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns."""
+        return (*self.from_source, *self.outputs)
+
+    def add_answer(self, record: Row, value: Any) -> None:
+        """Adds the columns of an answer to a record: a text, a vector, or a value of the schema."""
+        if self.answer is None or self.answer_columns == "struct":
+            record["answer"] = value
+        elif self.answer_columns == "json":
+            record["answer"] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        else:
+            for name, _ in self.answer.fields:
+                record[name] = value.get(name) if isinstance(value, dict) else None

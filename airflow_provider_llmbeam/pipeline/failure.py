@@ -1,0 +1,54 @@
+"""The error of a job that failed, whether its workers run in this process or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_llmbeam.exceptions import LLMBeamError, error_in, without_step
+
+#: Limit on the quoted words of another error: Prism quotes the stacks of its own threads.
+_MAX_CHARACTERS = 500
+
+
+def own_error(error: BaseException) -> LLMBeamError | None:
+    """Returns the error of this package that ended a job, or `None` if another one did.
+
+    It is in the chain of an error of this process, and in the text of an error from another one: Prism, Flink
+    and the local runner with worker processes raise a `RuntimeError` with the traceback of the worker (Beam 2.77).
+    """
+    cause = root(error)
+    if isinstance(cause, LLMBeamError):
+        message = str(cause)
+        # Beam made an error of the same class for the message with the step.
+        return cause if without_step(message) == message else type(cause)(without_step(message))
+    return next(filter(None, map(error_in, map(str, _chain(error)))), None)
+
+
+def sentence(error: BaseException) -> str:
+    """Returns class and message of an error as one sentence; of a traceback of another process the last line."""
+    cause = root(error)
+    text = without_step(str(cause)).rstrip()
+    is_traceback = "Traceback (most recent call last)" in text
+    text = text.rpartition("\n")[2] if is_traceback else f"{type(cause).__name__}: {text}"
+    text = " ".join(text.split())[:_MAX_CHARACTERS]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def root(error: BaseException) -> BaseException:
+    """Returns the first error of this package in the chain of an error, or else the error that began it."""
+    found = error
+    for found in _chain(error):
+        if isinstance(found, LLMBeamError):
+            break
+    return found
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error, then what it was raised from, down to the error that began it."""
+    earlier: BaseException | None = error
+    while earlier is not None:
+        error = earlier
+        yield error
+        earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if isinstance(error, BaseExceptionGroup):
+            earlier = error.exceptions[0]

@@ -1,0 +1,18 @@
+"""What is left of a job when somebody presses Ctrl-C."""
+
+from __future__ import annotations
+
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
+
+
+def what_remains(spec: JobSpec | None) -> str:
+    """Returns one sentence about what runs, is billed and is kept; `None` for a job that was not read yet."""
+    if spec is None:
+        return "Nothing was sent or billed."
+    if isinstance(spec.runner, DataflowRunner):
+        return (
+            "The job may be running, and billing, on Dataflow: the same command finds it, and `gcloud dataflow "
+            "jobs cancel` ends it."
+        )
+    return f"The answers so far are in {spec.journal_uri!r}; the same command sends only the rest."

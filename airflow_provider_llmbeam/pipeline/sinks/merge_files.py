@@ -1,0 +1,199 @@
+"""Merges by key into files that exist: answers, and the dead letter.
+
+The merged files are written beside the staged ones, which stay until the job is complete. A job that is killed
+half-way through the renames merges again, with the same result: rows of this run come from the staged files, and
+each other key is taken once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
+from airflow_provider_llmbeam.pipeline.sinks import files
+from airflow_provider_llmbeam.pipeline.sinks.arrow_types import as_text
+from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
+from airflow_provider_llmbeam.spec.sink import FilesSink
+
+_SHARD = re.compile(r"answers-(\d+)-of-(\d+)\.\w+$")
+_BATCH_ROWS = 1000
+_MAX_NAMED = 3
+
+#: A record and its line.
+_Record = tuple[Row, bytes]
+
+
+def check(sink: FilesSink, columns: OutputColumns) -> None:
+    """Checks, before anything is sent, that the files in a sink have the format and the columns of this job.
+
+    Raises:
+        JobSpecError: They differ.
+    """
+    for uri in _answers(sink):
+        if not uri.endswith(f".{sink.format}"):
+            raise JobSpecError(
+                f"`sink.format` {sink.format!r}: {uri!r} has another one, which `sink.on_existing` 'merge' cannot "
+                "change. Nothing was sent or billed."
+            )
+        found = _columns(uri, sink.format)
+        if found is not None and found != set(columns.names):
+            raise JobSpecError(
+                f"`sink.on_existing` 'merge': {uri!r} has columns {_names(found - set(columns.names))} that these "
+                f"answers lack, and lacks {_names(set(columns.names) - found)}. Nothing was sent or billed."
+            )
+
+
+def publish(sink: FilesSink, columns: OutputColumns, staged: Mapping[int, str], staging_uri: str) -> list[str]:
+    """Replaces the files of the sink by ones that also have the rows of other keys; a repetition changes nothing.
+
+    Returns:
+        The addresses of the answers.
+    """
+    if not all(map(storage.exists, staged.values())):  # An earlier attempt has published and deleted them.
+        return files.publish(sink, staged)
+    identify = key_of(columns, sink.format)
+    seen = {identify(row) for uri in staged.values() for row, _ in _read(uri, sink.format)}
+    shards = [(uri, int(found[1]), int(found[2])) for uri in _answers(sink) if (found := _SHARD.search(uri))]
+    shards.sort(
+        key=lambda shard: shard[2] != sink.shards
+    )  # Those of an attempt that was killed are the newer ones.
+    merged = {}
+    for shard, new in staged.items():
+        earlier = chain.from_iterable(
+            _of_shard(uri, sink, columns, shard, is_sure=count == sink.shards)
+            for uri, number, count in shards
+            if count != sink.shards or number == shard
+        )
+        merged[shard] = f"{staging_uri}merged-{shard}-{uuid.uuid4().hex}.{sink.format}"
+        lines = chain((line for _, line in _read(new, sink.format)), _unseen(earlier, identify, seen))
+        write_file(merged[shard], lines, sink.format, columns)
+    return files.publish(sink, merged)
+
+
+def merge_dead_letter(
+    uri: str, new: str, staging_uri: str, columns: OutputColumns, done: Iterable[Row], file_format: str
+) -> str:
+    """Writes the dead letter with the rows of an earlier one that this run neither answered nor failed.
+
+    Args:
+        uri: Address of the dead letter.
+        new: The staged dead letter of this run.
+        staging_uri: Directory of the result.
+        columns: Columns of the answers.
+        done: Rows that this run answered and published.
+        file_format: Format of the answers, which decides whether the keys 1 and "1" differ.
+
+    Returns:
+        The address of the result.
+    """
+    identify = key_of(columns, file_format)
+
+    def identity(row: Row) -> bytes:
+        if all(row.get(column) is not None for column in columns.key):
+            return identify(row)
+        return _digest(encode_record({name: value for name, value in row.items() if name != "llmbeam_error"}))
+
+    seen = {identity(row) for row, _ in _read(new, "jsonl")} | {identify(row) for row in done}
+    earlier = _read(uri, "jsonl") if storage.exists(uri) else iter(())
+    merged = f"{staging_uri}dead_letter-merged-{uuid.uuid4().hex}.jsonl"
+    lines = chain((line for _, line in _read(new, "jsonl")), _unseen(earlier, identity, seen))
+    write_file(merged, lines, "jsonl", columns, is_private=True)
+    return merged
+
+
+def read_rows(staged: Mapping[int, str], file_format: str) -> Iterator[Row]:
+    """Reads the rows of staged files that still exist."""
+    for uri in staged.values():
+        if storage.exists(uri):
+            yield from (row for row, _ in _read(uri, file_format))
+
+
+def key_of(columns: OutputColumns, file_format: str) -> Callable[[Row], bytes]:
+    """Returns the function that identifies a row, in 16 bytes.
+
+    A key column of Parquet that has a text has texts only, so there its numbers equal their texts.
+    """
+    if file_format == "jsonl":
+        return lambda row: _digest(encode_key(row, columns.key))
+    return lambda row: _digest("\0".join(map(partial(_key_text, row), columns.key)).encode())
+
+
+def _key_text(row: Row, column: str) -> str:
+    value = row[column]
+    return as_text(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def _unseen(records: Iterable[_Record], identify: Callable[[Row], bytes], seen: set[bytes]) -> Iterator[bytes]:
+    for row, line in records:
+        if (found := identify(row)) not in seen:
+            seen.add(found)
+            yield line
+
+
+def _of_shard(
+    uri: str, sink: FilesSink, columns: OutputColumns, shard: int, *, is_sure: bool
+) -> Iterator[_Record]:
+    for row, line in _read(uri, sink.format):
+        if is_sure or shard_of(row, columns.key, sink.shards) == shard:
+            yield row, line
+
+
+def _answers(sink: FilesSink) -> list[str]:
+    return sorted(storage.match(f"{sink.uri}answers-*"))
+
+
+def _columns(uri: str, file_format: str) -> set[str] | None:
+    """Returns the columns of a file of answers; `None` for one without rows, whose columns do not matter."""
+    if file_format == "jsonl":
+        return next((set(row) for row, _ in _read(uri, file_format)), None)
+    with storage.open(uri) as file:
+        footer = pq.read_metadata(file)
+        return set(footer.schema.to_arrow_schema().names) if footer.num_rows else None
+
+
+def _read(uri: str, file_format: str) -> Iterator[_Record]:
+    with storage.open(uri) as file:
+        if file_format == "jsonl":
+            for line in file:
+                if line.strip():
+                    yield _parsed(line, uri), line if line.endswith(b"\n") else line + b"\n"
+            return
+        with pq.ParquetFile(file) as table:
+            for batch in table.iter_batches(batch_size=_BATCH_ROWS):
+                for row in batch.to_pylist():
+                    yield row, encode_record(row)
+
+
+def _parsed(line: bytes, uri: str) -> Row:
+    try:
+        found: Any = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise JobFailedError(
+            f"{uri!r} has a line that is not a row, and merging would lose it: {line[:80]!r}. The files were left "
+            "as they are; the answers are in the journal, and a retry sends nothing to the model."
+        )
+    return found
+
+
+def _names(names: set[str]) -> str:
+    shown = ", ".join(map(repr, sorted(names)[:_MAX_NAMED])) or "none"
+    return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more"

@@ -1,0 +1,149 @@
+"""The check of the rows as a whole, before requests to the model: their number, and the columns passed through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
+
+_MAX_NAMED = 10
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What is known of the rows of a source.
+
+    Attributes:
+        rows: Number of rows read.
+        found: Columns of those looked for that a row has.
+        columns: Columns of one of the rows.
+    """
+
+    rows: int = 0
+    found: frozenset[str] = frozenset()
+    columns: tuple[str, ...] = ()
+
+
+def after_row_check(
+    branches: Iterable[beam.PCollection], rows: Iterable[beam.PCollection], spec: JobSpec
+) -> list[beam.PCollection]:
+    """Delays the branches until the rows are checked, if there is anything to check.
+
+    Args:
+        branches: What follows the check: requests, and rows with an answer.
+        rows: All rows of the source.
+        spec: The job.
+    """
+    passthrough = getattr(spec.sink, "passthrough", ())
+    if not passthrough and spec.source.min_rows < 2:
+        return list(branches)
+    bundles = [
+        part | f"RowFacts{number}" >> beam.ParDo(_CollectFacts(passthrough)) for number, part in enumerate(rows)
+    ]
+    facts = bundles | "AllBundles" >> beam.Flatten() | "AllRowFacts" >> beam.CombineGlobally(add_up_facts)
+    check = _Check(spec.source, passthrough)
+    return [
+        branch | f"RowsAreChecked{number}" >> beam.ParDo(check, beam.pvalue.AsSingleton(facts))
+        for number, branch in enumerate(branches)
+    ]
+
+
+def add_up_facts(parts: Iterable[RowFacts]) -> RowFacts:
+    """Returns what is known of the rows of all parts."""
+    total = RowFacts()
+    for part in parts:
+        total = RowFacts(total.rows + part.rows, total.found | part.found, total.columns or part.columns)
+    return total
+
+
+def check_facts(facts: RowFacts, source: Source, passthrough: tuple[str, ...]) -> None:
+    """Checks the rows.
+
+    Raises:
+        SourceEmptyError: There are fewer than `source.min_rows`.
+        JobSpecError: No row has a column of `sink.passthrough`.
+    """
+    check_count(facts.rows, source)
+    missing = [column for column in passthrough if column not in facts.found]
+    if missing and facts.columns:
+        close = get_close_matches(missing[0], facts.columns, 1)
+        names = ", ".join(map(repr, facts.columns[:_MAX_NAMED]))
+        hint = f"did you mean {close[0]!r}?" if close else f"a row has {names}."
+        raise JobSpecError(
+            f"`sink.passthrough`: no row has column {missing[0]!r}; {hint} Nothing was sent or billed."
+        )
+
+
+def check_count(rows: int, source: Source) -> None:
+    """Checks that a source has rows enough.
+
+    Raises:
+        SourceEmptyError: It does not; the message says what to do.
+    """
+    if not rows and source.on_empty == "fail":
+        raise SourceEmptyError(
+            f"{name_of(source)} has no rows, so the output was left as it is. If that is no mistake, set "
+            "`source.on_empty` to 'skip', or to 'write' to publish no answers. Nothing was sent or billed."
+        )
+    if 0 < rows < source.min_rows:
+        raise SourceEmptyError(
+            f"{name_of(source)} has {rows:,} rows, and `source.min_rows` is {source.min_rows:,}, so the output "
+            "was left as it is. Nothing was sent or billed."
+        )
+
+
+def name_of(source: Source) -> str:
+    """Returns the field that names the source, and its value."""
+    match source:
+        case FilesSource():
+            return f"`source.uri` {source.uri!r}"
+        case BigQuerySource(table=str()):
+            return f"`source.table` {source.table!r}"
+        case BigQuerySource():
+            return "`source.query`"
+        case _:
+            return "`source.rows`"
+
+
+class _CollectFacts(beam.DoFn):
+    def __init__(self, wanted: tuple[str, ...]) -> None:
+        self._wanted = frozenset(wanted)
+
+    def start_bundle(self) -> None:
+        self._rows, self._missing = 0, set(self._wanted)
+        self._columns: tuple[str, ...] = ()
+
+    def process(self, row: Row | FailedRow) -> None:
+        self._rows += 1
+        if isinstance(row, FailedRow):
+            return
+        if self._missing:
+            self._missing -= row.keys()
+        if not self._columns:
+            self._columns = tuple(row)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        facts = RowFacts(self._rows, self._wanted - self._missing, self._columns)
+        yield GlobalWindows.windowed_value(facts)
+
+
+class _Check(beam.DoFn):
+    def __init__(self, source: Source, passthrough: tuple[str, ...]) -> None:
+        self._source = source
+        self._passthrough = passthrough
+        self._is_checked = False
+
+    def process(self, element: object, facts: RowFacts) -> Iterator[object]:
+        if not self._is_checked:
+            check_facts(facts, self._source, self._passthrough)
+            self._is_checked = True
+        yield element

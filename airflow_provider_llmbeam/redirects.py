@@ -1,0 +1,57 @@
+"""Sessions of `requests` that follow no redirect."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from airflow_provider_llmbeam.server_reply import redirect_refusal
+
+SessionT = TypeVar("SessionT", bound=requests.Session)
+
+
+class RedirectRefusedError(requests.RequestException):
+    """A server redirects a request that carries a credential."""
+
+
+class DirectAdapter(HTTPAdapter):
+    """Refuses redirects, before their body is read.
+
+    `allow_redirects=False` is not enough: `requests` then reads the whole body of the redirect (2.34). A session
+    follows a redirect of a POST with its body (307, 308): a token request would send its assertion or its refresh
+    token, and a session removes no other header than `Authorization`.
+    """
+
+    def build_response(self, req: requests.PreparedRequest, resp: Any) -> requests.Response:
+        """Returns the response.
+
+        Raises:
+            RedirectRefusedError: It is a redirect.
+        """
+        response = super().build_response(req, resp)
+        if response.is_redirect:
+            response.close()
+            refusal = redirect_refusal(str(req.url), response.headers["Location"], response.status_code)
+            raise RedirectRefusedError(refusal, request=req, response=response)
+        return response
+
+
+def without_redirects(session: SessionT) -> SessionT:
+    """Lets a session refuse redirects.
+
+    Returns:
+        The session.
+    """
+    session.mount("https://", DirectAdapter())
+    session.mount("http://", DirectAdapter())
+    return session
+
+
+def redirect_behind(error: BaseException) -> RedirectRefusedError | None:
+    """Returns the refused redirect that an error is, or that google-auth wrapped in it."""
+    for each in (error, error.__cause__):
+        if isinstance(each, RedirectRefusedError):
+            return each
+    return None

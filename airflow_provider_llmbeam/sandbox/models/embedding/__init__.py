@@ -1,0 +1,1 @@
+"""Embeddings, as Gemini and OpenAI serve them."""

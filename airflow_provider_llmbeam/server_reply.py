@@ -1,0 +1,118 @@
+"""What a server says, made safe to store and to show: texts, errors and the address of a redirect. Pure."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from airflow_provider_llmbeam.characters import valid_text
+
+#: Statuses with which a server asks for the same request at another address.
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_PORTS = {"http": 80, "https": 443}
+#: Longest host name (RFC 1035).
+_HOST_CHARACTERS = 253
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Returns the value of a JSON text; `None` for any other text, however damaged or deep.
+
+    Bytes that are not UTF-8 become U+FFFD.
+    """
+    try:
+        if isinstance(content, bytes):
+            content = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """Body of an error response, in the formats of Google, OpenAI, vLLM, FastAPI and TGI.
+
+    Attributes:
+        message: The message; the whole body if there is none.
+        code: Name of the error, or `None`.
+        details: `error.details` of Google.
+    """
+
+    message: str
+    code: str | None = None
+    details: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def is_per_day(self) -> bool:
+        """Whether the details name a quota per day."""
+        return any(
+            isinstance(violation, Mapping) and "PerDay" in str_of(violation.get("quotaId"))
+            for item in self.details
+            for violation in list_of(item.get("violations"))
+        )
+
+
+def read_error(text: str) -> ErrorBody:
+    """Reads the body of an error response; any text is one."""
+    body = parse_json(text)
+    # Some of Google's services return the error in a list.
+    fields = mapping_of(body[0] if isinstance(body, list) and body else body)
+    error = mapping_of(fields.get("error"))
+    messages = (error.get("message"), fields.get("message"), fields.get("detail"), fields.get("error"), text)
+    details = tuple(item for item in list_of(error.get("details")) if isinstance(item, Mapping))
+    return ErrorBody(
+        message=next((valid_text(each) for each in messages if isinstance(each, str) and each.strip()), ""),
+        code=str_of(error.get("code")) or None,
+        details=details,
+    )
+
+
+def str_of(value: Any) -> str:
+    """Returns a value that is a string, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def list_of(value: Any) -> list[Any]:
+    """Returns a value that is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """Returns a value that is a JSON object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def redirect_refusal(url: str, location: str | None, http_status: int) -> str:
+    """Returns why a redirect was not followed; it names no more of the two addresses than their origins.
+
+    Args:
+        url: Address of the request.
+        location: Header `Location` of the response.
+        http_status: HTTP status of the response.
+    """
+    here, there = _origin(url), _target_origin(url, location)
+    target = "another path of the same server" if here == there else there
+    return f"{here} redirects to {target} (HTTP {http_status}), and credentials and data are not sent on"
+
+
+def _target_origin(url: str, location: str | None) -> str:
+    if not location:
+        return "no address"
+    try:
+        return _origin(urljoin(url, location))
+    except ValueError:
+        return "an invalid address"
+
+
+def _origin(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return "an invalid address"
+    if not host or len(host) > _HOST_CHARACTERS or not host.isprintable() or port is None:
+        return "an invalid address"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,67 @@
+"""Names and addresses of a spec: each type has a pattern, and words for the message of an error."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+
+def _like(pattern: str, words: str) -> AfterValidator:
+    compiled = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise ValueError(f"must be {words}")
+        return text
+
+    return AfterValidator(check)
+
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}"
+_NAME_WORDS = "a name of at most 127 letters, digits and . _ -, beginning with a letter or a digit"
+
+JobName = Annotated[str, _like(_NAME, _NAME_WORDS)]
+CacheScope = Annotated[str, _like(_NAME, _NAME_WORDS)]
+
+ProjectId = Annotated[
+    str,
+    _like(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "the id of a Google Cloud project, e.g. 'my-project'"),
+]
+Region = Annotated[
+    str, _like(r"[a-z]+-[a-z]+[0-9]+", "a region of Google Cloud, e.g. 'europe-west1', without a zone")
+]
+SecretVersion = Annotated[
+    str,
+    _like(
+        r"projects/[^/]+/secrets/[^/]+/versions/[^/]+", "a secret version, 'projects/…/secrets/…/versions/latest'"
+    ),
+]
+ServiceAccount = Annotated[str, _like(r"[^@\s]+@[^@\s]+", "the e-mail address of a service account")]
+Network = Annotated[
+    str, _like(r"projects/[^/]+/global/networks/[^/]+", "a network, 'projects/NUMBER/global/networks/NAME'")
+]
+VertexEndpoint = Annotated[
+    str,
+    _like(
+        r"projects/[^/]+/locations/[a-z0-9-]+/endpoints/[^/]+",
+        "an endpoint, 'projects/…/locations/…/endpoints/…'",
+    ),
+]
+BucketUri = Annotated[str, _like(r"gs://[^/]+.*", "an address on Cloud Storage, e.g. 'gs://my-bucket/temp'")]
+ObjectUri = Annotated[str, _like(r"gs://[^/]+/.+", "a file on Cloud Storage, e.g. 'gs://my-bucket/template.json'")]
+
+MachineType = Annotated[str, _like(r"[a-z0-9]+(-[a-z0-9]+)+", "a machine type, e.g. 'g2-standard-12'")]
+AcceleratorType = Annotated[str, _like(r"[A-Z][A-Z0-9_]+", "an accelerator of Vertex AI, e.g. 'NVIDIA_L4'")]
+CloudRunGpu = Annotated[str, _like(r"nvidia-[a-z0-9-]+", "a GPU of Cloud Run, e.g. 'nvidia-l4'")]
+Memory = Annotated[str, _like(r"[1-9][0-9]*[GM]i", "a size such as '32Gi'")]
+
+PostgresTable = Annotated[
+    str, _like(r"[A-Za-z_][\w$]*(\.[A-Za-z_][\w$]*)?", "a table, 'answers' or 'schema.answers'")
+]
+MilvusCollection = Annotated[
+    str,
+    _like(r"[A-Za-z_][A-Za-z0-9_]{0,254}", "a name of letters, digits and _, which does not begin with a digit"),
+]
+EmbeddingTask = Annotated[str, _like(r"[A-Z][A-Z_]*", "a task of Gemini embeddings, e.g. 'RETRIEVAL_DOCUMENT'")]

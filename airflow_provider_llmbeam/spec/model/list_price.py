@@ -1,0 +1,65 @@
+"""List prices of models: those of the package `genai-prices`, which has the price of each date."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from genai_prices import Usage, calc_price
+from genai_prices.types import TieredPrices
+
+from airflow_provider_llmbeam.spec.model.price import Price
+
+#: Version at the end of a name that the list does not have for every model, e.g. `-001` or `-preview-09-2025`.
+_VERSION = re.compile(r"-(\d{3}|latest|(preview|exp)(-\d[\d-]*)?)$")
+
+#: Fields of `genai-prices` by those of `Price`.
+_RATES = {
+    "input_usd_per_million_tokens": "input_mtok",
+    "output_usd_per_million_tokens": "output_mtok",
+    "cached_input_usd_per_million_tokens": "cache_read_mtok",
+}
+
+
+def list_price(provider: str, model: str, at: datetime | None = None) -> Price | None:
+    """Returns the list price of the standard tier, for text; `None` for a model that is not in the list.
+
+    Args:
+        provider: Name of the provider in the list, e.g. `google`.
+        model: Name of the model, also as a resource, e.g. `publishers/google/models/gemini-2.5-flash-001`.
+        at: Time of the request; default: now.
+    """
+    at = at or datetime.now(UTC)
+    name = re.sub(r"^(.*/)?models/", "", model)
+    for each in (name, _VERSION.sub("", name)):
+        try:
+            found = calc_price(Usage(), each, provider_id=provider, genai_request_timestamp=at)
+        except LookupError:
+            continue
+        return _price(vars(found.model_price))
+    return None
+
+
+def _price(found: dict[str, Decimal | TieredPrices | None]) -> Price | None:
+    rates = {field: found.get(name) for field, name in _RATES.items()}
+    # A model that also answers with images or sounds has prices for them, and the usage of an answer is not read
+    # by kind: a cost at the price of text would be too low.
+    has_other_answers = any(name.startswith("output_") and name != "output_mtok" for name in found)
+    if rates["input_usd_per_million_tokens"] is None or has_other_answers:
+        return None
+    # The list states no output price for a model that answers with vectors.
+    rates["output_usd_per_million_tokens"] = rates["output_usd_per_million_tokens"] or Decimal(0)
+    starts = {tier.start for rate in rates.values() if isinstance(rate, TieredPrices) for tier in rate.tiers}
+    long = [{"above_input_tokens": start, **_at(rates, start + 1)} for start in sorted(starts)]
+    return Price.parse({**_at(rates, 0), "long_prompts": long[0] if long else None})
+
+
+def _at(rates: dict[str, Decimal | TieredPrices | None], input_tokens: int) -> dict[str, float | None]:
+    """Returns the rates of a request with this number of input tokens."""
+    found: dict[str, float | None] = {}
+    for name, rate in rates.items():
+        if isinstance(rate, TieredPrices):
+            rate = next((tier.price for tier in reversed(rate.tiers) if input_tokens > tier.start), rate.base)
+        found[name] = None if rate is None else float(rate)
+    return found

@@ -1,0 +1,267 @@
+"""Media that the servers of models take: by which address, of which type, and of which size. Pure.
+
+Sources, read in November 2026:
+- Gemini Developer API: ai.google.dev/gemini-api/docs/file-input-methods, and the announcement of 2026-01-12
+  (blog.google, "Increased file size limits and expanded inputs support in Gemini API"): 100 MB per request with
+  inline data, encoded; 50 MB per PDF; https:// addresses; a gs:// address is answered with 400 "Invalid or
+  unsupported file uri" (googleapis/python-genai issue 71).
+- Gemini on Vertex AI: docs.cloud.google.com/gemini-enterprise-agent-platform, the pages of the models ("Technical
+  specifications"): an image 7 MB inline and 30 MB from Cloud Storage, `text/plain` 7 MB, a PDF 50 MB, a request
+  500 MB; gs:// and https:// addresses.
+- OpenAI: platform.openai.com/docs/guides/images: PNG, JPEG, WEBP and GIF; 50 MB per request; https:// and `data:`.
+- vLLM: docs.vllm.ai, "Multimodal Inputs": images, audio and video by https:// or `data:`; `file://` is a path of
+  the server, and refused unless it was started with `--allowed-local-media-path`.
+
+A megabyte of these pages is read as 2^20 bytes: what is refused here is refused there.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from airflow_provider_llmbeam.spec.model.model import (
+    EchoModel,
+    GeminiModel,
+    Model,
+    OpenAIModel,
+    VertexEndpointModel,
+)
+
+MIB = 2**20
+#: `web` is http:// or https://, `local` a path or file://, `elsewhere` another filesystem of Beam.
+Place = Literal["data", "web", "local", "gs", "elsewhere"]
+
+# Neither of `/etc/mime.types` nor of the version of Python, as the type belongs to the fingerprint of a prompt.
+_TYPES = mimetypes.MimeTypes()
+for _type, _extensions in {
+    "image/webp": (".webp",),
+    "image/heic": (".heic",),
+    "image/heif": (".heif",),
+    "image/avif": (".avif",),
+    "audio/mp4": (".m4a",),
+    "audio/flac": (".flac",),
+    "audio/ogg": (".ogg", ".opus"),
+    "audio/wav": (".wav",),
+    "video/x-matroska": (".mkv",),
+    "text/markdown": (".md",),
+}.items():
+    for _extension in _extensions:
+        _TYPES.add_type(_type, _extension)
+
+_GEMINI_TYPES = (
+    *("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "image/bmp", "image/avif"),
+    *("application/pdf", "text/*", "audio/*", "video/*"),
+)
+_GEMINI_SHOWN = "PNG, JPEG, WebP, HEIC, PDF, text, audio or video"
+_OPENAI_TYPES = (
+    *("image/png", "image/jpeg", "image/webp", "image/gif"),
+    *("audio/wav", "audio/mpeg", "audio/mp3", "application/pdf"),
+)
+_CHAT_TYPES = ("image/*", "audio/*", "video/*")
+_TEMPLATE = re.compile(r"\{[{%#].*[}%#]\}", re.DOTALL)
+
+
+class MediaError(ValueError):
+    """A file that cannot be sent; the message is a sentence without its field."""
+
+
+class MediaUnavailableError(Exception):
+    """The service of a file does not answer, so that other files cannot be read either."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRules:
+    """What one server takes.
+
+    Attributes:
+        server: Name of the server, for messages.
+        by_address: Places of files that the server reads itself, by their address.
+        by_address_types: Types that it reads itself; all others are sent as bytes.
+        types: MIME types, as patterns.
+        types_shown: The same, for messages.
+        max_bytes: Largest file that is sent in a request, in bytes, by pattern; the first match counts.
+        max_storage_bytes: Largest file on Cloud Storage that the server reads itself, in bytes, by pattern.
+        max_request_bytes: Largest request, encoded, in bytes; `None` is no known limit.
+        needs_type: Whether an address needs a MIME type.
+    """
+
+    server: str
+    by_address: frozenset[Place]
+    by_address_types: tuple[str, ...] = ("*/*",)
+    types: tuple[str, ...] = ("*/*",)
+    types_shown: str = "any type"
+    max_bytes: Mapping[str, int] = field(default_factory=dict)
+    max_storage_bytes: Mapping[str, int] = field(default_factory=dict)
+    max_request_bytes: int | None = None
+    needs_type: bool = True
+
+    def is_sent_by_address(self, uri: str, mime_type: str | None) -> bool:
+        """Returns whether the address is sent, and not the bytes."""
+        place = place_of(uri)
+        return place in self.by_address and (mime_type is None or _matches(mime_type, self.by_address_types))
+
+    def check_type(self, uri: str, mime_type: str | None) -> None:
+        """Raises `MediaError` for a type that the server refuses, or an address that it cannot read."""
+        if not uri.strip():
+            raise MediaError("the address is empty. Expected the address of a file in every row.")
+        if mime_type is None:
+            if self.needs_type or not self.is_sent_by_address(uri, None):
+                raise MediaError(
+                    f"no MIME type follows from the extension of {shortened(uri)!r}. Set `mime_type`, e.g. "
+                    "'image/png'."
+                )
+            return
+        if not _matches(mime_type, self.types):
+            raise MediaError(
+                f"{self.server} does not take {mime_type} ({shortened(uri)!r}). Expected {self.types_shown}."
+            )
+        if place_of(uri) == "web" and not self.is_sent_by_address(uri, mime_type):
+            raise MediaError(
+                f"{self.server} reads no {mime_type} from the web ({shortened(uri)!r}). Expected a file that is "
+                "sent with the request: a local path, gs:// or data:."
+            )
+
+    def check_size(self, uri: str, mime_type: str | None, size_bytes: int) -> None:
+        """Raises `MediaError` for a file that is larger than the server takes."""
+        by_address = self.is_sent_by_address(uri, mime_type)
+        limits = self.max_storage_bytes if by_address else self.max_bytes
+        limit = next(
+            (most for pattern, most in limits.items() if mime_type and _matches(mime_type, (pattern,))), None
+        )
+        if not size_bytes:
+            raise MediaError(f"{shortened(uri)!r} is empty. Expected a file of at least 1 byte.")
+        if limit is not None and size_bytes > limit:
+            way = "by its address" if by_address else "within a request"
+            raise MediaError(
+                f"{shortened(uri)!r} has {size_bytes / MIB:,.1f} MB, and {self.server} takes {mime_type} of at "
+                f"most {limit // MIB} MB {way}."
+            )
+
+    def check_request(self, encoded_bytes: int) -> None:
+        """Raises `MediaError` for a request that is larger than the server takes."""
+        if self.max_request_bytes is not None and encoded_bytes > self.max_request_bytes:
+            raise MediaError(
+                f"text and files make a request of {encoded_bytes / MIB:,.1f} MB, and {self.server} takes at most "
+                f"{self.max_request_bytes / MIB:,.1f} MB. Expected fewer or smaller files."
+            )
+
+
+def media_rules(model: Model) -> MediaRules:
+    """Returns what the server of a model takes."""
+    match model:
+        case GeminiModel(project=None | ""):
+            return MediaRules(
+                server="the Gemini Developer API",
+                by_address=frozenset({"web"}),
+                types=_GEMINI_TYPES,
+                types_shown=_GEMINI_SHOWN,
+                max_bytes={"application/pdf": 50 * MIB},
+                max_request_bytes=100 * MIB,
+            )
+        case GeminiModel():
+            return MediaRules(
+                server="Gemini on Vertex AI",
+                by_address=frozenset({"web", "gs"}),
+                types=_GEMINI_TYPES,
+                types_shown=_GEMINI_SHOWN,
+                max_bytes={"image/*": 7 * MIB, "text/plain": 7 * MIB, "application/pdf": 50 * MIB},
+                max_storage_bytes={"image/*": 30 * MIB, "application/pdf": 50 * MIB},
+                max_request_bytes=500 * MIB,
+            )
+        case OpenAIModel() if is_openai(model.base_url):
+            return MediaRules(
+                server="OpenAI",
+                by_address=frozenset({"web"}),
+                by_address_types=("image/*",),
+                types=_OPENAI_TYPES,
+                types_shown="PNG, JPEG, WebP, GIF, WAV, MP3 or PDF",
+                max_request_bytes=50 * MIB,
+                needs_type=False,
+            )
+        case OpenAIModel() | VertexEndpointModel():
+            return MediaRules(
+                server="an OpenAI-compatible server",
+                by_address=frozenset({"web"}),
+                types=_CHAT_TYPES,
+                types_shown="an image, audio or video",
+                max_request_bytes=model.max_request_bytes if isinstance(model, VertexEndpointModel) else None,
+                needs_type=False,
+            )
+        case EchoModel():
+            return MediaRules(server="echo", by_address=frozenset({"web", "gs"}), needs_type=False)
+
+
+def is_openai(base_url: str) -> bool:
+    """Returns whether an address is that of OpenAI itself."""
+    return (urlsplit(base_url).hostname or "").endswith("api.openai.com")
+
+
+def place_of(uri: str) -> Place:
+    """Returns where the file of an address is."""
+    scheme = uri[:8].lower()
+    if scheme.startswith("data:"):
+        return "data"
+    if scheme.startswith(("http://", "https://")):
+        return "web"
+    if "://" not in uri or scheme.startswith("file://"):
+        return "local"
+    return "gs" if scheme.startswith("gs://") else "elsewhere"
+
+
+def local_path(uri: str) -> str:
+    """Returns the path of a local address."""
+    return unquote(urlsplit(uri).path) if uri[:7].lower() == "file://" else uri
+
+
+def guessed_type(uri: str) -> str | None:
+    """Returns the MIME type of an address by its extension; `None` if it has none that is known."""
+    path = urlsplit(uri).path if place_of(uri) == "web" else uri
+    return _TYPES.guess_type(path.replace(":", ""))[0]  # `guess_type` reads "a:b" as a URL
+
+
+def shortened(uri: str) -> str:
+    """Returns an address for a message: without bytes or a signature, of at most 60 characters."""
+    if place_of(uri) == "data":
+        return f"{uri[:30]}…"
+    if place_of(uri) == "web":
+        uri = uri.partition("?")[0]
+    if place_of(uri) == "local":
+        uri = local_path(uri)
+    return uri if len(uri) <= 60 else f"{uri[:30]}…{uri[-29:]}"
+
+
+def literal_ends(template: str) -> tuple[str, str]:
+    """Returns what an address begins with and ends in for every row: the texts around its expressions."""
+    if (found := _TEMPLATE.search(template)) is None:
+        return template, template
+    return template[: found.start()], template[found.end() :]
+
+
+def template_fault(template: str, mime_type: str | None, rules: MediaRules, *, reads_local: bool) -> str | None:
+    """Returns what is wrong with an address for every row, as the second half of a sentence; `None` if nothing is.
+
+    Args:
+        template: Template of the address.
+        mime_type: The given MIME type.
+        rules: What the server takes.
+        reads_local: Whether the workers can read files of this machine.
+    """
+    begin, end = literal_ends(template)
+    is_literal = begin == template
+    has_place = is_literal or "/" in begin or begin.lower().startswith("data:")
+    if has_place and place_of(begin) == "local" and not reads_local:
+        return "is a file of this machine, which the workers of Dataflow (`runner`) cannot read: use gs://…"
+    known = mime_type or (guessed_type(f"x{end}") if "." in end and not end.endswith("}") else None)
+    if known is not None and place_of(begin) != "data" and not _matches(known, rules.types):
+        return f"is of type {known}, and {rules.server} takes {rules.types_shown}"
+    return None
+
+
+def _matches(mime_type: str, patterns: tuple[str, ...]) -> bool:
+    family = f"{mime_type.partition('/')[0]}/*"
+    return any(pattern in ("*/*", mime_type, family) for pattern in patterns)

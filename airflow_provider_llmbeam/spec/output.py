@@ -1,0 +1,96 @@
+"""Rules on the output of a job: what it must not read, and names that its columns must not share."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
+from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, FilesSource
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.job import JobSpec
+
+_WILDCARD = re.compile(r"(\*\*|\*|\?|\[[^\]]+\])")
+
+
+def output_problem(spec: JobSpec) -> str | None:
+    """Returns what is wrong with the output of a job, as the second half of a sentence; `None` if nothing is."""
+    return _source_problem(spec) or _merge_problem(spec) or _columns_problem(spec)
+
+
+def reads_own_dead_letter(spec: JobSpec) -> bool:
+    """Returns whether the source of a job is, or contains, the dead letter that it will publish."""
+    return isinstance(spec.source, FilesSource) and matches(spec.source.uri, spec.dead_letter_uri)
+
+
+def _source_problem(spec: JobSpec) -> str | None:
+    if not isinstance(spec.source, FilesSource) or not isinstance(spec.sink, FilesSink):
+        return None
+    source, sink = spec.source, spec.sink
+    if matches(source.uri, f"{sink.uri}answers-00000-of-{sink.shards:05}.{sink.format}"):
+        return (
+            f"would read its own answers: `source.uri` {source.uri!r} matches the files that the job writes to "
+            f"`sink.uri` {sink.uri!r}. Name another directory for one of them"
+        )
+    if sink.on_existing != "merge" and reads_own_dead_letter(spec):
+        return (
+            f"reads the dead letter of its own `sink.uri` {sink.uri!r}, and would replace all answers there by "
+            "the mended ones: set `sink.on_existing` to 'merge', or name another sink"
+        )
+    return None
+
+
+def _merge_problem(spec: JobSpec) -> str | None:
+    if getattr(spec.sink, "on_existing", None) == "merge" and spec.source.on_duplicate_key == "allow":
+        return (
+            "allows duplicate keys (`source.on_duplicate_key`), and `sink.on_existing` 'merge' keeps one row per "
+            "key: set one of them to another policy"
+        )
+    return None
+
+
+def _columns_problem(spec: JobSpec) -> str | None:
+    fields, outputs = dict[str, AnswerType](), list(OUTPUT_COLUMNS)
+    if getattr(spec.sink, "answer_columns", None) == "flat":
+        if spec.prompt.output_schema is None or spec.embedding is not None:
+            return (
+                "has `sink.answer_columns` 'flat', which needs a `prompt.output_schema`: set one, or leave it out"
+            )
+        found = answer_type(spec.prompt.output_schema)
+        if found.kind != "object" or found.is_nullable:
+            return (
+                "has `sink.answer_columns` 'flat', which needs a `prompt.output_schema` of type 'object' with "
+                "`properties`: use 'struct' or 'json'"
+            )
+        fields, outputs = dict(found.fields), outputs[1:]
+    passthrough = getattr(spec.sink, "passthrough", ())
+    is_folded = isinstance(spec.sink, BigQuerySink)  # names of its columns differ by more than their case
+    taken = {name.lower() if is_folded else name: "has a column of that name" for name in outputs}
+    for field, names in (
+        ("source.key", spec.source.key),
+        ("prompt.output_schema", tuple(fields)),
+        ("sink.passthrough", passthrough),
+    ):
+        for name in names:
+            own = name.lower() if is_folded else name
+            if own in taken:
+                return f"has column {name!r} in `{field}`, and every output row {taken[own]}: use another"
+            taken[own] = f"has it from `{field}`"
+    return None
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Returns whether a path or glob of a source includes a file, as Beam's filesystems understand globs."""
+    signs = {"**": ".*", "*": r"[^/\\]*", "?": "."}
+    expression = "".join(
+        signs.get(part) or (f"[{part[1:-1].replace('!', '^', 1)}]" if number % 2 else re.escape(part))
+        for number, part in enumerate(_WILDCARD.split(_absolute(pattern)))
+    )
+    return re.fullmatch(expression, _absolute(path), re.DOTALL) is not None
+
+
+def _absolute(uri: str) -> str:
+    return uri if "://" in uri and not uri.startswith("file://") else os.path.abspath(uri.removeprefix("file://"))  # noqa: PTH100 - follows no links

@@ -1,0 +1,195 @@
+"""The environment of the templates: Jinja2 in a sandbox, with strict undefined names and limits for each row."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from itertools import islice
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from airflow_provider_llmbeam.spec.prompt.template_limits import (
+    CHECKED_METHODS,
+    FILTER_CHECKS,
+    MAX_SIZE,
+    TemplateLimitError,
+    allow,
+    check_method,
+    check_operator,
+    size_of,
+)
+
+#: Maximum time for one row, in seconds; it takes microseconds, unless loops multiply.
+MAX_SECONDS = 10.0
+
+_TIMED = "llmbeam_timed"
+#: Number of parts of a text whose size is counted at once.
+_PARTS = 32
+_OWNERS = (str, bytes, int)
+_CONTAINERS = (list, dict, tuple)
+
+
+class _MissingColumn(jinja2.StrictUndefined):
+    """Names the existing columns in the error."""
+
+    @property
+    def _undefined_message(self) -> str:
+        if isinstance(self._undefined_obj, dict):
+            return f"no column {self._undefined_name!r}; there are {sorted(map(str, self._undefined_obj))}"
+        return super()._undefined_message
+
+
+class _CodeGenerator(CodeGenerator):
+    """Lets the environment join the operands of `~`, which is no operator that it could intercept."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
+        self.write("environment.concat(map(str, (")
+        for operand in node.nodes:
+            self.visit(operand, frame)
+            self.write(", ")
+        self.write(")))")
+
+
+class RowEnvironment(ImmutableSandboxedEnvironment):
+    """Renders templates for rows. A row that takes too long, or produces too much, is an error.
+
+    It looks up a name in the columns of a row first, so that a column can be named `items` or `keys`.
+
+    Args:
+        clock: Clock in seconds.
+    """
+
+    code_generator_class = _CodeGenerator
+    intercepted_binops = frozenset({"*", "**", "%", "+"})
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(
+            undefined=_MissingColumn, autoescape=False, keep_trailing_newline=True, finalize=_finalize
+        )
+        self.concat = _join  # type: ignore[method-assign]
+        self.clock = clock
+        self.until = math.inf
+        # The `tojson` of Jinja escapes <, > and & for HTML, which a model would read literally.
+        self.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
+        for name, check in FILTER_CHECKS.items():
+            self.filters[name] = _checked(self.filters[name], check)
+        self.filters["join"] = _of_list(self.filters["join"])
+        self.filters[_TIMED] = _timed
+        del self.globals["lipsum"]
+
+    def begin_row(self) -> None:
+        """Starts the time of a row."""
+        self.until = self.clock() + MAX_SECONDS
+
+    def check_time(self) -> None:
+        """Ends a row that takes too long.
+
+        Raises:
+            TemplateLimitError: Its time has passed.
+        """
+        if self.clock() > self.until:
+            raise TemplateLimitError(f"not rendered within {MAX_SECONDS:g} s")
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Returns a column, or else an attribute."""
+        if isinstance(obj, dict) and attribute in obj:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Applies an operator if its result is not too large."""
+        check_operator(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """Calls a function, method or macro if its result is not too large."""
+        __self.check_time()
+        method = getattr(__obj, "__wrapped__", __obj)  # Jinja wraps `str.format`
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, _OWNERS) and method.__name__ in CHECKED_METHODS:
+            if method.__name__ == "join" and args:
+                args = ([*args[0]], *args[1:])
+            check_method(owner, method.__name__, *args, *kwargs.values())
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        template = super()._parse(source, name, filename)
+        for loop in template.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, _TIMED, [], [], None, None, lineno=loop.lineno)
+        return template
+
+
+def check_template(text: str) -> None:
+    """Compiles a template.
+
+    Raises:
+        ValueError: It is not a template; the message is the second half of a sentence.
+    """
+    try:
+        RowEnvironment().from_string(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise ValueError(f"is not a Jinja2 template (line {error.lineno}: {error.message})") from None
+    except RecursionError:
+        raise ValueError("is not a Jinja2 template (it is nested too deep)") from None
+
+
+def _finalize(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, _CONTAINERS):
+        allow(size_of(value))
+    elif callable(value) and not isinstance(value, jinja2.Undefined):
+        raise jinja2.UndefinedError(f"{value!r} is a method; no column of that name, or the call's () is missing")
+    return "" if value is None else value
+
+
+def _join(parts: Iterable[str]) -> str:
+    rest = iter(parts)
+    found = [*islice(rest, _PARTS)]
+    size = sum(map(len, found))
+    if len(found) == _PARTS:
+        while some := [*islice(rest, _PARTS)]:
+            size += sum(map(len, some)) + len(some)  # so that many empty parts are too much, too
+            if size > MAX_SIZE:
+                break
+            found += some
+    if size > MAX_SIZE:
+        raise TemplateLimitError(f"a text of more than {MAX_SIZE:,} characters")
+    return "".join(found)
+
+
+@jinja2.pass_context  # else it would be called for a constant list when the template is compiled
+def _timed(context: Context, items: Iterable[Any]) -> Iterator[Any]:
+    environment: Any = context.environment
+    clock, until = environment.clock, environment.until
+    for item in items:
+        if clock() > until:
+            environment.check_time()
+        yield item
+
+
+def _checked(filter_: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
+    @wraps(filter_)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        return filter_(*args, **kwargs)
+
+    return checked
+
+
+def _of_list(join: Callable[..., Any]) -> Callable[..., Any]:
+    """Passes a list to `join`, whose size is known, instead of a generator."""
+
+    @wraps(join)
+    def joined(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return join(context, [*value], *args, **kwargs)
+
+    return joined

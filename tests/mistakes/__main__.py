@@ -1,0 +1,6 @@
+"""Writes docs/mistakes.md."""
+
+from tests.mistakes.table import page
+from tests.mistakes.test_page import PAGE
+
+PAGE.write_text(page())

@@ -1,0 +1,157 @@
+"""Mistakes in `model`, `generation` and `embedding`."""
+
+from __future__ import annotations
+
+from tests.mistakes.mistake import LEFT_OUT, Mistake
+
+MISTAKES = (
+    Mistake(changes={"model": LEFT_OUT}, sentence="`model`: this field is needed. Nothing was sent or billed."),
+    Mistake(
+        changes={"model": 5},
+        sentence="`model`: must be an object with named fields; got 5. Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"model.type": "gpt"},
+        sentence=(
+            "`model.type`: must be one of 'gemini', 'openai', 'vertex_endpoint', 'echo'; got "
+            "'gpt'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model.name": ""}, sentence="`model.name`: must not be empty; got ''. Nothing was sent or billed."
+    ),
+    Mistake(
+        changes={"model.modle": "gemini"},
+        sentence=(
+            "`model.modle`: there is no such field; expected one of `base_url`, `location`, "
+            "`name`, `project`, `type`. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model.api_key": "sk-1234567890"},
+        sentence=(
+            "`model.api_key`: there is no such field; expected one of `base_url`, `location`, "
+            "`name`, `project`, `type`. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model.base_url": "localhost:8000"},
+        sentence=(
+            "`model.base_url`: must start with http:// or https://; got 'localhost:8000'. Nothing "
+            "was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model.base_url": "http://server/v1?key=abc"},
+        sentence=(
+            "`model.base_url`: must not hold a query or a fragment, as it is written to logs and "
+            "reports: a key belongs in the password of the connection, or in the environment "
+            "variable that the spec names; got '…'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model": {"type": "openai", "name": "m", "api_key_env": "sk-proj-abcdefghijklmnop"}},
+        sentence=(
+            "`model.api_key_env`: must be the name of an environment variable, not the secret "
+            "that it holds; got '…'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model": {"type": "vertex_endpoint", "name": "m", "endpoint": "my-endpoint"}},
+        sentence=(
+            "`model.endpoint`: must be an endpoint, 'projects/…/locations/…/endpoints/…'; got "
+            "'my-endpoint'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"generation": {"temperature": 3}},
+        sentence=("`generation.temperature`: must be less than or equal to 2; got 3. Nothing was sent or billed."),
+    ),
+    Mistake(
+        changes={"generation": {"temperature": "hot"}},
+        sentence="`generation.temperature`: must be a number; got 'hot'. Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"generation": {"max_output_tokens": 0}},
+        sentence=(
+            "`generation.max_output_tokens`: must be greater than or equal to 1; got 0. Nothing "
+            "was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"generation": {"max_tokens": 100}},
+        sentence=(
+            "`generation.max_tokens`: there is no such field; did you mean `max_output_tokens`? "
+            "Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"temperature": 0.5},
+        sentence=(
+            "`temperature`: there is no such field; it belongs in `generation`. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"embedding": {"dimensions": 0}},
+        sentence=(
+            "`embedding.dimensions`: must be greater than or equal to 1; got 0. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model": "gpt-4o"},
+        sentence=(
+            "`model`: is not the name of a Gemini model, so its server is not known: write "
+            "{'type': 'openai', 'name': …, 'base_url': …}, or {'type': 'gemini', 'name': …}; got "
+            "'gpt-4o'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model": "{'type': 'gemini', 'name': <Model>}"},
+        sentence=(
+            "`model`: is not the name of a Gemini model, so its server is not known: write "
+            "{'type': 'openai', 'name': …, 'base_url': …}, or {'type': 'gemini', 'name': …}; got "
+            "\"{'type': 'gemini', 'name': <Model>}\". Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model.temperature": 0},
+        sentence=(
+            "`model.temperature`: there is no such field; it belongs in `generation`. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"generation": {"maxOutputTokens": 9}},
+        sentence=(
+            "`generation.maxOutputTokens`: there is no such field; did you mean "
+            "`max_output_tokens`? Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"generation": [1]},
+        sentence=("`generation`: must be an object with named fields; got [1]. Nothing was sent or billed."),
+    ),
+    Mistake(
+        changes={"embedding": {}},
+        sentence="`task`: must be 'embed' with `embedding`; got 'generate'. Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"task": "embed"},
+        sentence=(
+            "`model.name`: must be an embedding model to embed, e.g. 'gemini-embedding-001'; this "
+            "one generates texts; got 'gemini-2.5-flash'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"task": "embed", "generation": {"temperature": 1}},
+        sentence=(
+            "`task`: 'embed' takes no `generation.temperature`: only the text of "
+            "`prompt.template` is embedded. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model": {"type": "openai", "name": "m", "api_key": "sk-topsecret"}},
+        sentence=(
+            "`model.api_key`: there is no such field; did you mean `api_key_env`? Nothing was sent or billed."
+        ),
+    ),
+)

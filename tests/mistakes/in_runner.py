@@ -1,0 +1,165 @@
+"""Mistakes in `runner`, and in the spec as a whole."""
+
+from __future__ import annotations
+
+from tests.mistakes.mistake import Mistake
+
+MISTAKES = (
+    Mistake(
+        changes={"runner": "spark"},
+        sentence=(
+            "`runner`: must be an object with named fields, not text; if a template of the Dag "
+            "made it, pass `task.output`, or set `render_template_as_native_obj=True`; got "
+            "'spark'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"runner": {"type": "spark"}},
+        sentence=("`runner.type`: must be one of 'direct', 'dataflow'; got 'spark'. Nothing was sent or billed."),
+    ),
+    Mistake(
+        changes={"runner": {"type": "dataflow"}},
+        sentence="`runner.location`: this field is needed. Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"runner": {"type": "dataflow", "project": "my-project", "location": "europe-west1-b"}},
+        sentence=(
+            "`runner.location`: must be a region of Google Cloud, e.g. 'europe-west1', without a "
+            "zone; got 'europe-west1-b'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "dataflow",
+                "project": "my-project",
+                "location": "europe-west1",
+                "machine": "n2-standard-4",
+            }
+        },
+        sentence=(
+            "`runner.machine`: there is no such field; did you mean `machine_type`? Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"runner": {"type": "dataflow", "project": "my-project", "location": "europe-west1"}},
+        sentence=(
+            "`source.uri`: must be on Cloud Storage, gs://…: workers of Dataflow (`runner`) "
+            "cannot read `source.uri` 'rows.jsonl' and `sink.uri` 'out/' of this machine. Nothing "
+            "was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "runner": {"type": "dataflow", "project": "my-project", "location": "europe-west1"},
+            "source": {"uri": "gs://b/rows.jsonl", "key": ["id"]},
+            "sink": {"uri": "gs://b/out"},
+        },
+        sentence=(
+            "`runner.environment_secrets`: the workers need `GOOGLE_API_KEY` for the model: name "
+            "its secret, {'GOOGLE_API_KEY': 'projects/…/secrets/…/versions/latest'}, or set "
+            "`model.project` to use Vertex AI. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "dataflow",
+                "project": "my-project",
+                "location": "europe-west1",
+                "temp_uri": "/tmp",
+            },
+            "source": {"uri": "gs://b/rows.jsonl", "key": ["id"]},
+            "sink": {"uri": "gs://b/out"},
+        },
+        sentence=(
+            "`runner.temp_uri`: must be an address on Cloud Storage, e.g. 'gs://my-bucket/temp'; "
+            "got '/tmp'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "dataflow",
+                "project": "my-project",
+                "location": "europe-west1",
+                "labels": {"Team": "x"},
+            }
+        },
+        sentence=(
+            "`runner.labels`: has a label 'Team': 'x'; both must be at most 63 of a-z, 0-9, _ and "
+            "-, and the key must start with a letter; got {'Team': …}. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "dataflow",
+                "project": "my-project",
+                "location": "europe-west1",
+                "poll_interval_seconds": 1,
+            }
+        },
+        sentence=(
+            "`runner.poll_interval_seconds`: must be greater than or equal to 10; got 1. Nothing "
+            "was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"name": "my job"},
+        sentence=(
+            "`name`: must be a name of at most 127 letters, digits and . _ -, beginning with a "
+            "letter or a digit; got 'my job'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"retries": 3},
+        sentence=(
+            "`retries`: there is no such field; did you mean `limits.max_attempts`? Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"promt": {"template": "x"}},
+        sentence="`promt`: there is no such field; did you mean `prompt`? Nothing was sent or billed.",
+    ),
+    Mistake(changes={"version": 2}, sentence="`version`: must be 1; got 2. Nothing was sent or billed."),
+    Mistake(
+        changes={
+            "source": {"uri": "gs://b/in.csv", "key": "id"},
+            "sink": "gs://b/out",
+            "runner": {"type": "dataflow", "project": "my-project", "location": "europe-west1", "region": "x"},
+        },
+        sentence="`runner.region`: there is no such field; did you mean `location`? Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={
+            "source": {"uri": "gs://b/in.csv", "key": "id"},
+            "sink": "out",
+            "runner": {"type": "dataflow", "project": "my-project", "location": "europe-west1"},
+        },
+        sentence=(
+            "`sink.uri`: must be on Cloud Storage, gs://…: workers of Dataflow (`runner`) cannot "
+            "read `sink.uri` 'out/' of this machine. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"souce": {}},
+        sentence="`souce`: there is no such field; did you mean `source`? Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "dataflow",
+                "project": "my-project",
+                "location": "europe-west1",
+                "environment_secrets": {"GOOGLE_API_KEY": "AIzaSyA-the-key-itself"},
+            },
+            "source": {"uri": "gs://b/in.csv", "key": "id"},
+            "sink": "gs://b/out",
+        },
+        sentence=(
+            "`runner.environment_secrets`: must name a secret for 'GOOGLE_API_KEY': "
+            "'projects/…/secrets/…/versions/latest'; got '…'. Nothing was sent or billed."
+        ),
+    ),
+)

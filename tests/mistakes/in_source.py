@@ -1,0 +1,158 @@
+"""Mistakes in `source`."""
+
+from __future__ import annotations
+
+from tests.mistakes.mistake import LEFT_OUT, Mistake
+
+MISTAKES = (
+    Mistake(changes={"source": LEFT_OUT}, sentence="`source`: this field is needed. Nothing was sent or billed."),
+    Mistake(
+        changes={"source": {"uri": "rows.jsonl"}},
+        sentence=(
+            "`source.key`: this field is needed: the columns that identify a row, e.g. "
+            "'ticket_id'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source.key": 5}, sentence="`source.key`: must be a list; got 5. Nothing was sent or billed."
+    ),
+    Mistake(
+        changes={"source.key": []},
+        sentence="`source.key`: must have at least 1 item; got []. Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"source.key": ["id", "id"]},
+        sentence=("`source.key`: must name each column once; got ['id', 'id']. Nothing was sent or billed."),
+    ),
+    Mistake(
+        changes={"source.keys": ["id"]},
+        sentence=("`source.keys`: there is no such field; did you mean `key`? Nothing was sent or billed."),
+    ),
+    Mistake(
+        changes={"source.path": "rows.jsonl"},
+        sentence="`source.path`: there is no such field; did you mean `uri`? Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"source.type": "mysql"},
+        sentence=(
+            "`source.type`: must be one of 'files', 'bigquery', 'rows'; got 'mysql'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source.format": "json"},
+        sentence=(
+            "`source.format`: must be 'jsonl', 'csv', 'parquet' or 'avro'; got 'json'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source.uri": ""}, sentence="`source.uri`: must not be empty; got ''. Nothing was sent or billed."
+    ),
+    Mistake(
+        changes={"source.uri": "gs://user:password@bucket/rows.jsonl"},
+        sentence=(
+            "`source.uri`: must not hold a user or a password, as it is written to logs and "
+            "reports: filesystems read their credentials from the environment or from the "
+            "machine; got '…'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"type": "rows", "rows": "x", "key": ["id"]}},
+        sentence=(
+            "`source.rows`: must be a list, not text; if a template of the Dag made it, pass "
+            "`task.output`, or set `render_template_as_native_obj=True`; got 'x'. Nothing was "
+            "sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"type": "bigquery", "key": ["id"]}},
+        sentence=(
+            "`source`: needs either `table` or `query`; got {'type': …, 'key': …}. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"type": "bigquery", "query": "SELECT 1", "table": "p.d.t", "key": ["id"]}},
+        sentence=(
+            "`source`: needs either `table` or `query`; got {'type': …, 'query': …, 'table': …, "
+            "'key': …}. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"type": "bigquery", "table": "reviews", "key": ["id"]}},
+        sentence=("`source.table`: must be `project.dataset.table`; got 'reviews'. Nothing was sent or billed."),
+    ),
+    Mistake(
+        changes={"source.on_duplicate_key": "ignore"},
+        sentence=(
+            "`source.on_duplicate_key`: must be 'error', 'dead_letter' or 'allow'; got 'ignore'. "
+            "Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": "rows.jsonl"},
+        sentence=(
+            "`source`: needs a key, the columns that identify a row: {'uri': …, 'key': 'id'} "
+            "instead of the path alone; got 'rows.jsonl'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": [{"id": 1}]},
+        sentence=(
+            "`source`: needs a key, the columns that identify a row: {'type': 'rows', 'rows': "
+            "[…], 'key': 'id'} instead of the rows alone; got [{'id': …}]. Nothing was sent or "
+            "billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"uri": "out/dead_letter-*.jsonl", "key": ["id"]}},
+        sentence=(
+            "`spec`: reads the dead letter of its own `sink.uri` 'out/', and would replace all "
+            "answers there by the mended ones: set `sink.on_existing` to 'merge', or name another "
+            "sink. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source.uri": "out/*.jsonl"},
+        sentence=(
+            "`spec`: would read its own answers: `source.uri` 'out/*.jsonl' matches the files "
+            "that the job writes to `sink.uri` 'out/'. Name another directory for one of them. "
+            "Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"uri": "rows.csv", "key": "id", "csv": {"delimiter": "tab"}}},
+        sentence=(
+            '`source.csv.delimiter`: must be one character, e.g. ";", or "\\t" for a tab; got '
+            "'tab'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"uri": "rows.csv", "key": "id", "csv": {"encoding": "utf8x"}}},
+        sentence=(
+            "`source.csv.encoding`: must be an encoding of Python, e.g. 'utf-8', 'latin-1', "
+            "'cp1252' or 'utf-16'; got 'utf8x'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"uri": "rows.csv", "key": "id", "csv": {"header": None}}},
+        sentence=(
+            "`source.csv`: needs `names`, the names of the columns, where `header` is None; got "
+            "{'header': …}. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source.csv": {"delimiter": ";"}},
+        sentence=(
+            "`source`: has `csv` options, and its format is 'jsonl': set `format` to 'csv', or "
+            "leave them out; got {'type': …, 'uri': …, 'key': …, 'csv': …}. Nothing was sent or "
+            "billed."
+        ),
+    ),
+    Mistake(
+        changes={"source.min_rows": 1, "source.on_empty": "write"},
+        sentence=(
+            "`source`: `min_rows` is 1, and `on_empty` 'write' accepts a source without rows: set "
+            "`on_empty` to 'fail' or 'skip', or leave `min_rows` out; got {'type': …, 'uri': …, "
+            "'key': …, 'min_rows': …, 'on_empty': …}. Nothing was sent or billed."
+        ),
+    ),
+)

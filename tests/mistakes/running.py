@@ -1,0 +1,55 @@
+"""Runs a mistake through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from airflow_provider_llmbeam.pipeline.__main__ import main
+from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Sandbox
+from tests.mistakes.mistake import ROWS, Mistake
+
+MODELS = ModelSettings(any_model=False)
+MODEL = "gemini.generateContent"
+FAULTS = {
+    "refuses the key": Fault(kind="error", http_status=401, message="API key not valid."),
+    "refuses the request": Fault(kind="error", http_status=400, message="Tool use is not supported."),
+}
+
+
+class Ended(NamedTuple):
+    """End of a run.
+
+    Attributes:
+        code: Exit code of the command.
+        message: Message of its error.
+        requests: Number of requests that the model received.
+    """
+
+    code: int
+    message: str
+    requests: int
+
+
+def run(mistake: Mistake, sandbox: Sandbox, directory: Path) -> Ended:
+    """Runs a job in a directory, which is the current one.
+
+    Args:
+        mistake: The mistake.
+        sandbox: Server of the model, without earlier requests.
+        directory: An empty directory.
+    """
+    if mistake.server != "answers":
+        sandbox.faults.every(MODEL, 1, FAULTS[mistake.server])
+    rows = [{"id": number, "text": f"Review {number}: it is fine."} for number in range(ROWS)]
+    (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, content in mistake.files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    spec, result = directory / "job.json", directory / "result.json"
+    spec.write_text(json.dumps(mistake.spec(sandbox.gemini_url)))
+    code = main([f"--spec={spec}", f"--result={result}"])
+    message = json.loads(result.read_text()).get("error", {}).get("message", "")
+    return Ended(code, message, len(sandbox.requests))

@@ -1,0 +1,151 @@
+"""Columns of the answers: those passed through, and those of a schema; and how CSV files are written."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import read_lines
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"mood": {"type": "string", "enum": ["good", "bad"]}, "score": {"type": "integer"}},
+    "required": ["mood", "score"],
+    "additionalProperties": False,
+}
+ROWS = [{"id": 1, "text": "a", "lang": "en", "n": 1}, {"id": 2, "text": "b", "lang": None}]
+
+
+def table_of(job) -> pa.Table:
+    return pq.read_table(job.out / "answers-00000-of-00001.parquet")
+
+
+def test_columns_of_the_source_are_passed_through(echo_job):
+    echo_job.run(ROWS, sink={"uri": str(echo_job.out), "passthrough": ["lang", "n"]})
+    found = read_lines(echo_job.out / "answers-00000-of-00001.jsonl")
+    assert {row["id"]: (row["lang"], row["n"]) for row in found} == {1: ("en", 1), 2: (None, None)}
+    assert [*found[0]][:4] == ["id", "lang", "n", "answer"]
+
+
+def test_passed_columns_have_their_types_in_parquet(echo_job):
+    echo_job.run(ROWS, sink={"uri": str(echo_job.out), "format": "parquet", "passthrough": ["lang", "n"]})
+    table = table_of(echo_job)
+    assert (table.schema.field("lang").type, table.schema.field("n").type) == (pa.string(), pa.int64())
+    assert sorted(table["n"].to_pylist(), key=str) == [1, None]
+
+
+def test_a_column_that_no_row_has_is_refused_before_anything_is_sent(job, sandbox):
+    job.write(ROWS)
+    with pytest.raises(JobSpecError) as refused:
+        run(JobSpec.parse(job.spec | {"sink": {"uri": str(job.out), "passthrough": ["lnag"]}}))
+    assert str(refused.value) == (
+        "`sink.passthrough`: no row has column 'lnag'; did you mean 'lang'? Nothing was sent or billed."
+    )
+    assert sandbox.stats()["billed_answers"] == 0
+
+
+@pytest.mark.parametrize("sink", ["files", "bigquery", "postgres"])
+@pytest.mark.parametrize(("column", "taken"), [("answer", "has a column of that name"), ("id", "`source.key`")])
+def test_a_column_that_every_output_row_has_cannot_be_passed_through(echo_job, sink, column, taken):
+    sinks = {"files": {"uri": "out"}, "bigquery": {"table": "p.d.t"}, "postgres": {"table": "t"}}
+    with pytest.raises(JobSpecError) as refused:
+        JobSpec.parse(
+            echo_job.spec | {"sink": {"type": sink, **sinks[sink], "passthrough": [column]}, "state_uri": "state"}
+        )
+    assert f"has column {column!r} in `sink.passthrough`, and every output row has" in str(refused.value)
+    assert taken in str(refused.value)
+
+
+def schema_job(job, **sink):
+    job.spec["prompt"] = {"template": "{{ row.text }}", "output_schema": SCHEMA}
+    job.spec["sink"] = {"uri": str(job.out), "format": "parquet", **sink}
+    return job
+
+
+def test_a_structured_answer_has_the_types_of_its_schema_in_parquet(job):
+    schema_job(job).run(ROWS)
+    table = table_of(job)
+    assert table.schema.field("answer").type == pa.struct([("mood", pa.string()), ("score", pa.int64())])
+    assert {row["mood"] for row in table["answer"].to_pylist()} <= {"good", "bad"}
+
+
+def test_a_flat_answer_has_a_column_per_property(job):
+    schema_job(job, answer_columns="flat").run(ROWS)
+    frame = table_of(job).to_pandas()
+    assert frame["mood"].isin(["good", "bad"]).all()
+    assert frame["score"].dtype == "int64"
+    assert "answer" not in frame
+
+
+def test_a_flat_answer_has_its_properties_in_json_lines(job):
+    schema_job(job, answer_columns="flat", format="jsonl").run(ROWS)
+    found = read_lines(job.out / "answers-00000-of-00001.jsonl")
+    assert all(row["mood"] in ("good", "bad") and isinstance(row["score"], int) for row in found)
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
+def test_a_structured_answer_is_json_text_on_request(job, file_format):
+    ended = schema_job(job, answer_columns="json", format=file_format).run(ROWS)
+    assert {json.loads(row["answer"])["mood"] for row in ended.answers} <= {"good", "bad"}
+
+
+@pytest.mark.parametrize("form", ["struct", "flat"])
+def test_typed_answers_are_merged(job, form):
+    schema_job(job, answer_columns=form).run(ROWS)
+    schema = table_of(job).schema
+    job.write([{"id": 3, "text": "c"}])
+    run(JobSpec.parse(job.spec | {"sink": job.spec["sink"] | {"on_existing": "merge"}}))
+    assert table_of(job).num_rows == 3
+    assert table_of(job).schema.equals(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (None, "needs a `prompt.output_schema`: set one"),
+        ({"type": "array", "items": {"type": "string"}}, "needs a `prompt.output_schema` of type 'object'"),
+        (
+            {"type": "object", "properties": {"model": {"type": "string"}}},
+            "has column 'model' in `prompt.output_schema`, and every output row has a column of that name",
+        ),
+    ],
+)
+def test_an_answer_without_columns_of_its_own_cannot_be_flat(echo_job, schema, expected):
+    prompt = {"template": "{{ row.text }}", "output_schema": schema}
+    with pytest.raises(JobSpecError) as refused:
+        JobSpec.parse(echo_job.spec | {"prompt": prompt, "sink": {"uri": "out", "answer_columns": "flat"}})
+    assert expected in str(refused.value)
+
+
+def test_a_csv_file_is_read_as_pandas_writes_it(echo_job):
+    """Semicolons, single quotes, another encoding, no header."""
+    path = echo_job.directory / "rows.csv"
+    frame = pd.DataFrame({"id": [1, 2], "text": ["Grüße; 'so'", "zwei\nZeilen"]})
+    how = {"quotechar": "'", "encoding": "latin-1"}
+    frame.to_csv(path, sep=";", index=False, header=False, **how)
+    options = {**how, "delimiter": ";", "header": None, "names": ["id", "text"]}
+    spec = JobSpec.parse(echo_job.spec | {"source": {"uri": str(path), "key": ["id"], "csv": options}})
+    assert run(spec)["rows"] == {"read": 2, "answered": 2, "dead_letter": 0}
+    found = read_lines(echo_job.out / "answers-00000-of-00001.jsonl")
+    assert "Grüße; 'so'" in next(row["answer"] for row in found if row["id"] == "1")
+    assert make_estimate(spec, 0).rows == 2
+
+
+def test_a_wrong_delimiter_is_named_before_anything_is_sent(job, sandbox):
+    path = job.directory / "rows.csv"
+    path.write_text("id;text\n1;a\n")
+    with pytest.raises(JobSpecError) as refused:
+        run(JobSpec.parse(job.spec | {"source": {"uri": str(path), "key": ["id"]}}))
+    assert str(refused.value) == (
+        f"`source.uri` '{path}': the header is the one column 'id;text': expected ',' between columns. If it "
+        "is ';', set `source.csv.delimiter` to ';'. Nothing was sent or billed."
+    )
+    assert sandbox.stats()["billed_answers"] == 0

@@ -1,0 +1,213 @@
+"""Images and other files: the bytes that arrive at each kind of server, and what is refused before it is sent."""
+
+from __future__ import annotations
+
+import base64
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from google.cloud.storage import Client
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline import media as media_module
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
+from airflow_provider_llmbeam.spec import JobSpec
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 5
+OTHER = b"\x89PNG\r\n\x1a\n" + bytes(reversed(range(256)))
+INLINE = ReceivedMedia(mime_type="image/png", sha256=sha256(PNG).hexdigest(), size_bytes=len(PNG))
+
+
+def put(name: str, content: bytes) -> str:
+    Client().bucket("rows").blob(name).upload_from_string(content)
+    return f"gs://rows/{name}"
+
+
+@pytest.fixture
+def kind():
+    return "developer"
+
+
+each_server = pytest.mark.parametrize("kind", ["developer", "vertex", "openai"])
+
+
+@pytest.fixture
+def media_job(job, sandbox, google, kind, tmp_path):
+    """A job whose rows name an image in the column `image`, against each kind of server."""
+    gemini = {"type": "gemini", "base_url": sandbox.gemini_url}
+    job.spec["model"] = {
+        "developer": gemini,
+        "vertex": {**gemini, "project": "p", "location": "us-central1"},
+        "openai": {"type": "openai", "name": "gemma-3-4b-it", "base_url": sandbox.openai_url},
+    }[kind]
+    job.files = tmp_path / "files"
+    job.files.mkdir()
+    media = {"uri": "{{ row.image }}", "root": str(job.files)}
+    job.spec["prompt"] = {"template": "Describe image {{ row.id }}.", "media": [media]}
+    return job
+
+
+def addresses(files: Path) -> dict[str, str]:
+    (files / "a b.png").write_bytes(PNG)
+    return {
+        "data": f"data:image/png;base64,{base64.b64encode(PNG).decode()}",
+        "path": str(files / "a b.png"),
+        "file": (files / "a b.png").as_uri(),
+        "gs": put("a.png", PNG),
+        "https": "https://pictures.example/a.png?sig=1",
+    }
+
+
+def sent(sandbox) -> list[ReceivedMedia]:
+    return [media for record in sandbox.requests for media in record.media]
+
+
+@each_server
+def test_the_bytes_of_each_file_arrive_or_the_address_that_the_server_reads_itself(media_job, sandbox, kind):
+    found = addresses(media_job.files)
+    ended = media_job.run([{"id": name, "image": uri} for name, uri in found.items()])
+    assert ended.manifest["rows"]["answered"] == len(found)
+    web = ReceivedMedia(mime_type="image/*" if kind == "openai" else "image/png", uri=found["https"])
+    on_storage = ReceivedMedia(mime_type="image/png", uri=found["gs"]) if kind == "vertex" else INLINE
+    assert sorted(map(str, sent(sandbox))) == sorted(map(str, [INLINE, INLINE, INLINE, on_storage, web]))
+
+
+def test_neither_journal_nor_report_holds_the_bytes_of_a_file(media_job, sandbox):
+    media_job.run([{"id": "path", "image": addresses(media_job.files)["path"]}])
+    encoded = base64.b64encode(PNG)[:60]
+    texts = [path.read_bytes() for path in media_job.out.rglob("*") if path.is_file()]
+    assert len(texts) > 2
+    assert not any(encoded in text or PNG[:60] in text for text in texts)
+
+
+def test_a_changed_file_at_the_same_path_is_asked_again_and_an_equal_one_elsewhere_is_not(media_job, sandbox):
+    first, second = media_job.files / "a.png", media_job.files / "copy.png"
+    first.write_bytes(PNG)
+    media_job.spec["prompt"]["template"] = "Describe the image."
+    assert media_job.run([{"id": 1, "image": str(first)}]).origins["fresh"] == 1
+    second.write_bytes(PNG)
+    assert media_job.run([{"id": 1, "image": str(second)}]).origins["resumed"] == 1
+    first.write_bytes(OTHER)
+    assert media_job.run([{"id": 1, "image": str(first)}]).origins["fresh"] == 1
+    assert [media.sha256 for media in sent(sandbox)] == [sha256(content).hexdigest() for content in (PNG, OTHER)]
+
+
+def test_a_changed_object_at_the_same_address_is_asked_again(media_job, sandbox):
+    media_job.run([{"id": 1, "image": put("a.png", PNG)}])
+    assert media_job.run([{"id": 1, "image": put("a.png", PNG)}]).origins["resumed"] == 1
+    assert media_job.run([{"id": 1, "image": put("a.png", OTHER)}]).origins["fresh"] == 1
+
+
+def shown(path: str) -> str:
+    return path if len(path) <= 60 else f"{path[:30]}…{path[-29:]}"
+
+
+REFUSED = {
+    "missing": ("{files}/no.png", "the file {uri} does not exist on this machine."),
+    "missing object": ("gs://rows/no.png", "the object {uri} does not exist."),
+    "directory": ("{files}/sub.png", "the file {uri} is no regular file on this machine."),
+    "outside": ("/etc/x.png", "{uri} is not below {files}, the only files that rows may read."),
+    "dots": ("{files}/../x.png", "{uri} is not below {files}, the only files that rows may read."),
+    "no type": ("{files}/plain", "no MIME type follows from the extension of {uri}. Set `mime_type`,"),
+    "empty": ("{files}/empty.png", "{uri} is empty. Expected a file of at least 1 byte."),
+    "nothing": ("", "the address is empty. Expected the address of a file in every row."),
+    "type": ("{files}/a.svg", "does not take image/svg+xml ({uri}). Expected PNG, JPEG, WebP, HEIC, PDF,"),
+    "base64": ("data:image/png;base64,???", "'data:image/png;base64,???…' is not base64"),
+    "no comma": ("data:image/png", "has no comma. Expected data:image/png;base64,…"),
+    "scheme": ("ftp://h/a.png", "{uri} is no file that can be read here. Expected gs://bucket/name,"),
+}
+
+
+@each_server
+def test_what_cannot_be_sent_fails_its_row_with_a_sentence_before_a_request(media_job, sandbox, kind):
+    (media_job.files / "sub.png").mkdir()
+    contents = {"plain": PNG, "empty.png": b"", "a.svg": b"<svg/>", "a.txt": b"text", "ok.png": PNG}
+    for name, content in contents.items():
+        (media_job.files / name).write_bytes(content)
+    files = str(media_job.files)
+    cases = {}
+    for case, (uri, sentence) in REFUSED.items():
+        address = uri.replace("{files}", files)
+        named = sentence.replace("{uri}", repr(shown(address))).replace("{files}", repr(shown(files)))
+        cases[case] = (address, named)
+    if kind == "openai":
+        cases["type"] = (f"{files}/a.txt", "does not take text/plain")
+    rows = [{"id": case, "image": uri} for case, (uri, _) in cases.items()]
+    ended = media_job.run([*rows, {"id": "ok", "image": str(media_job.files / "ok.png")}])
+    assert len(ended.dead_letter) == len(rows)
+    for failed in ended.dead_letter:
+        error = failed["llmbeam_error"]
+        assert (error["kind"], error["attempts"]) == ("media_error", 0)
+        assert error["message"].startswith("`prompt.media.0`: ")
+        assert error["message"].endswith("Nothing was sent for this row.")
+        assert cases[failed["id"]][1] in error["message"]
+        assert len(error["message"]) <= 240
+    assert sent(sandbox) == [INLINE]
+
+
+def test_a_row_may_not_choose_a_file_of_the_worker_unless_the_spec_names_its_directory(media_job, sandbox):
+    path = media_job.files / "a.png"
+    path.write_bytes(PNG)
+    media_job.spec["prompt"]["media"] = [{"uri": "{{ row.image }}"}]
+    with pytest.raises(JobSpecError, match="`root` does not say which files of this machine rows may read"):
+        media_job.run([{"id": 1, "image": str(path)}])
+    media_job.spec["prompt"]["media"] = [{"uri": f"{media_job.files}/{{{{ row.image }}}}"}]
+    ended = media_job.run([{"id": 1, "image": "a.png"}, {"id": 2, "image": "../rows.jsonl"}])
+    assert ended.manifest["rows"]["answered"] == 1
+    assert sent(sandbox) == [INLINE]
+
+
+def test_a_link_to_a_file_outside_is_refused(media_job, sandbox, tmp_path):
+    (tmp_path / "secret.png").write_bytes(PNG)
+    (media_job.files / "a.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(JobSpecError, match="rows lack a file that can be sent"):
+        media_job.run([{"id": 1, "image": str(media_job.files / "a.png")}])
+    assert not sent(sandbox)
+
+
+def test_an_object_that_may_not_be_read_fails_its_row_only(media_job, sandbox):
+    uri = put("a.png", PNG)
+    ok = media_job.files / "ok.png"
+    ok.write_bytes(OTHER)
+    sandbox.faults.queue("storage.objects.get", Fault(kind="error", http_status=403))
+    ended = media_job.run([{"id": 1, "image": uri}, {"id": 2, "image": str(ok)}])
+    assert "Cloud Storage refused 'gs://rows/a.png'" in ended.dead_letter[0]["llmbeam_error"]["message"]
+
+
+def test_an_estimate_finds_the_answers_of_the_job(media_job, sandbox):
+    found = addresses(media_job.files)
+    media_job.run([{"id": name, "image": uri} for name, uri in found.items()])
+    requests = len(sandbox.requests.paid())
+    estimate = make_estimate(JobSpec.parse(media_job.spec), 8)
+    assert estimate.requests == 0
+    assert len(sandbox.requests.paid()) == requests
+
+
+def test_a_local_file_with_dataflow_is_refused_while_the_spec_is_read(media_job):
+    spec = media_job.spec | {
+        "source": {"uri": "gs://rows/in.jsonl", "key": ["id"]},
+        "sink": {"uri": "gs://rows/out"},
+        "runner": {
+            "type": "dataflow",
+            "project": "my-project",
+            "location": "us-central1",
+            "environment_secrets": {"GOOGLE_API_KEY": "projects/p/secrets/k/versions/latest"},
+        },
+    }
+    prompt = {"template": "{{ row.id }}", "media": [{"uri": "/data/{{ row.image }}"}]}
+    with pytest.raises(JobSpecError, match=r"`prompt\.media\.0\.uri`.*file of this machine.*use gs://"):
+        JobSpec.parse(spec | {"prompt": prompt})
+
+
+def test_a_service_that_does_not_answer_ends_the_job_instead_of_failing_each_row(media_job, sandbox, monkeypatch):
+    monkeypatch.setattr(media_module, "_RETRY_SECONDS", 0.01)
+    uri = put("a.png", PNG)
+    sandbox.faults.every("storage.objects.get", 1, Fault(kind="error", http_status=503))
+    with pytest.raises(
+        JobFailedError, match=r"`prompt\.media\.0`: 'gs://rows/a\.png' could not be read for 0\.01 s"
+    ):
+        media_job.run([{"id": number, "image": uri} for number in range(3)])
+    assert not sent(sandbox)

@@ -1,0 +1,220 @@
+"""Merging into a files sink by key, and jobs that read their own dead letter."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_llmbeam.exceptions import JobSpecError, TooManyFailedRowsError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.pipeline.sinks import files, merge_files
+from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import read_lines
+
+ROWS = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}, {"id": 3}]
+MENDED = {"prompt": {"template": "Say it: {{ row.text | default('nothing') }}"}}
+
+
+@pytest.fixture(params=["jsonl", "parquet"])
+def failed(request, echo_job):
+    """A job with two answers and one row in the dead letter, and its change to mend that row."""
+    sink = {"uri": str(echo_job.out), "format": request.param}
+    echo_job.run(ROWS, sink=sink)
+    echo_job.spec["source"] = {"uri": str(dead_letter(echo_job)), "key": ["id"]}
+    echo_job.spec["sink"] = sink
+    return echo_job
+
+
+def dead_letter(job) -> Path:
+    return job.out / "dead_letter-00000-of-00001.jsonl"
+
+
+def answers(job) -> list[dict]:
+    found = []
+    for path in sorted(job.out.glob("answers-*")):
+        found += pq.read_table(path).to_pylist() if path.suffix == ".parquet" else read_lines(path)
+    return found
+
+
+def ids(job) -> list:
+    return sorted(row["id"] for row in answers(job))
+
+
+def merged(job, **sink):
+    return {"sink": job.spec["sink"] | {"on_existing": "merge", **sink}}
+
+
+def test_a_job_that_reads_the_dead_letter_of_its_own_sink_is_refused_at_parse(failed):
+    with pytest.raises(JobSpecError) as refused:
+        JobSpec.parse(failed.spec | MENDED)
+    assert (
+        f"reads the dead letter of its own `sink.uri` '{failed.out}/', and would replace all answers there by the "
+        "mended ones: set `sink.on_existing` to 'merge', or name another sink"
+    ) in str(refused.value)
+    assert ids(failed) == [1, 2]
+
+
+def test_the_dead_letter_is_recognised_by_a_relative_path_and_by_a_glob(failed, monkeypatch):
+    monkeypatch.chdir(failed.directory)
+    for uri in ("out/dead_letter-*.jsonl", "./out/../out/dead_letter-00000-of-00001.jsonl", "ou?/dead_*.jsonl"):
+        with pytest.raises(JobSpecError, match="reads the dead letter of its own"):
+            JobSpec.parse(failed.spec | MENDED | {"source": {"uri": uri, "key": ["id"]}})
+
+
+def test_a_job_that_would_read_its_own_answers_is_refused(failed):
+    source = {"uri": f"{failed.out}/*.{failed.spec['sink']['format']}", "key": ["id"]}
+    with pytest.raises(JobSpecError, match=r"would read its own answers: `source\.uri` .* matches the files"):
+        JobSpec.parse(failed.spec | {"source": source} | merged(failed))
+
+
+def test_another_job_that_reads_the_dead_letter_is_refused_by_the_owner(failed, tmp_path):
+    copied = tmp_path / "copied.jsonl"
+    copied.write_text(dead_letter(failed).read_text())
+    with pytest.raises(JobSpecError, match="belongs to 'job'; 'mender' would replace its answers"):
+        run(
+            JobSpec.parse(failed.spec | MENDED | {"name": "mender", "source": {"uri": str(copied), "key": ["id"]}})
+        )
+    assert ids(failed) == [1, 2]
+
+
+def test_the_mended_rows_are_merged_and_leave_the_dead_letter(failed):
+    run(JobSpec.parse(failed.spec | MENDED | merged(failed)))
+    assert ids(failed) == [1, 2, 3]
+    assert read_lines(dead_letter(failed)) == []
+
+
+def test_merging_again_changes_nothing(failed):
+    source = {"source": {"uri": str(failed.source), "key": ["id"]}}
+    run(JobSpec.parse(failed.spec | MENDED | source | merged(failed)))
+    once = answers(failed)
+    run(JobSpec.parse(failed.spec | MENDED | source | merged(failed)))
+    assert len(answers(failed)) == 3
+    assert {row["id"]: row["answer"] for row in answers(failed)} == {row["id"]: row["answer"] for row in once}
+
+
+def test_rows_that_fail_again_stay_in_the_dead_letter_once(failed):
+    for _ in range(2):
+        with pytest.raises(JobSpecError):
+            run(JobSpec.parse(failed.spec | merged(failed)))
+    assert [row["id"] for row in read_lines(dead_letter(failed))] == [3]
+    assert ids(failed) == [1, 2]
+
+
+def test_rows_without_a_key_stay_in_the_dead_letter_once(echo_job):
+    echo_job.run(["{", {"text": "no key"}, {"id": 1, "text": "a"}])
+    spec = echo_job.spec | merged(echo_job) | {"source": {"uri": str(dead_letter(echo_job)), "key": ["id"]}}
+    for _ in range(2):
+        with pytest.raises(JobSpecError):
+            run(JobSpec.parse(spec))
+    assert len(read_lines(dead_letter(echo_job))) == 2
+
+
+def test_answers_that_are_not_published_leave_their_rows_in_the_dead_letter(echo_job):
+    echo_job.run([{"id": 1, "text": "a"}, {"id": 2}, {"id": 3}, {"id": 4, "b": 1}])
+    spec = (
+        echo_job.spec
+        | merged(echo_job)
+        | {
+            "source": {"uri": str(dead_letter(echo_job)), "key": ["id"]},
+            "prompt": {"template": "{{ row.b }}"},
+            "limits": {"max_dead_letter_ratio": 0.1},
+        }
+    )
+    with pytest.raises(TooManyFailedRowsError):
+        run(JobSpec.parse(spec))
+    assert sorted(row["id"] for row in read_lines(dead_letter(echo_job))) == [2, 3, 4]
+    assert ids(echo_job) == [1]
+
+
+def test_a_row_that_fails_now_keeps_its_answer(echo_job):
+    echo_job.run([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
+    echo_job.write([{"id": 1}, {"id": 2, "text": "c"}])
+    run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    assert ids(echo_job) == [1, 2]
+    assert [row["id"] for row in read_lines(dead_letter(echo_job))] == [1]
+
+
+@pytest.mark.parametrize("shards", [(1, 3), (3, 1), (2, 2)])
+def test_another_number_of_files_keeps_every_row_once(echo_job, shards):
+    before, after = shards
+    sink = {"uri": str(echo_job.out), "shards": before}
+    echo_job.run([{"id": number, "text": f"{number}"} for number in range(20)], sink=sink)
+    echo_job.write([{"id": number, "text": f"new {number}"} for number in range(15, 30)])
+    echo_job.spec["sink"] = sink
+    run(JobSpec.parse(echo_job.spec | merged(echo_job, shards=after)))
+    assert ids(echo_job) == list(range(30))
+    assert len([*echo_job.out.glob("answers-*")]) == after
+
+
+@pytest.mark.parametrize(("survived", "after"), [(0, 1), (1, 1), (0, 3), (2, 3), (3, 3)])
+def test_a_job_that_is_killed_while_it_publishes_loses_no_row(echo_job, monkeypatch, survived, after):
+    """At each rename: the old rows are whole, and the next run has all."""
+    sink = {"uri": str(echo_job.out), "shards": 3}
+    echo_job.run([{"id": number, "text": f"{number}"} for number in range(20)], sink=sink)
+    echo_job.write([{"id": number, "text": f"new {number}"} for number in range(15, 30)])
+    echo_job.spec["sink"] = sink
+    spec = JobSpec.parse(echo_job.spec | merged(echo_job, shards=after))
+    renames, rename = [], storage.rename
+
+    def kill(targets):
+        for pair in targets.items():
+            if len(renames) == survived:
+                raise KeyboardInterrupt
+            renames.append(pair)
+            rename(dict([pair]))
+
+    monkeypatch.setattr(files.storage, "rename", kill)
+    monkeypatch.setattr(files.storage, "delete", lambda uris: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(BaseException):  # noqa: B017, PT011 - Beam's runner wraps it, or not
+        run(spec)
+    monkeypatch.undo()
+    assert set(range(20)) <= set(ids(echo_job))
+    run(spec)
+    assert ids(echo_job) == list(range(30))
+
+
+def test_jobs_that_merge_at_once_lose_no_row(echo_job, monkeypatch):
+    """Each has read the files before one has written them, unless they take turns."""
+    barrier, read = Barrier(3), merge_files._answers
+
+    def together(sink):
+        found = read(sink)
+        with suppress(BrokenBarrierError):  # where only one is here
+            barrier.wait(2)
+        return found
+
+    specs = []
+    for number in range(3):
+        path = echo_job.directory / f"{number}.jsonl"
+        path.write_text(json.dumps({"id": number, "text": "x"}) + "\n")
+        parts = {"name": f"job-{number}", "source": {"uri": str(path), "key": ["id"]}}
+        specs.append(JobSpec.parse(echo_job.spec | parts | merged(echo_job)))
+    monkeypatch.setattr(merge_files, "_answers", together)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(run, specs))
+    assert ids(echo_job) == [0, 1, 2]
+
+
+def test_answers_with_other_columns_are_not_merged(echo_job):
+    echo_job.run(ROWS)
+    with pytest.raises(JobSpecError, match=r"has columns none that these answers lack, and lacks 'text'\. No"):
+        run(JobSpec.parse(echo_job.spec | merged(echo_job, passthrough=["text"])))
+
+
+def test_answers_of_another_format_are_not_merged(echo_job):
+    echo_job.run(ROWS)
+    with pytest.raises(JobSpecError, match=r"`sink\.format` 'parquet': .* has another one, which .* change"):
+        run(JobSpec.parse(echo_job.spec | merged(echo_job, format="parquet")))
+
+
+def test_duplicate_keys_are_not_merged(echo_job):
+    source = {"uri": str(echo_job.source), "key": ["id"], "on_duplicate_key": "allow"}
+    with pytest.raises(JobSpecError, match=r"allows duplicate keys .* 'merge' keeps one row per key"):
+        JobSpec.parse(echo_job.spec | merged(echo_job) | {"source": source})

@@ -1,0 +1,99 @@
+"""Places that cannot be written are found before anything is paid; a disk that fills up hides no lost answer."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+from google.auth.exceptions import RefreshError, TransportError
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline.__main__ import estimate, run
+from airflow_provider_llmbeam.pipeline.launch.writable import is_final
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.spec import JobSpec
+
+ROWS = [{"id": number, "text": f"row {number}"} for number in range(60)]
+
+
+@pytest.mark.parametrize("changes", [{"sink": {"uri": "{file}/out"}}, {"state_uri": "{file}/state"}])
+@pytest.mark.parametrize("starts", [run, lambda spec: estimate(spec, 4)], ids=["run", "estimate"])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_sent(job, sandbox, changes, starts):
+    job.write(ROWS)
+    plain = json.loads(json.dumps(changes).replace("{file}", str(job.source)))
+    with pytest.raises(JobSpecError, match=r"rows\.jsonl.*Nothing was sent or billed\."):
+        starts(JobSpec.parse({**job.spec, **plain}))
+    assert len(sandbox.requests) == 0
+
+
+def test_a_bucket_that_cannot_be_written_is_refused_before_anything_is_sent(job, sandbox, google):
+    job.write(ROWS)
+    sandbox.faults.queue("storage.objects.insert", Fault(kind="error", http_status=403))
+    spec = JobSpec.parse({**job.spec, "sink": {"uri": "gs://rows/out"}})
+    with pytest.raises(JobSpecError, match=r"`sink\.uri` 'gs://rows/out/'.*403.*Nothing was sent or billed\."):
+        run(spec)
+    assert sandbox.requests.paid("gemini.generateContent").total() == 0
+
+
+def test_the_probe_leaves_nothing(job, sandbox):
+    job.run(ROWS)
+    assert [path for path in job.out.rglob("*") if "probe" in path.name] == []
+
+
+def run_limited(job, limit: int, value: int) -> subprocess.CompletedProcess[str]:
+    """Runs the job in a process with a limit of the operating system."""
+    spec, result = job.directory / "job.json", job.directory / "result.json"
+    spec.write_text(json.dumps(job.spec))
+    code = (
+        "import resource, runpy, sys; import apache_beam;"
+        f"resource.setrlimit({limit}, ({value}, {value})); sys.argv[0] = 'pipeline';"
+        "runpy.run_module('airflow_provider_llmbeam.pipeline', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code, "--spec", str(spec), "--result", str(result)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended.error = json.loads(result.read_text())["error"]
+    return ended
+
+
+def test_a_journal_that_cannot_grow_ends_the_job_with_its_cause_and_records_what_fits(job, sandbox):
+    """As on a full disk: `ulimit -f` ends writes in the middle of a line."""
+    job.write([{"id": number, "text": f"row {number} {'x' * 2_000}"} for number in range(120)])
+    job.spec["limits"]["max_in_flight"] = 8
+    ended = run_limited(job, resource.RLIMIT_FSIZE, 70_000)
+    assert ended.returncode == 1
+    assert ended.error["type"] == "JobFailedError"
+    assert "File too large" in ended.error["message"]
+    assert "ExceptionGroup" not in ended.stderr + ended.error["message"]
+    paid = len(sandbox.requests)
+    assert paid < 120
+    job.run()
+    assert len(sandbox.requests) - 120 <= 8
+
+
+def test_a_full_disk_at_the_start_is_no_final_error(job, monkeypatch):
+    from airflow_provider_llmbeam.pipeline import storage
+
+    def full(uri):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "create", full)
+    job.write(ROWS)
+    with pytest.raises(JobFailedError, match=r"No space left on device.*Nothing was sent or billed\."):
+        run(JobSpec.parse(job.spec))
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (RefreshError("no such account"), True),
+        (RefreshError("timed out", retryable=True), False),
+        (TransportError("no route"), False),
+        (PermissionError(13, "Permission denied"), True),
+        (OSError(28, "No space left on device"), False),
+    ],
+)
+def test_only_an_error_that_a_retry_would_repeat_is_final(error, final):
+    assert is_final(error) is final

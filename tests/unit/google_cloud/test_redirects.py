@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+from google.oauth2.credentials import Credentials
+
+from airflow_provider_llmbeam.exceptions import RequestRefusedError
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated
+from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
+from airflow_provider_llmbeam.google_cloud.tokens import access_token
+from tests.replying import Replying, raw
+
+REQUEST = CloudRequest(action="list the metrics", project="p", service="monitoring", role="r")
+
+
+class Hook:
+    gcp_conn_id = "google_cloud_default"
+
+    def get_credentials(self):
+        return Credentials(token="t")
+
+
+@pytest.fixture
+def other():
+    with Replying(lambda _: raw({})) as running:
+        yield running
+
+
+def test_a_redirect_of_a_google_service_is_refused_once_and_names_both_servers(other):
+    answer = raw("", 302, Location=f"{other.url}/?key=secret")
+    with Replying(lambda _: answer) as service, pytest.raises(RequestRefusedError) as caught:
+        GoogleRest(Hook()).get(service.url, {}, REQUEST)
+    assert f"{service.url} redirects to {other.url} (HTTP 302)" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert len(service.received) == 1, "a retry would be redirected, too"
+    assert other.received == []
+
+
+def test_a_refresh_token_is_not_sent_on(other):
+    with Replying(lambda _: raw("", 307, Location=other.url)) as service:
+        credentials = Credentials(None, refresh_token="r", token_uri=service.url, client_id="c", client_secret="s")
+        refused = pytest.raises(RequestRefusedError, match=f"{service.url} redirects to {other.url}")
+        with refused, translated(REQUEST):
+            access_token(credentials)
+    assert other.received == []

@@ -1,0 +1,164 @@
+"""Arguments of operators and sensors, as they are checked when a Dag is parsed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.endpoint import ReserveEndpointOperator
+from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
+from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
+from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
+from airflow_provider_llmbeam.spec import JobSpec
+
+#: A task that is not mapped.
+TASK = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1)
+SIMPLE: dict[str, Any] = {
+    "task_id": "judge",
+    "source": {"uri": "in.csv", "key": "ticket_id"},
+    "prompt": "Judge: {{ row.text }}",
+    "model": "gemini-2.5-flash",
+    "sink": "out/",
+}
+
+
+class Mood(BaseModel):
+    mood: Literal["good", "bad"]
+
+
+def refusal(operator: Any = RunInferenceOperator, **changes: Any) -> str:
+    with pytest.raises(JobSpecError) as caught:
+        operator(**(SIMPLE if operator is RunInferenceOperator else {"task_id": "judge"}), **changes)
+    assert len(str(caught.value)) <= 240
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "instead"),
+    [
+        ("output_schema", "it belongs in `prompt`."),
+        ("temperature", "it belongs in `generation`."),
+        ("max_output_tokens", "it belongs in `generation`."),
+        ("requests_per_minute", "it belongs in `limits`."),
+        ("budget_usd", "it belongs in `limits`."),
+        ("key", "it belongs in `source`."),
+        ("llmbeam_con_id", "did you mean `llmbeam_conn_id`?"),
+        ("sinks", "did you mean `sink`?"),
+        ("retires", "did you mean `retries`?"),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_where_it_belongs(argument: str, instead: str) -> None:
+    """Airflow's own error quotes the value, and says nothing of this."""
+    assert refusal(**{argument: "topsecret"}) == (
+        f"Task 'judge': `{argument}`: RunInferenceOperator has no such argument; {instead}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("operator", "argument", "instead"),
+    [
+        (SweepEndpointsOperator, "location", "did you mean `locations`?"),
+        (EndpointReadySensor, "max_latency", "did you mean `max_latency_seconds`?"),
+        (QuotaHealthSensor, "poke_intervall", "did you mean `poke_interval`?"),
+    ],
+)
+def test_other_operators_and_sensors_say_it_too(operator: Any, argument: str, instead: str) -> None:
+    own = {"locations": ["l"]} if operator is SweepEndpointsOperator else {"model": "gemini-2.5-flash"}
+    assert refusal(operator, **own, **{argument: 1}).endswith(
+        f"{operator.__name__} has no such argument; {instead}"
+    )
+
+
+def test_arguments_of_airflow_are_accepted() -> None:
+    from datetime import timedelta
+
+    from airflow.sdk import DAG
+
+    with DAG("accepted", schedule=None, default_args={"retries": 3, "nonsense": 1}):
+        made = RunInferenceOperator(
+            **SIMPLE,
+            execution_timeout=timedelta(1),
+            params={"a": 1},
+            on_failure_callback=print,
+            doc_md="d",
+            pool="p",
+        )
+        EstimateInferenceOperator(
+            **{**SIMPLE, "task_id": "e"}, job_task_id="judge", sample_size=3, trigger_rule="all_done"
+        )
+        EndpointReadySensor(
+            task_id="ready", model="gemini-2.5-flash", timeout=5, soft_fail=True, mode="reschedule"
+        )
+        ReserveEndpointOperator(task_id="reserve", retries=1)
+        RunInferenceOperator.partial(
+            task_id="mapped", prompt=SIMPLE["prompt"], model=SIMPLE["model"], retries=2
+        ).expand(source=[SIMPLE["source"]], sink=["a", "b"])
+    assert made.retries == 3
+
+
+def test_the_simplest_task_is_a_valid_job() -> None:
+    made = RunInferenceOperator(**SIMPLE)
+    spec = JobSpec.parse(made._spec_data("job"))
+    assert spec == JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": "in.csv", "key": ["ticket_id"]},
+            "prompt": {"template": "Judge: {{ row.text }}"},
+            "model": {"type": "gemini", "name": "gemini-2.5-flash"},
+            "sink": {"uri": "out/"},
+        }
+    )
+
+
+def test_a_class_in_the_prompt_becomes_plain_data() -> None:
+    made = RunInferenceOperator(**{**SIMPLE, "prompt": {"template": "{{ row.text }}", "output_schema": Mood}})
+    assert made.prompt["output_schema"]["properties"]["mood"]["enum"] == ["good", "bad"]
+
+
+@pytest.mark.parametrize("text", ['{"type": "echo"}', "{'type': 'echo', 'name': 'e'}", "gemini-2.5-pro"])
+def test_a_model_that_airflow_rendered_as_text_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__LLMBEAM__DEPLOYMENT", "test")
+    made = RunInferenceOperator(**{**SIMPLE, "model": "{{ ti.xcom_pull(task_ids='gate') }}"}, job_name="job")
+    made.model, made.limits, made.sink = text, "{'max_in_flight': 3}", "out-{{ ds }}"
+    spec, _ = made._job({"ti": TASK})
+    assert spec.model.type in ("echo", "gemini")
+    assert spec.limits.max_in_flight == 3
+
+
+def test_a_rendered_value_that_is_no_object_names_native_objects() -> None:
+    made = RunInferenceOperator(**{**SIMPLE, "limits": "{{ ti.xcom_pull(task_ids='gate') }}"}, job_name="job")
+    made.limits = "None"
+    with pytest.raises(JobSpecError, match=r"pass `task\.output`, or set `render_template_as_native_obj=True`"):
+        made._job({"ti": TASK})
+
+
+@pytest.mark.parametrize(
+    ("model", "connection", "expected"),
+    [
+        ({"type": "openai", "name": "m"}, None, "http://127.0.0.1:3/v1"),
+        ({"type": "openai", "name": "m"}, "http://of-connection/v1", "http://of-connection/v1"),
+        (
+            {"type": "openai", "name": "m", "base_url": "http://of-spec/v1"},
+            "http://of-connection/v1",
+            "http://of-spec/v1",
+        ),
+        ("gemini-2.5-flash", None, "http://127.0.0.1:1"),
+        ("gemini-2.5-flash", "http://of-connection", "http://of-connection"),
+    ],
+)
+def test_spec_and_connection_take_precedence_over_the_environment(
+    model: Any, connection: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import json
+
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:3/v1")
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps({"conn_type": "llmbeam", "host": connection}))
+    spec, _ = RunInferenceOperator(**{**SIMPLE, "model": model}, job_name="job")._job({"ti": TASK})
+    assert getattr(spec.model, "base_url", None) == expected

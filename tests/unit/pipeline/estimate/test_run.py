@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.pipeline.estimate.run import _rates
+from airflow_provider_llmbeam.spec import Price
+
+PRICE = Price.parse(
+    {
+        "input_usd_per_million_tokens": 1.0,
+        "output_usd_per_million_tokens": 8.0,
+        "cached_input_usd_per_million_tokens": 0.1,
+        "long_prompts": {
+            "above_input_tokens": 200_000,
+            "input_usd_per_million_tokens": 2.0,
+            "output_usd_per_million_tokens": 12.0,
+        },
+    }
+)
+tokens = st.integers(0, 400_000)
+
+
+def outcome(input_tokens: int, output_tokens: int, cached_tokens: int) -> Failure:
+    return Failure(
+        kind="blocked",
+        message="no",
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=min(cached_tokens, input_tokens),
+    )
+
+
+samples = st.lists(st.builds(outcome, tokens, tokens, tokens), max_size=8)
+
+
+@given(samples)
+def test_a_sample_costs_the_same_at_its_mean_price(sample: list[Failure]) -> None:
+    cost = sum(PRICE.cost_usd(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample)
+    read, written = (sum(getattr(each, name) for each in sample) for name in ("input_tokens", "output_tokens"))
+    assert _rates(PRICE, sample).cost_usd(read, written) == pytest.approx(cost)
+
+
+def test_without_a_sample_no_prompt_is_long_and_none_is_cached() -> None:
+    assert _rates(PRICE, []).cost_usd(1_000_000, 1_000_000) == 9.0

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.characters import valid_text
+from airflow_provider_llmbeam.server_reply import parse_json, read_error, redirect_refusal
+from tests.hostile import examples
+
+letters = st.text(st.characters() | st.characters(categories=["Cs"]))
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | letters,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(letters, inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = ("error", "message", "detail", "details", "code", "violations", "quotaId", "retryDelay", "@type")
+bodies = st.recursive(
+    values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@pytest.mark.fuzz
+@given(letters)
+def test_any_text_becomes_valid_and_a_valid_one_stays_as_it_is(text):
+    valid = valid_text(text)
+    valid.encode()
+    assert valid_text(valid) == valid
+    if not any("\ud800" <= letter <= "\udfff" for letter in text):
+        assert valid is text
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ("cut \ud83d", "cut \ufffd"),
+        ("\ude00 cut", "\ufffd cut"),
+        ("\ud83d\ude00", "😀"),
+        ("\ud83d\ud83d\ude00é", "\ufffd😀é"),
+        ("\ud83dé", "\ufffdé"),
+    ],
+)
+def test_a_lone_half_of_an_emoji_is_replaced_and_two_halves_are_joined(text, valid):
+    assert valid_text(text) == valid
+
+
+@pytest.mark.fuzz
+@examples(0.5)
+@given(bodies)
+def test_any_body_of_an_error_is_read(body):
+    error = read_error(json.dumps(body))
+    error.message.encode()
+    assert isinstance(error.is_per_day, bool)
+    assert error.code is None or isinstance(error.code, str)
+
+
+@pytest.mark.parametrize(
+    "violations", [None, 5, "PerDay", {"quotaId": "PerDay"}, [None, 5, "PerDay", {"quotaId": 5}]], ids=str
+)
+def test_violations_of_any_type_name_no_quota(violations):
+    body = {"error": {"message": "no", "details": [{"violations": violations}]}}
+    assert not read_error(json.dumps(body)).is_per_day
+
+
+@pytest.mark.parametrize("message", [5, None, True, ["a"], {"a": 1}, "  "], ids=str)
+def test_a_message_of_another_type_is_replaced_by_the_whole_body(message):
+    text = json.dumps({"error": {"message": message}})
+    assert read_error(text).message == text
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, "1" * 5000, "nul", "", b"\xff{", b"\xef\xbb\xbf"]
+)
+def test_a_text_that_is_no_json_has_no_value(text):
+    assert parse_json(text) is None
+
+
+def test_json_with_a_byte_order_mark_or_damaged_letters_is_read():
+    assert parse_json(b'\xef\xbb\xbf{"a": "\xff"}') == {"a": "\ufffd"}
+
+
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        ("https://other.example/v1?key=secret", "https://other.example:443"),
+        ("http://user:secret@other.example:8080/", "http://other.example:8080"),
+        ("//other.example/secret", "https://other.example:443"),
+        ("/v2/secret", "another path of the same server"),
+        ("http://[::1]:80/secret", "http://[::1]:80"),
+        ("http://[secret", "an invalid address"),
+        ("http://h:secret/", "an invalid address"),
+        ("http://\udcff\x1b[31m/", "an invalid address"),
+        (f"http://{'a' * 300}/", "an invalid address"),
+        ("", "no address"),
+        (None, "no address"),
+    ],
+)
+def test_a_redirect_is_refused_by_the_names_of_both_servers_alone(location, target):
+    refusal = redirect_refusal("https://user:secret@model.example/v1?key=secret", location, 307)
+    assert refusal.startswith(f"https://model.example:443 redirects to {target} (HTTP 307)")
+    assert "secret" not in refusal
