@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.spec.model.price import Price
 
 
-class Billed(Protocol):
-    """A reply of a server, valid or not."""
-
-    @property
-    def input_tokens(self) -> int:
-        """Billed input tokens."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Billed output tokens."""
-
-    @property
-    def cached_tokens(self) -> int:
-        """Input tokens from the provider's cache, which `input_tokens` includes."""
-
-
 class Bill(NamedTuple):
-    """Billed tokens of one reply, or of several.
+    """Billed tokens of one reply, or of several. An outcome has the same fields.
 
     Attributes:
         input_tokens: Input tokens.
@@ -40,21 +24,12 @@ class Bill(NamedTuple):
     cost_nano_usd: int | None = 0
 
     @classmethod
-    def of(cls, billed: Billed, price: Price | None) -> Bill:
-        """Returns the bill of one reply."""
-        tokens = (billed.input_tokens, billed.output_tokens, billed.cached_tokens)
+    def of(cls, input_tokens: int, output_tokens: int, cached_tokens: int, price: Price | None) -> Bill:
+        """Returns the bill of one reply, valid or not."""
+        tokens = (input_tokens, output_tokens, cached_tokens)
         if price is None:
             return cls(*tokens, None) if any(tokens) else NOTHING
         return cls(*tokens, round(price.cost_usd(*tokens) * NANO))
-
-    def fields(self) -> dict[str, Any]:
-        """Returns the fields that an outcome has as well."""
-        return {
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "cached_tokens": self.cached_tokens,
-            "cost_nano_usd": self.cost_nano_usd,
-        }
 
     def plus(self, other: Bill) -> Bill:
         """Returns the bill of both."""

@@ -202,7 +202,7 @@ class Engine:
             if wait_seconds is None:
                 return await self._fail(request, failure)
             await asyncio.sleep(wait_seconds)
-        return failures_of(request, dataclasses.replace(self._stopped_by, **request.wasted.fields()))
+        return failures_of(request, dataclasses.replace(self._stopped_by, **request.wasted._asdict()))
 
     def _is_over(self, request: Request) -> bool:
         """Whether nothing more is sent: after `stop`, an answer that could not be recorded, or a spent budget."""
@@ -261,7 +261,7 @@ class Engine:
 
     def _bill(self, billed: Reply | RequestError, request: Request | None = None) -> Bill:
         """Returns the bill of a reply, and of the invalid ones before it if it is the last of a request."""
-        bill = Bill.of(billed, self._price)
+        bill = Bill.of(billed.input_tokens, billed.output_tokens, billed.cached_tokens, self._price)
         return bill.plus(request.wasted) if request and request.repairs else bill
 
     async def _complete(self, prompts: Sequence[Prompt]) -> list[Reply]:
@@ -321,7 +321,7 @@ class Engine:
                     padded_tokens=padded_tokens,
                     sent_at=request.first_sent_at,
                     answered_at=time.time(),
-                    **self._bill(reply, request).fields(),
+                    **self._bill(reply, request)._asdict(),
                 )
             )
         return outcomes

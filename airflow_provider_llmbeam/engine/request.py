@@ -96,12 +96,12 @@ def failure_of(error: RequestError, bill: Bill, request: Request | None, max_rep
         rejections=request.rejections if request else 0,
         max_repairs=max_repairs,
         answered_at=time.time() if error.kind in REFUSED else 0.0,
-        **bill.fields(),
+        **bill._asdict(),
     )
 
 
 def failures_of(request: Request, failure: Failure) -> list[Outcome]:
     """Returns the same failure for every prompt of a request; its cost is counted with the first."""
     first = dataclasses.replace(failure, attempts=request.attempts, rejections=request.rejections)
-    free = dataclasses.replace(failure, attempts=0, rejections=0, **NOTHING.fields())
+    free = dataclasses.replace(failure, attempts=0, rejections=0, **NOTHING._asdict())
     return [first, *[free] * (len(request.prompts) - 1)]

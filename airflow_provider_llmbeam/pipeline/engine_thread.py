@@ -13,7 +13,7 @@ from contextlib import closing
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.engine.engine import Engine
-from airflow_provider_llmbeam.engine.journal import Journal
+from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.request import Observer

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.counts import NAMESPACE
 from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.backends.base import Backend
 from airflow_provider_llmbeam.engine.engine import Engine
-from airflow_provider_llmbeam.engine.journal import Journal
+from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media import MediaLoader
 from airflow_provider_llmbeam.engine.outcome import Failure, Outcome

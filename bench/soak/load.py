@@ -14,7 +14,7 @@ from pathlib import Path
 
 from airflow_provider_llmbeam.engine.backends.gemini import GeminiBackend
 from airflow_provider_llmbeam.engine.engine import Engine
-from airflow_provider_llmbeam.engine.journal import Journal
+from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from airflow_provider_llmbeam.sandbox import Fault
 from tests.integration.cases import Cloud, Run
 from tests.mistakes.at_the_start import MISTAKES as AT_THE_START
 from tests.mistakes.in_the_answers import MISTAKES as IN_THE_ANSWERS
-from tests.mistakes.mistake import ROWS, Mistake
-from tests.mistakes.running import FAULTS
+from tests.mistakes.mistake import Mistake
+from tests.mistakes.running import FAULTS, write_files
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(300))]
 GEMINI = "gemini.generateContent"
@@ -27,12 +26,8 @@ NO_SUCH_MODEL = Fault(
 )
 
 
-def is_played(mistake: Mistake) -> bool:
-    """Whether the connection of the other mistakes does not mend this one: it provides a key."""
-    return "OPENAI_API_KEY" not in mistake.sentence
-
-
-MISTAKES = [mistake for mistake in (*AT_THE_START, *IN_THE_ANSWERS) if is_played(mistake)]
+#: The connection that all tasks use has a key, so the mistake of a missing key cannot be made with it.
+MISTAKES = [mistake for mistake in (*AT_THE_START, *IN_THE_ANSWERS) if "OPENAI_API_KEY" not in mistake.sentence]
 
 
 class MistakesRun(Run):
@@ -55,19 +50,14 @@ class MistakesRun(Run):
 
 
 def marked(number: int) -> str:
-    """A text of each row of a mistake."""
-    return f"Of mistake {number:02}"
+    """Returns the text by which the model server recognises the requests of a mistake."""
+    return f"Of mistake {number:02}, review"
 
 
 def write(mistake: Mistake, directory: Path, marker: str) -> dict:
     """Writes the files of a mistake; returns the arguments of the operator."""
     directory.mkdir()
-    rows = [{"id": number, "text": f"{marker}: review {number}."} for number in range(ROWS)]
-    (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for name, content in mistake.files.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+    write_files(mistake, directory, marker)
     spec = mistake.spec("")
     spec["model"].pop("base_url", None)
     del spec["name"]

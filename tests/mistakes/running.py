@@ -32,6 +32,16 @@ class Ended(NamedTuple):
     requests: int
 
 
+def write_files(mistake: Mistake, directory: Path, text: str) -> None:
+    """Writes the rows of a mistake, each with a text, and its other files."""
+    rows = [{"id": number, "text": f"{text} {number}: it is fine."} for number in range(ROWS)]
+    (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, content in mistake.files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
 def run(mistake: Mistake, sandbox: Sandbox, directory: Path) -> Ended:
     """Runs a job in a directory, which is the current one.
 
@@ -42,12 +52,7 @@ def run(mistake: Mistake, sandbox: Sandbox, directory: Path) -> Ended:
     """
     if mistake.server != "answers":
         sandbox.faults.every(MODEL, 1, FAULTS[mistake.server])
-    rows = [{"id": number, "text": f"Review {number}: it is fine."} for number in range(ROWS)]
-    (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for name, content in mistake.files.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+    write_files(mistake, directory, "Review")
     spec, result = directory / "job.json", directory / "result.json"
     spec.write_text(json.dumps(mistake.spec(sandbox.gemini_url)))
     code = main([f"--spec={spec}", f"--result={result}"])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from airflow_provider_llmbeam.counts import NANO
-from airflow_provider_llmbeam.engine.journal import better
+from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
 from airflow_provider_llmbeam.engine.prompt import Prompt

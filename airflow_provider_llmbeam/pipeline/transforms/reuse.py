@@ -9,8 +9,8 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.io import fileio
 
-from airflow_provider_llmbeam.engine.journal import better
-from airflow_provider_llmbeam.engine.journal_entry import Entry, read_segment
+from airflow_provider_llmbeam.engine.journal.entry import Entry, read_segment
+from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline import storage

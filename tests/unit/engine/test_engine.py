@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.engine import MAX_PERMANENT_FAILURES, PERMANENT_KINDS, Engine
-from airflow_provider_llmbeam.engine.journal import Journal
+from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure, FailureKind, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.journal import BatchJournal, Journal
-from airflow_provider_llmbeam.engine.journal_entry import read_segment
+from airflow_provider_llmbeam.engine.journal.entry import read_segment
+from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journal
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError

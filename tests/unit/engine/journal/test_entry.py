@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine import journal_entry
-from airflow_provider_llmbeam.engine.journal_entry import MAX_DEPTH, Entry, encode_entry, read_segment
+from airflow_provider_llmbeam.engine.journal.entry import MAX_DEPTH, Entry, encode_entry, read_segment
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure
 from tests.hostile import examples
 
@@ -240,7 +239,7 @@ class Unbroken(io.RawIOBase):
 
 @pytest.fixture
 def short_lines(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(journal_entry, "MAX_LINE_BYTES", 2**20)
+    monkeypatch.setattr("airflow_provider_llmbeam.engine.journal.entry.MAX_LINE_BYTES", 2**20)
     return 2**20
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import IO, Protocol
 
-from airflow_provider_llmbeam.engine.journal_entry import encode_entry, read_segment
+from airflow_provider_llmbeam.engine.journal.entry import encode_entry, read_segment
+from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, job_prefix, shard_set
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.segment_name import SegmentName, job_prefix, shard_set
 from airflow_provider_llmbeam.exceptions import JobFailedError
 
 

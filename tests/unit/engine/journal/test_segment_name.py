@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.segment_name import SegmentName, job_prefix, shard_of, shard_set
+from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, job_prefix, shard_of, shard_set
 
 UNIQUE = "0123456789abcdef" * 2
 

@@ -1,0 +1,1 @@
+"""The journal: every answer, and every refused one, recorded as it arrives."""
