@@ -21,9 +21,13 @@ def shard_of(fingerprint: str) -> int:
     has one of them.
     """
     try:
-        return int(fingerprint[:2], 16)
-    except ValueError:  # not one of `spec.model.fingerprint`
-        return zlib.crc32(fingerprint.encode("utf-8", "surrogatepass")) % SHARDS
+        shard = int(fingerprint[:2], 16)
+    except ValueError:
+        shard = -1
+    if shard >= 0:  # "-1" is a number, too
+        return shard
+    # Not one of `spec.model.fingerprint`.
+    return zlib.crc32(fingerprint.encode("utf-8", "surrogatepass")) % SHARDS
 
 
 def shard_set(fingerprints: Iterable[str]) -> int:

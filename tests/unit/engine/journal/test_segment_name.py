@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, job_prefix, shard_of, shard_set
@@ -9,6 +9,7 @@ UNIQUE = "0123456789abcdef" * 2
 
 
 @given(st.sets(st.text(max_size=70), max_size=50), st.integers(0, 2**32 - 1), st.text(max_size=20))
+@example({"-1"}, 0, "")  # a negative number
 def test_a_name_round_trips(fingerprints: set[str], created_at: int, job: str) -> None:
     name = SegmentName(shard_set(fingerprints), created_at)
     text = name.text(job, UNIQUE)
