@@ -151,7 +151,11 @@ class Engine:
                 batch.finished(prompts[index], outcome)
 
         requests = plan(prompts, self._batching)
-        await sliding_window(self._pilot.spread(requests), send, min(self._max_in_flight, len(requests)))
+        self._gate.backlog += len(requests)
+        try:
+            await sliding_window(self._pilot.spread(requests), send, min(self._max_in_flight, len(requests)))
+        finally:
+            self._gate.backlog -= len(requests)
         if batch.error is not None:
             raise batch.error
         if self._stop_error is not None and len(outcomes) < len(prompts):
@@ -239,10 +243,10 @@ class Engine:
             error = RequestError(
                 "timeout", f"no answer within {self._request_timeout_seconds:g} s (`request_timeout_seconds`)"
             )
-            self._on_error(request, error, reserved)
+            self._on_error(request, error, reserved, started)
             raise error from None
         except RequestError as error:
-            self._on_error(request, error, reserved)
+            self._on_error(request, error, reserved, started)
             raise
         self._breaker.replied()
         for reply in replies:
@@ -270,7 +274,7 @@ class Engine:
         (prompt,) = prompts
         return [await self._backend.complete(prompt)]
 
-    def _on_error(self, request: Request, error: RequestError, reserved: float) -> None:
+    def _on_error(self, request: Request, error: RequestError, reserved: float, sent_at: float) -> None:
         self._pay(error)
         if error.kind != "throttled":
             request.throttled_since = None
@@ -283,7 +287,7 @@ class Engine:
         request.rejections += 1
         request.throttled_since = request.throttled_since or self._clock()
         self._gate.governor.settle(reserved, 0)
-        hold_seconds = self._gate.rejected(error.retry_after_seconds)
+        hold_seconds = self._gate.rejected(error.retry_after_seconds, sent_at)
         for observer in request.batch.observers:
             observer.rejected(hold_seconds)
 

@@ -8,6 +8,7 @@ import os
 
 from airflow_provider_llmbeam.engine.pacing.gate import Admission
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Model, OpenAIModel, VertexEndpointModel
@@ -22,11 +23,7 @@ def machine_governor(model: Model, limits: Limits) -> Admission:
     """
     if isinstance(model, EchoModel):
         return Governor(requests_per_minute=limits.requests_per_minute or math.inf)
-    governor = Governor(
-        requests_per_minute=_share(limits.requests_per_minute, limits.share_ratio),
-        tokens_per_minute=_share(limits.tokens_per_minute, limits.share_ratio),
-        expected_workers=limits.expected_workers or 1,
-    )
+    governor = _governor(limits)
     key = key_of(model)
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
     try:
@@ -44,6 +41,16 @@ def key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None
         case GeminiModel():
             return os.environ.get("GOOGLE_API_KEY")
     return None
+
+
+def _governor(limits: Limits) -> Governor | LearnedRate:
+    if limits.requests_per_minute is None and limits.tokens_per_minute is None:
+        return LearnedRate()
+    return Governor(
+        requests_per_minute=_share(limits.requests_per_minute, limits.share_ratio),
+        tokens_per_minute=_share(limits.tokens_per_minute, limits.share_ratio),
+        expected_workers=limits.expected_workers or 1,
+    )
 
 
 def _share(per_minute: float | None, ratio: float) -> float | None:

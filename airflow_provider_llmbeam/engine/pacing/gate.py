@@ -11,17 +11,19 @@ from typing import Protocol
 
 
 class Admission(Protocol):
-    """A `Governor` of this process, or one that the machine shares."""
+    """A `Governor` or a `LearnedRate` of this process, or one that the machine shares."""
 
-    def admit(self, now: float, tokens: float) -> float:
-        """See `Governor.admit`."""
+    def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
+        """See `LearnedRate.admit`."""
         ...
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
         """See `Governor.settle`."""
 
-    def rejected(self, now: float, retry_after_seconds: float | None, chance: float = 0.0) -> float:
-        """See `Governor.rejected`."""
+    def rejected(
+        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
+    ) -> float:
+        """See `LearnedRate.rejected`."""
         ...
 
 
@@ -54,6 +56,8 @@ class Gate:
         self._spacing_seconds = 0.0
         self._line = float("-inf")
         self._blocked_since: float | None = None
+        #: Number of requests that are not yet answered.
+        self.backlog = 0
         #: Time in which requests have waited for the governor so far, in seconds.
         self.waited_seconds = 0.0
 
@@ -82,9 +86,9 @@ class Gate:
         self._lowest_latency_seconds = min(self._lowest_latency_seconds * 1.01, latency_seconds)
         self._spacing_seconds = self._lowest_latency_seconds / max_in_flight / 1.05
 
-    def rejected(self, retry_after_seconds: float | None) -> float:
-        """Reports a 429 to the governor; returns the duration of the hold, in seconds."""
-        return self.governor.rejected(self._clock(), retry_after_seconds, random.random())
+    def rejected(self, retry_after_seconds: float | None, sent_at: float) -> float:
+        """Reports a 429 of a request sent at that time; returns the duration of the hold, in seconds."""
+        return self.governor.rejected(self._clock(), retry_after_seconds, random.random(), sent_at)
 
     def release_all(self) -> None:
         """Releases all waiting requests, admitted or not: nothing is sent any more."""
@@ -113,7 +117,7 @@ class Gate:
         line = max(self._line, now - self.SPACING_CREDIT_SECONDS)
         if line > now:
             return line - now
-        if (wait := self.governor.admit(now, tokens)) > 0:
+        if (wait := self.governor.admit(now, tokens, self.backlog)) > 0:
             self._blocked_since = now
             return min(wait, self.LONGEST_WAIT_SECONDS)
         self._line = line + self._spacing_seconds

@@ -3,8 +3,7 @@
 One number is controlled: the share of the quota that this machine uses. It starts at 1 / `expected_workers`,
 decreases when the server answers 429 and increases while it does not. Machines that share a quota and cannot
 communicate find their shares this way. Between two 429s the server has admitted what it could: if the second
-follows closely, the share falls to that. Without a known quota the same law controls the rate itself, which is
-learned from the first 429.
+follows closely, the share falls to that. Without a known quota, `LearnedRate` is used instead.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ class GovernorState:
     """State of a governor; every field is a float, so that it fits a shared file. Times are of the caller's clock.
 
     Attributes:
-        share: Share of the quota, or of `learned_rps`.
+        share: Share of the quota.
         usual_share: Smoothed share at which 429s were received: well below it there was headroom lately.
-        learned_rps: Requests per second learned from 429s without a known quota; 0 before the first.
         is_probing: 1 before the first 429, then 0.
         grown_at: Time of the last update of `share`; negative before the first request.
         cut_at: Time of the last cut of `share`; the start, before the first cut.
@@ -35,7 +33,6 @@ class GovernorState:
 
     share: float = 0.0
     usual_share: float = 0.0
-    learned_rps: float = 0.0
     is_probing: float = 1.0
     grown_at: float = -1.0
     cut_at: float = -1e9
@@ -52,8 +49,9 @@ class Governor:
     """Admits requests.
 
     Args:
-        requests_per_minute: The whole quota of requests; `None` if unknown.
-        tokens_per_minute: The whole quota of tokens, input and output together; `None` if unknown.
+        requests_per_minute: The whole quota of requests; `None` if there is only one of tokens.
+        tokens_per_minute: The whole quota of tokens, input and output together; `None` if there is only one of
+            requests.
         expected_workers: Number of machines that share the quota. Too many is safer than too few: simulated over
             an hour at 600 requests per minute and 4 machines, the right number gives 0.5 % 429s, four times too
             few 1.4 %, four times too many 0.1 %, all at 99.7 % of the quota or more.
@@ -90,14 +88,6 @@ class Governor:
     LONGEST_GROWTH_SECONDS = 60.0
     #: Doubling time before the first 429.
     PROBING_DOUBLES_SECONDS = 120.0
-    #: Without a known quota the rate starts here and doubles until a 429: slow enough that few requests are in
-    #: flight when the limit is reached (30 of the first 130 were rejected at 1,000 a second), and one or two
-    #: doublings below what one event loop can send.
-    UNKNOWN_RPS = 250.0
-    UNKNOWN_DOUBLES_SECONDS = 2.0
-    LARGEST_SHARE = 1e4
-    #: Minimum number of requests for a learned rate; one learned from fewer continues to double.
-    INFORMED_SENDS, INFORMED_AGAIN_SENDS = 20.0, 5.0
     #: First hold after a 429 without a retry delay, doubled with each further one until an answer arrives.
     FIRST_HOLD_SECONDS = 0.3
     LONGEST_BLIND_HOLD_SECONDS = 60.0
@@ -117,17 +107,17 @@ class Governor:
     ) -> None:
         self._rps = requests_per_minute / 60 if requests_per_minute else None
         self._tps = tokens_per_minute / 60 if tokens_per_minute else None
-        self._is_known = self._rps is not None or self._tps is not None
         self._workers = expected_workers
-        share = 1.0 / expected_workers if self._is_known else 1.0
+        share = 1.0 / expected_workers
         self.state = state or GovernorState(share=share, usual_share=share)
 
-    def admit(self, now: float, tokens: float) -> float:
+    def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
         """Admits a request now, or returns how long to wait.
 
         Args:
             now: Time of the clock, in seconds.
             tokens: Input and expected output tokens of the request.
+            backlog: Not used.
 
         Returns:
             0 if the request is admitted, and counted; else the seconds after which to try again.
@@ -167,13 +157,16 @@ class Governor:
         if is_answered:
             state.blind_holds = 0.0
 
-    def rejected(self, now: float, retry_after_seconds: float | None, chance: float = 0.0) -> float:
+    def rejected(
+        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
+    ) -> float:
         """Records a 429: all requests are held, and the share is cut once per overload.
 
         Args:
             now: Time of the clock, in seconds.
             retry_after_seconds: Retry delay of the server, or `None`.
             chance: Random number, uniform in [0, 1), which spreads machines that were rejected together.
+            sent_at: Not used.
 
         Returns:
             Duration of the hold, in seconds.
@@ -183,9 +176,9 @@ class Governor:
         state.sent = max(0.0, state.sent - 1)
         advice = self._blind_hold() if retry_after_seconds is None else retry_after_seconds
         advice = min(self.LONGEST_HOLD_SECONDS, max(advice, self.FIRST_HOLD_SECONDS))
-        is_renewed = self._is_known and state.sent >= self.OVERLOAD_SENDS
+        is_renewed = state.sent >= self.OVERLOAD_SENDS
         if state.is_probing or is_renewed or now - state.cut_at > self.CUT_SECONDS:
-            self._cut(now, advice)
+            self._cut(now)
         seconds = advice + chance * min(self._seconds_per_request(), 1.0)
         state.held_until = max(state.held_until, now + seconds)
         return seconds
@@ -197,7 +190,7 @@ class Governor:
             state.blind_holds += 1  # requests in flight when the hold began are no further evidence
         return min(self.LONGEST_BLIND_HOLD_SECONDS, seconds)
 
-    def _cut(self, now: float, advice_seconds: float) -> None:
+    def _cut(self, now: float) -> None:
         state = self.state
         is_close = not state.is_probing and now - state.cut_at < self.CLOSE_CUTS_SECONDS
         least, most = self.CLOSE_CUTS if is_close else self.CUTS
@@ -206,27 +199,16 @@ class Governor:
         wanted = min(self.CUT**least * state.share, self._let_through_share(now))
         state.share = max(1e-4, self.CUT**most * state.share, wanted)
         state.is_probing = 0.0
-        if not self._is_known:
-            self._learn(now, advice_seconds)
         state.sent, state.sent_tokens, state.cut_at = 0.0, 0.0, now
 
     def _let_through_share(self, now: float) -> float:
-        """Returns the share of the known quota that was admitted since the last cut; infinite if not measured."""
+        """Returns the share of the quota that was admitted since the last cut; infinite if not measured."""
         state = self.state
-        if not self._is_known or state.sent < self.MEASURED_SENDS:
+        if state.sent < self.MEASURED_SENDS:
             return math.inf
         requests = state.sent / self._rps if self._rps else 0.0
         tokens = state.sent_tokens / self._tps if self._tps else 0.0
         return max(requests, tokens) / max(1e-3, now - state.cut_at)
-
-    def _learn(self, now: float, advice_seconds: float) -> None:
-        """Learns the rate: requests admitted since the last overload, over the time until the next is admitted."""
-        state = self.state
-        is_informed = state.sent >= (self.INFORMED_AGAIN_SENDS if state.learned_rps else self.INFORMED_SENDS)
-        measured = max(1.0, state.sent) / max(1e-3, now + advice_seconds - state.cut_at)
-        if measured < (state.learned_rps or self.UNKNOWN_RPS) * state.share:
-            state.learned_rps, state.share, state.usual_share = measured, 1.0, 1.0
-        state.is_probing = 0.0 if is_informed else 1.0
 
     def _grow(self, now: float) -> None:
         state = self.state
@@ -235,12 +217,12 @@ class Governor:
         seconds = min(self.LONGEST_GROWTH_SECONDS, max(0.0, now - state.grown_at))
         state.grown_at = max(now, state.grown_at)
         grown = state.share * 2 ** (seconds / self._doubling_seconds(now))
-        state.share = min(1.0 if self._is_known else self.LARGEST_SHARE, grown)
+        state.share = min(1.0, grown)
 
     def _doubling_seconds(self, now: float) -> float:
         state, probe = self.state, self._probe_seconds()
         if state.is_probing:
-            return self.PROBING_DOUBLES_SECONDS if self._is_known else self.UNKNOWN_DOUBLES_SECONDS
+            return self.PROBING_DOUBLES_SECONDS
         is_low = state.share < self.CUT**2 * state.usual_share
         quiet_probes, doubles_probes = self.RECLAIM_OF_USUAL if is_low else self.RECLAIM
         if now - state.cut_at > quiet_probes * probe:
@@ -248,16 +230,12 @@ class Governor:
         return -probe / math.log2(self.CUT)
 
     def _probe_seconds(self) -> float:
-        rps = self._rps or self.state.learned_rps or self.SENDS_PER_PROBE / self.SHORTEST_PROBE_SECONDS
+        rps = self._rps or self.SENDS_PER_PROBE / self.SHORTEST_PROBE_SECONDS
         seconds = self.SENDS_PER_PROBE * self._workers / rps
         return min(self.LONGEST_PROBE_SECONDS, max(self.SHORTEST_PROBE_SECONDS, seconds))
 
     def _seconds_per_request(self) -> float:
-        if self._rps is not None:
-            return 1 / (self.state.share * self._rps)
-        if self._is_known:
-            return 0.0
-        return 1 / (self.state.share * (self.state.learned_rps or self.UNKNOWN_RPS))
+        return 1 / (self.state.share * self._rps) if self._rps is not None else 0.0
 
     def _token_wait(self, now: float, tokens: float) -> float:
         if self._tps is None:

@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
+from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate, LearnedRateState
 
 _log = logging.getLogger(__name__)
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(GovernorState))
-_RECORD = struct.Struct(f"{len(_FIELDS)}d")
-_values = operator.attrgetter(*_FIELDS)
 #: Age after which an unused state is discarded.
 _OUTDATED_SECONDS = 600.0
 #: Time for which a call waits for the lock, which others hold for 6 µs each, and the pause between two tries.
@@ -32,7 +31,7 @@ _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class SharedGovernor:
-    """A `Governor` whose state is shared by all processes of this machine, without a server.
+    """A `Governor` or a `LearnedRate` whose state is shared by all processes of this machine, without a server.
 
     A lock and two small file operations take 6 µs per call (measured); a lock ends with its process, so that a
     kill -9 blocks no other process. A process that is stopped (SIGSTOP) while it holds the lock would block the
@@ -49,27 +48,34 @@ class SharedGovernor:
             another user.
     """
 
-    def __init__(self, governor: Governor, path: Path) -> None:
-        self._governor = governor
+    def __init__(self, governor: Governor | LearnedRate, path: Path) -> None:
+        # For the type checker: each law has its own state, and `_load` returns the same kind.
+        self._governor: Any = governor
+        self._kind = type(governor.state)
+        names = [field.name for field in dataclasses.fields(governor.state)]
+        self._values = operator.attrgetter(*names)
+        self._record = struct.Struct(f"{len(names)}d")
         self._fresh = dataclasses.replace(governor.state)
         self._file = _open(path)
         self._path = path
         self._is_blocked = False
 
-    def admit(self, now: float, tokens: float) -> float:
-        """See `Governor.admit`."""
+    def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
+        """See `LearnedRate.admit`."""
         with self._locked(now):
-            return self._governor.admit(now, tokens)
+            return float(self._governor.admit(now, tokens, backlog))
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
         """See `Governor.settle`."""
         with self._locked():
             self._governor.settle(reserved_tokens, used_tokens, is_answered=is_answered)
 
-    def rejected(self, now: float, retry_after_seconds: float | None, chance: float = 0.0) -> float:
-        """See `Governor.rejected`."""
+    def rejected(
+        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
+    ) -> float:
+        """See `LearnedRate.rejected`."""
         with self._locked(now):
-            return self._governor.rejected(now, retry_after_seconds, chance)
+            return float(self._governor.rejected(now, retry_after_seconds, chance, sent_at))
 
     def close(self) -> None:
         """Closes the file; the state is kept for other processes."""
@@ -87,7 +93,7 @@ class SharedGovernor:
         try:
             self._governor.state = self._load(now)
             yield
-            os.pwrite(self._file, _RECORD.pack(*_values(self._governor.state)), 0)
+            os.pwrite(self._file, self._record.pack(*self._values(self._governor.state)), 0)
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -111,15 +117,15 @@ class SharedGovernor:
         )
         return False
 
-    def _load(self, now: float | None) -> GovernorState:
-        record = os.pread(self._file, _RECORD.size, 0)
-        if len(record) < _RECORD.size:
+    def _load(self, now: float | None) -> GovernorState | LearnedRateState:
+        record = os.pread(self._file, self._record.size, 0)
+        if len(record) < self._record.size:
             return dataclasses.replace(self._fresh)
-        values = _RECORD.unpack(record)
+        values = self._record.unpack(record)
         # The sum is not finite if one of the values is not.
         if not math.isfinite(sum(values)):
             return dataclasses.replace(self._fresh)
-        state = GovernorState(*values)
+        state = self._kind(*values)
         # A clock that is far behind the state means a reboot; a small difference, that another process was faster.
         if now is not None and (
             abs(now - state.grown_at) > _OUTDATED_SECONDS
@@ -148,5 +154,6 @@ def _is_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
 def shared_path(*identity: object) -> Path:
     """Returns the path of the state for a server and its limits, for this user."""
     # The layout is part of the name, so that another version of this package uses another file.
-    digest = hashlib.sha256(repr((_RECORD.format, identity)).encode()).hexdigest()[:16]
+    layout = [field.name for kind in (GovernorState, LearnedRateState) for field in dataclasses.fields(kind)]
+    digest = hashlib.sha256(repr((layout, identity)).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir(), f"llmbeam-{os.getuid()}", f"governor-{digest}")

@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
@@ -124,7 +125,7 @@ def engine_of(backend: FakeBackend, **changes: Any) -> Engine:
     return Engine(
         backend,
         **{
-            "governor": Governor(),
+            "governor": LearnedRate(),
             "buckets": LengthBuckets((128,), 1024),
             "parser": OutputParser(None),
             "policy": RetryPolicy(max_attempts=3, max_throttled_seconds=60.0),

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorSt
 from bench.jobs import JOBS
 from bench.measure import per_second, request_figures
 from bench.rows import Row
-from bench.simulation import simulate, simulate_job
+from bench.simulation.simulator import simulate, simulate_job
 
 gaps = st.lists(st.floats(0, 3), min_size=1, max_size=120)
 
@@ -56,7 +56,7 @@ def test_no_window_has_more_tokens_than_the_quota_the_credit_and_one_prompt(arri
 
 @given(
     st.lists(st.tuples(st.floats(0, 2), st.sampled_from(["send", "429", "429 for 3 s", "answer"])), max_size=80),
-    st.none() | st.floats(1, 6000),
+    st.floats(1, 6000),
     st.none() | st.floats(600, 1e6),
     st.integers(1, 16),
 )
@@ -227,12 +227,12 @@ def test_a_share_far_below_the_usual_one_is_reclaimed_sooner():
     assert seconds_to_double(usual_share=0.25) > 14
 
 
-@pytest.mark.parametrize("governor", [Governor(), Governor(requests_per_minute=6000)])
-def test_a_day_without_work_does_not_cause_an_overflow(governor):
+def test_a_day_without_work_does_not_cause_an_overflow():
+    governor = Governor(requests_per_minute=6000)
     governor.admit(0.0, 1)
     governor.rejected(0.0, None)
     assert governor.admit(86_400.0, 1) == 0
-    assert governor.state.share <= Governor.LARGEST_SHARE
+    assert governor.state.share <= 1
 
 
 def test_the_share_of_machines_that_left_is_taken_over():
@@ -251,41 +251,10 @@ def test_the_stated_quota_is_never_exceeded_however_few_429s_there_are():
     assert governor.state.share == 1.0
 
 
-def test_without_a_quota_the_rate_is_learned_from_the_first_429():
-    governor = Governor()
-    now = 0.0
-    for _ in range(100):
-        while (wait := governor.admit(now, 1)) > 0:
-            now += wait
-    assert now == pytest.approx(0.35, abs=0.1), "until then, nothing slows it but the start"
-    governor.rejected(now, 20.0 - now)
-    assert governor.state.learned_rps == pytest.approx(99 / 20, rel=0.02)
-
-
-def test_without_a_quota_and_without_a_429_the_rate_doubles():
-    left = send_all(Governor(), [0.0] * 20_000, [1.0] * 20_000)
-    assert 1000 < sum(2 <= time < 4 for time in left) < 2000, "from 500 to 1,000 a second"
-    assert left[-1] < 12
-
-
-def test_a_429_before_any_learned_rate_slows_requests_only_briefly():
-    governor = Governor()
-    governor.admit(0.0, 1)
-    governor.rejected(0.0, 2.0)
-    now, sent = 2.0, 0
-    while now < 30:
-        wait = governor.admit(now, 1)
-        now += wait
-        sent += wait <= 0
-    assert sent > 100
-
-
 def test_a_limit_of_tokens_alone_does_not_limit_requests():
     governor = Governor(tokens_per_minute=6e9)
     left = send_all(governor, [0.0] * 500, [1.0] * 500)
     assert left[-1] <= 0.5
-    governor.rejected(1.0, 0.5)
-    assert governor.state.learned_rps == 0
 
 
 def test_a_state_fits_a_record_of_doubles():
@@ -311,13 +280,6 @@ def test_machines_without_shared_state_use_the_quota_of_an_hour_with_few_429s(
     assert found.utilisation_ratio > 0.99
     assert found.rejected_ratio < most_rejected
     assert found.jain > 0.8
-
-
-@pytest.mark.parametrize("machines", [1, 2, 4])
-def test_an_hour_without_a_known_quota_uses_nearly_all_of_it(machines):
-    found = simulate(Governor, machines=machines, requests_per_minute=600)
-    assert found.utilisation_ratio > 0.95
-    assert found.rejected_ratio < 0.01
 
 
 STEPPED = next(job for job in JOBS if job.letter == "H")
@@ -348,12 +310,6 @@ def test_a_step_to_half_costs_at_most_10_429s_and_the_step_back_is_taken_within_
     assert sum(rejected[down : down + 8]) <= 10
     assert sum(admitted[down + 3 : up]) >= 0.95 * 25 * (up - down - 3)
     assert next(second for second, count in enumerate(admitted[up:]) if count >= 45) <= 12
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_processes_that_share_a_governor_learn_an_unknown_limit_together(processes):
-    job = next(job for job in JOBS if job.letter == "B")
-    assert len(simulate_job(job, processes=processes)) <= 255
 
 
 @pytest.mark.parametrize("letter", ["E", "F"])

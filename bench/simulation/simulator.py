@@ -1,4 +1,4 @@
-"""Simulates the governor with a server, without clock and network; an hour takes seconds."""
+"""Clients and a server as a simulation of discrete events."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
 from airflow_provider_llmbeam.sandbox.models.answers import answer_text, count_tokens
 from airflow_provider_llmbeam.sandbox.models.quota import Quota, QuotaLedger
-from bench.jobs import Job
+from bench.jobs import Job, KnownLimits
 from bench.measure import TOO_MANY_REQUESTS
 from bench.rows import make_rows
 from bench.server import ledger_of
@@ -47,6 +49,24 @@ class Request:
     output_tokens: int = 0
 
 
+class Refusal(Protocol):
+    """A 429."""
+
+    @property
+    def retry_delay_seconds(self) -> float | None:
+        """Retry delay of the server, or `None`."""
+
+
+class Server(Protocol):
+    """Admits requests, or rejects them."""
+
+    def admit(self, now: float, tokens: int) -> Refusal | None:
+        """Counts a request of `tokens` input tokens, or rejects it."""
+
+    def charge_output(self, now: float, tokens: int) -> None:
+        """Charges the tokens of a completed answer."""
+
+
 class Client:
     """A process that sends requests, with slots for requests in flight.
 
@@ -54,11 +74,13 @@ class Client:
         governor: Governor of this process, or one that several processes share.
         work: Requests in order; the iterator may be infinite.
         slots: Maximum number of requests in flight.
+        backlog: Number of requests of a batch.
     """
 
-    def __init__(self, governor: Admission, work: Iterator[Request], slots: int) -> None:
+    def __init__(self, governor: Admission, work: Iterator[Request], slots: int, backlog: int = 1000) -> None:
         self.governor = governor
         self.free = slots
+        self.backlog = backlog
         self.wakes_at = float("-inf")
         self.records: list[RequestRecord] = []
         self.buckets = LengthBuckets((128, 512, 2048, 8192), max_output_tokens=1024)
@@ -93,7 +115,7 @@ class Simulation:
 
     def __init__(
         self,
-        ledger: QuotaLedger,
+        ledger: Server,
         clients: Sequence[Client],
         latency: Callable[[random.Random], float],
         *,
@@ -122,7 +144,7 @@ class Simulation:
         def send_admitted(now: float) -> None:
             while client.free and (request := client.next_request()):
                 reserved = request.input_tokens + client.buckets.expected_output_tokens(request.input_tokens)
-                if (wait := client.governor.admit(now, reserved)) > 0:
+                if (wait := client.governor.admit(now, reserved, client.backlog)) > 0:
                     wakes_at = now + min(wait, Gate.LONGEST_WAIT_SECONDS)
                     if wakes_at < client.wakes_at or client.wakes_at <= now:
                         client.wakes_at = wakes_at
@@ -149,24 +171,25 @@ class Simulation:
             )
         )
 
-        def complete(now: float) -> None:
+        def complete(answered_at: float) -> None:
             client.free += 1
             if rejection is None:
-                self._ledger.charge_output(now, request.output_tokens)
+                self._ledger.charge_output(answered_at, request.output_tokens)
                 client.buckets.learn(request.input_tokens, request.output_tokens)
                 used = request.input_tokens + request.output_tokens
                 client.governor.settle(reserved, used, is_answered=True)
             else:
                 client.put_back(request)
                 client.governor.settle(reserved, 0)
-                client.governor.rejected(now, rejection.retry_delay_seconds, self._rng.random())
-            self._sender(client)(now)
+                advice = rejection.retry_delay_seconds
+                client.governor.rejected(answered_at, advice, self._rng.random(), now)
+            self._sender(client)(answered_at)
 
         self._at(now + latency, complete)
 
 
 def simulate(
-    make_governor: Callable[[], Governor],
+    make_governor: Callable[[], Admission],
     *,
     machines: int,
     requests_per_minute: float,
@@ -192,6 +215,16 @@ def simulate(
         utilisation_ratio=total / ((seconds - warm_up_seconds) * requests_per_minute / 60),
         rejected_ratio=(requests - total) / max(1, requests),
         jain=total * total / (machines * squares) if squares else 0.0,
+    )
+
+
+def _governor(limits: KnownLimits, machines: int) -> Admission:
+    if limits.requests_per_minute is None and limits.tokens_per_minute is None:
+        return LearnedRate()
+    return Governor(
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
+        expected_workers=machines,
     )
 
 
@@ -227,14 +260,10 @@ def simulate_job(
     ]
     clients = []
     for machine in range(machines):
-        governor = Governor(
-            requests_per_minute=limits.requests_per_minute,
-            tokens_per_minute=limits.tokens_per_minute,
-            expected_workers=machines,
-        )
+        governor = _governor(limits, machines)
         for process in range(processes):
             part = work[machine * processes + process :: machines * processes]
-            clients.append(Client(governor, iter(part), limits.max_in_flight))
+            clients.append(Client(governor, iter(part), limits.max_in_flight, len(part)))
     sigma = server.latency_sigma
 
     def latency(rng: random.Random) -> float:

@@ -1,0 +1,63 @@
+"""Command line of the simulation of servers whose quota the governor is not told."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from bench.simulation import __doc__ as description
+from bench.simulation.cases import Case, CaseResult, run_case
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the cases; returns 0."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=300, metavar="N", help="number of cases (default: 300)")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first (default: 0)")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="number of processes (default: 2)")
+    parser.add_argument("--all", action="store_true", help="print every case that misses a bound")
+    options = parser.parse_args(arguments)
+    cases = [Case.draw(options.first_seed + number) for number in range(options.cases)]
+    with ProcessPoolExecutor(options.processes) as pool:
+        results = list(pool.map(partial(run_case, make_governor=LearnedRate), cases, chunksize=4))
+    if options.all:
+        for result in results:
+            if not (result.is_frugal and result.is_fast):
+                sys.stdout.write(_line(result) + "\n")
+    sys.stdout.write(_table(results) + "\n")
+    return 0
+
+
+def _line(result: CaseResult) -> str:
+    case = result.case
+    return (
+        f"{case.seed:>5} {case.shape:<13}{case.rps:>7.2f}/s {case.seconds:>5.1f} s  {case.advice:<14}"
+        f"latency {case.latency_seconds:>5.2f}/{case.rejection_seconds:>5.3f} s  rows {case.rows:>6}"
+        f"  429s {result.rejected:>5} ({result.rejected / result.requests:>6.1%})  time {result.time_ratio:>5.2f}"
+        f"{'' if result.is_frugal else '  429s!'}{'' if result.is_fast else '  time!'}"
+    )
+
+
+def _table(results: Sequence[CaseResult]) -> str:
+    by_shape: dict[str, list[CaseResult]] = defaultdict(list)
+    for result in results:
+        by_shape[result.case.shape].append(result)
+        by_shape["all"].append(result)
+    lines = [f"{'shape':<14}{'cases':>6}{'few 429s':>10}{'in time':>9}{'time: median':>14}{'90 %':>7}{'most':>7}"]
+    for shape, found in by_shape.items():
+        ratios = sorted(result.time_ratio for result in found)
+        lines.append(
+            f"{shape:<14}{len(found):>6}{sum(r.is_frugal for r in found) / len(found):>10.0%}"
+            f"{sum(r.is_fast for r in found) / len(found):>9.0%}{ratios[len(ratios) // 2]:>14.2f}"
+            f"{ratios[int(0.9 * len(ratios))]:>7.2f}{ratios[-1]:>7.2f}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,157 @@
+"""Cases of servers whose quota the governor is not told, drawn at random."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_provider_llmbeam.engine.pacing.gate import Admission
+from bench.simulation.servers import (
+    ADVICE,
+    Bucket,
+    FixedWindow,
+    Pool,
+    Quota,
+    QuotaServer,
+    SlidingLog,
+    Unlimited,
+)
+from bench.simulation.simulator import Client, Request, Simulation
+
+SHAPES = ("bucket", "small bucket", "sliding log", "fixed window", "pool", "no limit")
+#: Most 429s: a share of the requests, or a number.
+MOST_REJECTED_SHARE, MOST_REJECTED = 0.02, 8
+MOST_TIME, POOL_SHARE, POOL_REJECTED_SHARE = 1.25, 0.85, 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A server and the work.
+
+    Attributes:
+        shape: One of `SHAPES`.
+        rps: Requests per second of the quota in the long run.
+        seconds: Burst of a bucket, or period of a window, in seconds.
+        advice: One of `ADVICE`.
+        latency_seconds: Mean latency of an answer.
+        rejection_seconds: Latency of a 429.
+        rows: Number of requests to be answered.
+        slots: Maximum number of requests in flight.
+        used: Share of the burst or of the window that others have used at the beginning.
+        seed: Seed of all random numbers.
+    """
+
+    shape: str
+    rps: float
+    seconds: float
+    advice: str
+    latency_seconds: float
+    rejection_seconds: float
+    rows: int
+    slots: int
+    used: float
+    seed: int
+
+    @classmethod
+    def draw(cls, seed: int) -> Case:
+        """Draws a case."""
+        rng = random.Random(seed)
+        rps = math.exp(rng.uniform(math.log(0.4), math.log(600.0)))
+        latency = math.exp(rng.uniform(math.log(0.04), math.log(5.0)))
+        shape = SHAPES[seed % len(SHAPES)]
+        seconds = rng.uniform(0.0, 2.0) if shape == "small bucket" else rng.uniform(2.0, 60.0)
+        if shape in ("sliding log", "fixed window"):
+            seconds = rng.choice([seconds, 1.0, 20.0, 60.0])
+        return cls(
+            shape=shape,
+            rps=rps,
+            seconds=seconds,
+            advice=rng.choice(list(ADVICE)),
+            latency_seconds=latency,
+            rejection_seconds=math.exp(rng.uniform(math.log(0.005), math.log(0.15))),
+            rows=int(min(20_000, max(60, rps * rng.uniform(40.0, 200.0)))),
+            slots=max(64, math.ceil(2 * rps * latency)),
+            used=max(0.0, rng.uniform(-2.0, 1.0)),
+            seed=seed,
+        )
+
+    def quota(self) -> Quota:
+        """Returns the quota."""
+        rng = random.Random(-self.seed - 1)
+        match self.shape:
+            case "bucket" | "small bucket":
+                return Bucket(self.rps, self.rps * self.seconds, self.used)
+            case "sliding log":
+                return SlidingLog(self.rps, self.seconds, self.used)
+            case "fixed window":
+                return FixedWindow(self.rps, self.seconds, rng.random(), self.used)
+            case "pool":
+                return Pool(self.rps, rng)
+        return Unlimited()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseResult:
+    """Result of a case.
+
+    Attributes:
+        case: The case.
+        rejected: Number of 429s.
+        requests: Number of requests.
+        time_ratio: Time over the time that the quota and the slots need.
+        is_frugal: Whether there were few 429s.
+        is_fast: Whether the time was short.
+    """
+
+    case: Case
+    rejected: int
+    requests: int
+    time_ratio: float
+    is_frugal: bool
+    is_fast: bool
+
+
+def run_case(case: Case, make_governor: Callable[[], Admission], machines: int = 1) -> CaseResult:
+    """Simulates a case."""
+    quota = case.quota()
+    rows = case.rows // machines
+    clients = [
+        Client(make_governor(), iter([Request()] * rows), max(1, case.slots // machines), rows)
+        for _ in range(machines)
+    ]
+
+    def latency(rng: random.Random) -> float:
+        return case.latency_seconds * rng.lognormvariate(-0.045, 0.3)
+
+    simulation = Simulation(
+        QuotaServer(quota, ADVICE[case.advice]),
+        clients,
+        latency,
+        rejection_seconds=case.rejection_seconds,
+        seed=case.seed,
+    )
+    simulation.run(1e6)
+    records = [record for client in clients for record in client.records]
+    rejected = sum(not record.is_billed for record in records)
+    took = max(record.received_at for record in records if record.is_billed)
+    by_slots = case.rows * case.latency_seconds / case.slots
+    if isinstance(quota, Pool):
+        needed = took * min(1.0, case.rows / max(1.0, quota.capacity))
+        is_frugal = rejected <= max(POOL_REJECTED_SHARE * len(records), MOST_REJECTED)
+        is_fast = took <= max(needed, by_slots) / POOL_SHARE
+    else:
+        needed = max(0.0, case.rows - quota.free_requests()) / case.rps
+        is_frugal = rejected <= max(MOST_REJECTED_SHARE * len(records), MOST_REJECTED)
+        is_fast = False
+    ideal = max(needed, by_slots, 0.5) + 0.5
+    ratio = took / ideal
+    return CaseResult(
+        case=case,
+        rejected=rejected,
+        requests=len(records),
+        time_ratio=ratio,
+        is_frugal=is_frugal,
+        is_fast=is_fast or ratio <= MOST_TIME,
+    )
