@@ -139,19 +139,16 @@ def run_case(case: Case, make_governor: Callable[[], Admission], machines: int =
     by_slots = case.rows * case.latency_seconds / case.slots
     if isinstance(quota, Pool):
         needed = took * min(1.0, case.rows / max(1.0, quota.capacity))
-        is_frugal = rejected <= max(POOL_REJECTED_SHARE * len(records), MOST_REJECTED)
-        is_fast = took <= max(needed, by_slots) / POOL_SHARE
+        most_rejected_share, most_time = POOL_REJECTED_SHARE, 1 / POOL_SHARE
     else:
         needed = max(0.0, case.rows - quota.free_requests()) / case.rps
-        is_frugal = rejected <= max(MOST_REJECTED_SHARE * len(records), MOST_REJECTED)
-        is_fast = False
-    ideal = max(needed, by_slots, 0.5) + 0.5
-    ratio = took / ideal
+        most_rejected_share, most_time = MOST_REJECTED_SHARE, MOST_TIME
+    time_ratio = took / (max(needed, by_slots, 0.5) + 0.5)
     return CaseResult(
         case=case,
         rejected=rejected,
         requests=len(records),
-        time_ratio=ratio,
-        is_frugal=is_frugal,
-        is_fast=is_fast or ratio <= MOST_TIME,
+        time_ratio=time_ratio,
+        is_frugal=rejected <= max(most_rejected_share * len(records), MOST_REJECTED),
+        is_fast=time_ratio <= most_time,
     )

@@ -209,7 +209,7 @@ def test_processes_that_share_a_governor_learn_an_unknown_limit_together(process
 
 
 def test_servers_of_every_shape_are_used_in_time_with_few_429s():
-    """Measured with 300 cases from seed 5,000: 85 and 81 %; before this law 67 and 64 %."""
+    """Measured with 300 cases from seed 5,000: 85 and 78 %; before this law 67 and 62 %."""
     results = [run_case(Case.draw(seed), LearnedRate) for seed in range(5000, 5060)]
     assert sum(result.is_frugal for result in results) >= 0.72 * len(results)
     assert sum(result.is_fast for result in results) >= 0.72 * len(results)
