@@ -23,7 +23,7 @@ def machine_governor(model: Model, limits: Limits) -> Admission:
     """
     if isinstance(model, EchoModel):
         return Governor(requests_per_minute=limits.requests_per_minute or math.inf)
-    governor = _governor(limits)
+    governor = governor_of(limits)
     key = key_of(model)
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
     try:
@@ -43,7 +43,8 @@ def key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None
     return None
 
 
-def _governor(limits: Limits) -> Governor | LearnedRate:
+def governor_of(limits: Limits) -> Governor | LearnedRate:
+    """Returns a governor of this process only: of the known quotas, or of a rate to be learned."""
     if limits.requests_per_minute is None and limits.tokens_per_minute is None:
         return LearnedRate()
     return Governor(

@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """A 429.
 
     Attributes:
@@ -200,11 +200,11 @@ class QuotaServer:
     def __init__(self, quota: Quota, advice: Advice) -> None:
         self._quota, self._advice = quota, advice
 
-    def admit(self, now: float, tokens: int) -> Refusal | None:
+    def admit(self, now: float, tokens: int) -> Rejection | None:
         """Counts a request, or refuses it."""
         wait = self._quota.wait_seconds(now)
         if wait > 0:
-            return Refusal(self._advice(wait))
+            return Rejection(self._advice(wait))
         self._quota.take(now)
         return None
 

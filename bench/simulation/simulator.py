@@ -12,12 +12,12 @@ from typing import Protocol
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate
-from airflow_provider_llmbeam.engine.pacing.governor import Governor
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from airflow_provider_llmbeam.pipeline.machine_governor import governor_of
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
 from airflow_provider_llmbeam.sandbox.models.answers import answer_text, count_tokens
 from airflow_provider_llmbeam.sandbox.models.quota import Quota, QuotaLedger
-from bench.jobs import Job, KnownLimits
+from airflow_provider_llmbeam.spec.limits import Limits
+from bench.jobs import Job
 from bench.measure import TOO_MANY_REQUESTS
 from bench.rows import make_rows
 from bench.server import ledger_of
@@ -49,7 +49,7 @@ class Request:
     output_tokens: int = 0
 
 
-class Refusal(Protocol):
+class Rejection(Protocol):
     """A 429."""
 
     @property
@@ -60,7 +60,7 @@ class Refusal(Protocol):
 class Server(Protocol):
     """Admits requests, or rejects them."""
 
-    def admit(self, now: float, tokens: int) -> Refusal | None:
+    def admit(self, now: float, tokens: int) -> Rejection | None:
         """Counts a request of `tokens` input tokens, or rejects it."""
 
     def charge_output(self, now: float, tokens: int) -> None:
@@ -218,16 +218,6 @@ def simulate(
     )
 
 
-def _governor(limits: KnownLimits, machines: int) -> Admission:
-    if limits.requests_per_minute is None and limits.tokens_per_minute is None:
-        return LearnedRate()
-    return Governor(
-        requests_per_minute=limits.requests_per_minute,
-        tokens_per_minute=limits.tokens_per_minute,
-        expected_workers=machines,
-    )
-
-
 def simulate_job(
     job: Job,
     *,
@@ -260,7 +250,13 @@ def simulate_job(
     ]
     clients = []
     for machine in range(machines):
-        governor = _governor(limits, machines)
+        governor = governor_of(
+            Limits(
+                requests_per_minute=limits.requests_per_minute,
+                tokens_per_minute=limits.tokens_per_minute,
+                expected_workers=machines,
+            )
+        )
         for process in range(processes):
             part = work[machine * processes + process :: machines * processes]
             clients.append(Client(governor, iter(part), limits.max_in_flight, len(part)))
