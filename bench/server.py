@@ -19,31 +19,37 @@ from bench.jobs import ServerSettings
 from bench.steps import SteppedLedger
 
 
-class ServerProcess:
-    """A running server, as a context manager. It exits with its parent process.
+class SandboxProcess:
+    """A sandbox in a process that answers commands, as a context manager. It exits with its parent process.
 
     Args:
-        settings: Behaviour of the server.
-        directory: Directory for the request log.
-        environment: Environment variables of the server's process.
+        arguments: Arguments of the interpreter.
+        environment: Environment variables of the process.
+        directory: Its working directory.
+
+    Attributes:
+        url: Address of the sandbox.
+        pid: Id of the process.
     """
 
-    def __init__(self, settings: ServerSettings, directory: Path, environment: dict[str, str]) -> None:
-        self._settings = settings
-        self._directory = directory
+    def __init__(self, arguments: list[str], environment: dict[str, str], directory: Path | None = None) -> None:
+        self._arguments = arguments
         self._environment = environment
+        self._directory = directory
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
+        self.pid = 0
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.server", json.dumps(asdict(self._settings))],
+            [sys.executable, *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=self._directory,
             env=self._environment,
         )
+        self.pid = self._process.pid
         self.url = self._read()["url"]
         return self
 
@@ -53,27 +59,8 @@ class ServerProcess:
         if self._process is not None:
             self._process.communicate(timeout=30)
 
-    def answered(self) -> int:
-        """Counts the answers computed so far."""
-        return int(self._request("answered")["answered"])
-
-    def max_in_flight(self) -> int:
-        """Returns the maximum number of concurrent requests."""
-        return int(self._request("max_in_flight")["max_in_flight"])
-
-    def cpu_seconds(self) -> float:
-        """Returns the processor time of the server, in seconds, start-up included."""
-        return float(self._request("cpu_seconds")["cpu_seconds"])
-
-    def requests(self) -> list[RequestRecord]:
-        """Returns the request log, without calls that are not metered."""
-        path = self._directory / "requests.json"
-        self._request(f"requests {path}")
-        records = [RequestRecord(**fields) for fields in json.loads(path.read_text())]
-        path.unlink()
-        return [record for record in records if record.method not in ("gemini.countTokens", "openai.models")]
-
-    def _request(self, command: str) -> dict[str, Any]:
+    def request(self, command: str) -> dict[str, Any]:
+        """Sends a command; returns the reply."""
         if self._process is None or self._process.stdin is None:
             raise RuntimeError("The server is not running; use it as a context manager.")
         self._process.stdin.write(f"{command}\n")
@@ -86,6 +73,39 @@ class ServerProcess:
             raise RuntimeError("The server exited unexpectedly; see its output above.")
         reply: dict[str, Any] = json.loads(line)
         return reply
+
+
+class ServerProcess(SandboxProcess):
+    """A running server of a job of the benchmark.
+
+    Args:
+        settings: Behaviour of the server.
+        directory: Directory for the request log.
+        environment: Environment variables of the server's process.
+    """
+
+    def __init__(self, settings: ServerSettings, directory: Path, environment: dict[str, str]) -> None:
+        super().__init__(["-m", "bench.server", json.dumps(asdict(settings))], environment, directory)
+        self._log = directory / "requests.json"
+
+    def answered(self) -> int:
+        """Counts the answers computed so far."""
+        return int(self.request("answered")["answered"])
+
+    def max_in_flight(self) -> int:
+        """Returns the maximum number of concurrent requests."""
+        return int(self.request("max_in_flight")["max_in_flight"])
+
+    def cpu_seconds(self) -> float:
+        """Returns the processor time of the server, in seconds, start-up included."""
+        return float(self.request("cpu_seconds")["cpu_seconds"])
+
+    def requests(self) -> list[RequestRecord]:
+        """Returns the request log, without calls that are not metered."""
+        self.request(f"requests {self._log}")
+        records = [RequestRecord(**fields) for fields in json.loads(self._log.read_text())]
+        self._log.unlink()
+        return [record for record in records if record.method not in ("gemini.countTokens", "openai.models")]
 
 
 def ledger_of(settings: ServerSettings) -> QuotaLedger:

@@ -6,19 +6,18 @@ import argparse
 import json
 import logging
 import random
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Self
 
 from airflow_provider_llmbeam.sandbox import Latency, ModelSettings, Sandbox
 from airflow_provider_llmbeam.sandbox.core.records import RequestLog, RequestRecord
 from airflow_provider_llmbeam.sandbox.services import METHODS
 from bench.run import environment_of
+from bench.server import SandboxProcess
 from bench.soak.weather import CALM, Phase, RandomFaults, phases
 
 LATENCY_SIGMA = 0.6
@@ -61,8 +60,8 @@ class CountingLog(RequestLog):
         self._books.statuses[str(record.http_status or "none")] += 1
 
 
-class SoakServer:
-    """A running server, as a context manager.
+class SoakServer(SandboxProcess):
+    """A running server.
 
     Args:
         rows_per_second: Rate of the rows, to which quotas are relative.
@@ -70,50 +69,16 @@ class SoakServer:
     """
 
     def __init__(self, rows_per_second: float, seed: int) -> None:
-        self._arguments = [f"--rows-per-second={rows_per_second}", f"--seed={seed}"]
-        self._process: subprocess.Popen[str] | None = None
-        self.url = ""
-        self.pid = 0
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.soak.server", *self._arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment_of({}),
-        )
-        self.pid = self._process.pid
-        self.url = self._read()["url"]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            self._process.communicate(timeout=30)
+        arguments = [f"--rows-per-second={rows_per_second}", f"--seed={seed}"]
+        super().__init__(["-m", "bench.soak.server", *arguments], environment_of({}))
 
     def books(self) -> Books:
         """Returns what the server has seen so far."""
-        return Books(**self._request("books"))
+        return Books(**self.request("books"))
 
     def calm(self) -> None:
         """Ends all faults; returns when the server listens."""
-        self._request("calm")
-
-    def _request(self, command: str) -> dict[str, Any]:
-        if self._process is None or self._process.stdin is None:
-            raise RuntimeError("The server is not running; use it as a context manager.")
-        self._process.stdin.write(f"{command}\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def _read(self) -> dict[str, Any]:
-        line = self._process.stdout.readline() if self._process and self._process.stdout else ""
-        if not line:
-            raise RuntimeError("The server exited unexpectedly; see its output above.")
-        reply: dict[str, Any] = json.loads(line)
-        return reply
+        self.request("calm")
 
 
 class _Weather:
