@@ -24,7 +24,7 @@ MENDED = {"prompt": {"template": "Say it: {{ row.text | default('nothing') }}"}}
 
 @pytest.fixture(params=["jsonl", "parquet"])
 def failed(request, echo_job):
-    """A job with two answers and one row in the dead letter, and its change to mend that row."""
+    """A job with two answers and one failed row, and the field to change so that this row is answered."""
     sink = {"uri": str(echo_job.out), "format": request.param}
     echo_job.run(ROWS, sink=sink)
     echo_job.spec["source"] = {"uri": str(dead_letter(echo_job)), "key": ["id"]}

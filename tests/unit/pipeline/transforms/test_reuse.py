@@ -93,7 +93,7 @@ def test_an_answer_of_this_job_is_better_than_its_refusal(completion, turn: int)
     ("kind", "max_repairs", "refused_since", "is_known"),
     [
         ("invalid_output", 1, 0.0, True),
-        ("invalid_output", 2, 0.0, False),  # one repair more may mend it
+        ("invalid_output", 2, 0.0, False),  # the answer may be valid after one more repair
         ("truncated", 2, 0.0, True),
         ("blocked", 2, 0.0, True),
         ("truncated", 1, 5.0, True),
