@@ -8,9 +8,11 @@ of 429s grows with the logarithm of the number of requests.
 
 docs/pacing.md has what was measured. Refused: doubling the rate until a 429, and the rate of the time since the
 last overload (67 % of 300 simulated cases with few 429s, 62 % in time; this law 85 and 78 %); and, of variants of
-this law on 180 other cases (88 and 84 %, where a pool might take longer): obeying each retry delay, however long
-(88 and 80 %); the measured rate after each 429, although a shared pool rejects some by chance (91 and 78 %); longer
-holds where a retry delay was too short, by which rows with nothing but 429s were given up.
+this law on 180 other cases (88 and 84 %, where a pool might take longer):
+
+- obeying each retry delay, however long (88 and 80 %)
+- the measured rate after each 429, although a shared pool rejects some by chance (91 and 78 %)
+- longer holds where a retry delay was too short, by which rows with nothing but 429s were given up
 """
 
 from __future__ import annotations
