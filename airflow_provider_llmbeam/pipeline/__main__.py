@@ -203,14 +203,15 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[tuple[Any,
         package = build_worker_package(Path(directory), spec) if is_remote else None
         runner, options = runner_of(spec, beam_options, package)
         pipeline = beam.Pipeline(runner=runner, options=options)
-        workers = ProgressReader(spec.progress_uri if workers_are_elsewhere(spec, runner, options) else None)
+        are_elsewhere = workers_are_elsewhere(spec, runner, options)
+        workers = ProgressReader(spec.progress_uri if are_elsewhere else None)
         with _preparation(spec):
-            if not is_remote:  # Dataflow runs one job of a name at a time
-                until_end.enter_context(leased(spec))
+            # Dataflow runs one job of a name at a time
+            launcher = None if is_remote else until_end.enter_context(leased(spec))
             for uri in (spec.stop_uri, spec.skipped_uri):
                 if storage.exists(uri):  # of an earlier job, which has ended
                     storage.delete([uri])
-            build(pipeline, spec, workers.prefix)
+            build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None)
             (refuse_other_owner if is_remote else claim)(spec)
         _log.info(
             "Job %r: %s %s, server %s, journal %s",

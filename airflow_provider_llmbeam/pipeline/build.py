@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accuracy
+from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import CountRows, TallyRows
@@ -27,13 +28,16 @@ from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
-def build(root: beam.Pipeline, spec: JobSpec, progress_prefix: str | None = None) -> beam.PCollection:
+def build(
+    root: beam.Pipeline, spec: JobSpec, progress_prefix: str | None = None, launcher: Launcher | None = None
+) -> beam.PCollection:
     """Adds the steps of a job to a pipeline.
 
     Args:
         root: The pipeline.
         spec: The job.
         progress_prefix: See `CountingDoFn`.
+        launcher: Process whose end ends the job, see `LLMModelHandler`.
 
     Returns:
         A collection with one element: the report as JSON text.
@@ -59,7 +63,7 @@ def build(root: beam.Pipeline, spec: JobSpec, progress_prefix: str | None = None
         root, prompts, spec, duplicate_keys, oldest_at, started_at, progress_prefix
     )
     requests, *reused = after_row_check((requests, *reused), (source["rows"], source[FAILED]), spec)
-    handler = handler_of_job(spec, oldest_at, started_at, progress_prefix=progress_prefix)
+    handler = handler_of_job(spec, oldest_at, started_at, progress_prefix=progress_prefix, launcher=launcher)
     inferred = (
         after_sink_check(root, requests, spec)
         | "RunInference" >> RunInference(handler)

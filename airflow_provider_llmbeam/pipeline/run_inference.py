@@ -35,6 +35,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
+from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.machine_governor import machine_governor
 from airflow_provider_llmbeam.pipeline.media import StoredMedia, media_identities
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
@@ -106,6 +107,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         refused_since: Unix time; answers that were refused before are requested again.
         stop_uri: File whose existence ends the job, see `spec.JobSpec.stop_uri`; `None` for none.
         awaits_cancellation: Whether whoever makes that file cancels the job then.
+        launcher: Process whose end ends the job, too; `None` for one that the runner watches.
         prompt_of: Returns the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
         fingerprint_of: Returns the fingerprint of an example; by default it is computed from the prompt.
         max_repairs: Maximum number of repeated requests per prompt if the answer does not match `output_schema`.
@@ -134,6 +136,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         refused_since: float = 0.0,
         stop_uri: str | None = None,
         awaits_cancellation: bool = False,
+        launcher: Launcher | None = None,
         prompt_of: Callable[[ExampleT], str | Prompt] | None = None,
         fingerprint_of: Callable[[ExampleT], str] | None = None,
         job: str = "",
@@ -161,6 +164,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._refused_since = refused_since
         self._stop_uri = stop_uri
         self._awaits_cancellation = awaits_cancellation
+        self._launcher = launcher
         self._prompt_of = prompt_of
         self._fingerprint_of = fingerprint_of
         self._job = job
@@ -195,9 +199,12 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
 
     def _stop_is_requested(self) -> bool:
         try:
+            if self._launcher is not None and self._launcher.has_ended(time.monotonic()):
+                _log.warning("The process that started this job has ended, so this worker sends nothing more.")
+                return True
             return self._stop_uri is not None and storage.exists(self._stop_uri)
         except Exception as error:  # noqa: BLE001 - a poll that fails must not fail the batch; the next one follows
-            _log.debug("The stop file %r could not be read: %s", self._stop_uri, error)
+            _log.debug("Whether the job is to end could not be read: %s", error)
             return False
 
     def _await_cancellation(self) -> None:
@@ -345,6 +352,7 @@ def handler_of_job(
     *,
     can_stop: bool = True,
     progress_prefix: str | None = None,
+    launcher: Launcher | None = None,
 ) -> LLMModelHandler[Request]:
     """Returns the handler of a job, with its limits and its journal.
 
@@ -354,6 +362,7 @@ def handler_of_job(
         started_at: Unix time of the launch; the graph has read the segments that were there then.
         can_stop: Whether the stop file of the job ends it.
         progress_prefix: See `LLMModelHandler`.
+        launcher: See `LLMModelHandler`.
     """
     return LLMModelHandler(
         spec.model,
@@ -368,6 +377,7 @@ def handler_of_job(
         refused_since=started_at if spec.limits.retry_refused else 0.0,
         stop_uri=spec.stop_uri if can_stop else None,
         awaits_cancellation=isinstance(spec.runner, DataflowRunner),
+        launcher=launcher,
         prompt_of=lambda request: request.prompt,
         fingerprint_of=lambda request: request.fingerprint,
         job=spec.name,

@@ -344,6 +344,11 @@ class JobSpec(SpecModel):
         return f"{self.home_uri}stop"
 
     @property
+    def lease_uri(self) -> str:
+        """File or object that names the process that runs the job."""
+        return f"{self.home_uri}lease"
+
+    @property
     def progress_uri(self) -> str:
         """Directory in which workers in other processes write their counts, while the job runs."""
         return f"{self.home_uri}progress/"

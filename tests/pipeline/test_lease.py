@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from google.cloud.storage import Client
 from waiting import until
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from airflow_provider_llmbeam.pipeline import lease as lease_module
 from airflow_provider_llmbeam.pipeline.__main__ import run
-from airflow_provider_llmbeam.pipeline.lease import ObjectLease
+from airflow_provider_llmbeam.pipeline.lease import leased_object, locked_file
+from airflow_provider_llmbeam.pipeline.lease.holder import Holder, _started
+from airflow_provider_llmbeam.pipeline.lease.launcher import SILENT_SECONDS, Launcher
+from airflow_provider_llmbeam.pipeline.lease.leased_object import ObjectLease
 from airflow_provider_llmbeam.spec import JobSpec
 
 GEMINI = "gemini.generateContent"
@@ -26,9 +30,10 @@ ROWS = [{"id": number, "text": f"row {number}"} for number in range(30)]
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(lease_module, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(lease_module, "RENEWAL_SECONDS", 0.2)
-    monkeypatch.setattr(lease_module, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(leased_object, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(leased_object, "RENEWAL_SECONDS", 0.2)
+    monkeypatch.setattr(locked_file, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(locked_file, "LOCK_SECONDS", 0.5)
 
 
 @pytest.fixture(params=["local", "gs"])
@@ -54,8 +59,8 @@ def test_a_job_that_is_started_twice_at_once_runs_once(spec, sandbox, quick):
     assert sandbox.stats()["billed_answers"] == len(ROWS)
 
 
-def test_the_lease_of_a_killed_process_is_taken_over(spec, sandbox, tmp_path, quick, monkeypatch):
-    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 1.0)
+def test_the_lease_of_a_killed_process_is_taken_over_at_once(spec, sandbox, tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(leased_object, "LEASE_SECONDS", math.inf)
     hold = sandbox.faults.hold(GEMINI, "row", after=5)
     path = tmp_path / "spec.json"
     path.write_text(spec.model_dump_json())
@@ -72,9 +77,20 @@ def test_the_lease_of_a_killed_process_is_taken_over(spec, sandbox, tmp_path, qu
 
 
 @pytest.mark.parametrize("spec", ["gs"], indirect=True)
+def test_the_lease_of_a_process_that_cannot_be_seen_is_taken_over_when_it_has_not_changed(
+    spec, sandbox, quick, monkeypatch
+):
+    monkeypatch.setattr(leased_object, "LEASE_SECONDS", 0.5)
+    lease = Client().bucket("rows").blob("out/.llmbeam/job/lease")
+    lease.upload_from_string(held_elsewhere("1"))
+    assert run(spec)["rows"]["answered"] == len(ROWS)
+    assert not lease.exists()
+
+
+@pytest.mark.parametrize("spec", ["gs"], indirect=True)
 def test_a_process_whose_lease_was_taken_over_ends(spec, sandbox, quick, monkeypatch):
     has_ended = threading.Event()
-    monkeypatch.setattr(lease_module, "end_process", has_ended.set)
+    monkeypatch.setattr(leased_object, "end_process", has_ended.set)
     hold = sandbox.faults.hold(GEMINI, "row", after=5)
     bucket = Client().bucket("rows")
     with ThreadPoolExecutor(1) as pool:
@@ -91,7 +107,7 @@ def test_a_process_whose_lease_was_taken_over_ends(spec, sandbox, quick, monkeyp
 @pytest.mark.parametrize("spec", ["gs"], indirect=True)
 def test_a_renewal_whose_reply_was_lost_keeps_the_lease(spec, sandbox):
     bucket = Client().bucket("rows")
-    lease = ObjectLease(bucket, "lease")
+    lease = ObjectLease(bucket, "lease", "1")
     lease.take("job", "gs://rows/lease")
     generation = lease._generation
     assert lease.renew()
@@ -106,3 +122,69 @@ def test_a_lock_file_names_its_holder(job, sandbox):
     holder = json.loads(Path(job.out, ".llmbeam", "job", "lease").read_text())
     assert holder["pid"] == os.getpid()
     assert {"host", "at"} <= set(holder)
+
+
+def test_a_process_of_another_kernel_or_of_another_user_has_not_certainly_ended(monkeypatch):
+    this = Holder.this_process("1")
+    ended = this.model_copy(update={"pid": 2**31 - 1})
+    assert not this.has_ended()
+    assert ended.has_ended()
+    assert this.model_copy(update={"started": 1}).has_ended(), "the number was given to another process"
+    assert not ended.model_copy(update={"kernel": "another"}).has_ended()
+    assert not ended.model_copy(update={"kernel": None}).has_ended()
+    monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))
+    assert not ended.has_ended()
+
+
+def test_a_process_that_nobody_has_reaped_has_ended():
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    holder = Holder.this_process("1").model_copy(update={"pid": child.pid, "started": _started(child.pid)})
+    assert not holder.has_ended()
+    child.kill()
+    until(holder.has_ended, "the end of the process")
+    child.communicate()
+    assert holder.has_ended()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"pid": 0}', '{"lease_id": "1", "host": "h", "pid": "x"}'])
+def test_a_lease_without_a_valid_holder_names_none(content):
+    assert Holder.parsed(content) is None
+
+
+def test_a_launcher_on_this_machine_has_ended_when_its_lock_is_free_or_belongs_to_another(tmp_path):
+    path = tmp_path / "lease"
+    launcher = Launcher(str(path), "1")
+    assert not launcher.has_ended(0.0), "the lock may be on another machine"
+    with locked_file.locked("job", path, "1"):
+        assert not launcher.has_ended(1.0)
+    assert launcher.has_ended(2.0)
+    with locked_file.locked("job", path, "2"):
+        assert launcher.has_ended(3.0)
+        assert not Launcher(str(path), "2").has_ended(3.0)
+    path.write_text(held_elsewhere("1"))
+    assert not launcher.has_ended(4.0), "a disk of another machine"
+
+
+def test_a_launcher_on_another_machine_has_ended_when_it_renews_no_more_or_was_replaced(sandbox, google):
+    lease = Client().bucket("rows").blob("lease")
+    lease.upload_from_string(held_elsewhere("1", at="12:00"))
+    launcher = Launcher("gs://rows/lease", "1")
+    assert not launcher.has_ended(0.0)
+    assert not launcher.has_ended(SILENT_SECONDS - 1)
+    lease.upload_from_string(held_elsewhere("1", at="12:01"))
+    assert not launcher.has_ended(SILENT_SECONDS + 10)
+    assert not launcher.has_ended(2 * SILENT_SECONDS)
+    assert launcher.has_ended(2 * SILENT_SECONDS + 10)
+
+    lease.upload_from_string(held_elsewhere("2"))
+    assert not launcher.has_ended(2 * SILENT_SECONDS + 11), "an object is not read at each poll"
+    assert launcher.has_ended(2 * SILENT_SECONDS + 30)
+    assert not Launcher("gs://rows/lease", "2").has_ended(0.0)
+
+    lease.delete()
+    assert Launcher("gs://rows/lease", "2").has_ended(0.0)
+
+
+def held_elsewhere(lease_id: str, at: str = "12:00") -> str:
+    """Returns the content of a lease that a process of another machine holds."""
+    return Holder(lease_id=lease_id, host="another", pid=1, at=at, kernel="another", started=1).model_dump_json()

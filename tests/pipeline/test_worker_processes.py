@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
+import psutil
 import pytest
+from waiting import until
+
+from airflow_provider_llmbeam.pipeline.lease.holder import Holder
 
 pytestmark = pytest.mark.slow
 #: Beam's local runner with worker processes, which report to the launcher as those of other portable runners do.
@@ -48,3 +55,33 @@ def test_an_error_in_a_worker_process_ends_the_job_with_its_class_and_one_senten
     assert message.endswith("Nothing was sent or billed.")
     assert "\n" not in message
     assert log.rstrip().endswith(message)
+
+
+def test_worker_processes_whose_launcher_has_ended_send_nothing_more(job, sandbox, tmp_path):
+    job.write([{"id": number, "text": f"row {number}"} for number in range(60)])
+    job.spec["limits"] |= {"max_in_flight": 4, "request_timeout_seconds": 60}
+    spec, log = tmp_path / "job.json", tmp_path / "log"
+    spec.write_text(json.dumps(job.spec))
+    hold = sandbox.faults.hold("gemini.generateContent", "row", after=10)
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--spec", spec, *WORKER_PROCESSES]
+    with log.open("wb") as file:
+        launcher = subprocess.Popen(command, env=os.environ | {"GOOGLE_API_KEY": "k"}, stderr=file)
+    until(lambda: hold.waiting == 2 * 4, "requests are in flight")
+    assert segments_in_use(job.out)
+    # Beam's local runner ends its workers itself. What a worker sees of a launcher that has ended is its lease.
+    lease = job.out / ".llmbeam" / "job" / "lease"
+    lease.write_text(Holder.this_process("that of the next launcher").model_dump_json())
+    until(lambda: not segments_in_use(job.out), "the workers close their segments before their requests end")
+    hold.release()
+    assert launcher.wait() == 1
+    assert len(sandbox.requests) == 10 + 2 * 4
+    assert "nothing more is sent or billed" in log.read_text()
+
+
+def segments_in_use(directory: Path) -> list[str]:
+    """Returns the segments of journals below a directory that a process has open."""
+    opened = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            opened += [file.path for file in process.open_files()]
+    return [path for path in opened if path.startswith(str(directory)) and path.endswith(".jsonl")]
