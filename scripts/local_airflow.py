@@ -115,13 +115,19 @@ class LocalAirflow:
         """Starts another `scheduler`, `triggerer` or `dag-processor`, as a service manager does after a crash."""
         self._started.append(self._launch(name))
 
-    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, logical_date: str | None = None) -> str:
+    def trigger(
+        self,
+        dag_id: str,
+        conf: Mapping[str, Any] | None = None,
+        logical_date: str | None = None,
+        run_id: str | None = None,
+    ) -> str:
         """Starts a run, by default without a logical date, as a user does in the UI.
 
         Returns:
-            Id of the run.
+            Id of the run; by default Airflow makes one.
         """
-        body = {"logical_date": logical_date, "conf": dict(conf or {})}
+        body = {"logical_date": logical_date, "conf": dict(conf or {}), "dag_run_id": run_id}
         return str(self._call("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
 
     def command(self, *arguments: str) -> str:

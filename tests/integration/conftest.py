@@ -4,12 +4,13 @@ import json
 import os
 import secrets
 import shutil
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
-from local_airflow import local_airflow
+from local_airflow import LocalAirflow, local_airflow
 from psycopg import sql
 
 from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings, Proxy, Sandbox
@@ -81,9 +82,9 @@ def connection(monkeypatch, sandbox):
     return value
 
 
-@pytest.fixture(scope="session")
-def metadata_database(postgres):
-    """Variables that put Airflow on PostgreSQL: on SQLite a command fails while the scheduler writes."""
+@contextmanager
+def new_database(postgres: str) -> Iterator[dict[str, str]]:
+    """Returns variables that put Airflow on PostgreSQL: on SQLite a command fails while the scheduler writes."""
     name = f"airflow_{secrets.token_hex(4)}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -91,6 +92,13 @@ def metadata_database(postgres):
     yield {f"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN{suffix}": address for suffix in ("", "_ASYNC")}
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def metadata_database(postgres):
+    """The metadata database of the shared Airflow, as variables."""
+    with new_database(postgres) as variables:
+        yield variables
 
 
 @pytest.fixture(scope="session")
@@ -117,28 +125,44 @@ def shared_data(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def shared_airflow(tmp_path_factory, metadata_database, shared_proxy, shared_data):
-    """One Airflow for all modules that need a real one, with every Dag file of `dags/` and of the tests."""
-    folder = tmp_path_factory.mktemp("dags")
-    for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "integration" / "dags").glob("*.py")):
-        shutil.copy(path, folder)
-    home = tmp_path_factory.mktemp("airflow")
-    (home / "config").mkdir()
-    shutil.copy(ROOT / "tests" / "integration" / "airflow_local_settings.py", home / "config")
-    environment = {
-        **shared_proxy.environment(),
-        **metadata_database,
-        "LLMBEAM_DATA": str(shared_data),
-        "LLMBEAM_PROJECT": shared_proxy.project,
-        "AIRFLOW__CORE__PARALLELISM": "12",
-        "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "1",
-        "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
-        # The Dag files do not change, and parsing each of them every 30 s would keep the cores busy.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "86400",
-    }
-    with local_airflow(home, folder, environment) as airflow:
+def start_airflow(tmp_path_factory, shared_proxy, shared_data):
+    """Returns a context manager that runs an Airflow with every Dag file of `dags/` and of the tests.
+
+    Its arguments are the variables of its metadata database, and others.
+    """
+
+    @contextmanager
+    def start(database: dict[str, str], **others: str) -> Iterator[LocalAirflow]:
+        folder = tmp_path_factory.mktemp("dags")
+        for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "integration" / "dags").glob("*.py")):
+            shutil.copy(path, folder)
+        home = tmp_path_factory.mktemp("airflow")
+        (home / "config").mkdir()
+        shutil.copy(ROOT / "tests" / "integration" / "airflow_local_settings.py", home / "config")
+        environment = {
+            **shared_proxy.environment(),
+            **database,
+            "LLMBEAM_DATA": str(shared_data),
+            "LLMBEAM_PROJECT": shared_proxy.project,
+            "AIRFLOW__CORE__PARALLELISM": "12",
+            "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "1",
+            "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
+            # The Dag files do not change, and parsing each of them every 30 s would keep the cores busy.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "86400",
+            **others,
+        }
+        with local_airflow(home, folder, environment) as airflow:
+            yield airflow
+            airflow.kill()  # its own end takes 25 s
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def shared_airflow(start_airflow, metadata_database):
+    """One Airflow for all modules that need a real one."""
+    with start_airflow(metadata_database) as airflow:
         yield airflow
-        airflow.kill()  # its own end takes 25 s
 
 
 @pytest.fixture(scope="module")
