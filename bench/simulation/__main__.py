@@ -11,7 +11,7 @@ from functools import partial
 
 from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from bench.simulation import __doc__ as description
-from bench.simulation.cases import Case, CaseResult, run_case
+from bench.simulation.cases import Case, CaseResult, run_twice
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,12 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     cases = [Case.draw(options.first_seed + number) for number in range(options.cases)]
     with ProcessPoolExecutor(options.processes) as pool:
-        results = list(pool.map(partial(run_case, make_governor=LearnedRate), cases, chunksize=4))
-    if options.all:
-        for result in results:
-            if not (result.is_frugal and result.is_fast):
-                sys.stdout.write(_line(result) + "\n")
-    sys.stdout.write(_table(results) + "\n")
+        results = list(pool.map(partial(run_twice, make_rate=LearnedRate), cases, chunksize=4))
+    for title, of_run in zip(("first run", "next run"), zip(*results, strict=True), strict=True):
+        if options.all:
+            for result in of_run:
+                if not (result.is_frugal and result.is_fast):
+                    sys.stdout.write(_line(result) + "\n")
+        sys.stdout.write(f"{title}\n{_table(of_run)}\n\n")
     return 0
 
 

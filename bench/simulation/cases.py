@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_llmbeam.engine.pacing.gate import Admission
+from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from bench.simulation.servers import (
     ADVICE,
     Bucket,
@@ -152,3 +154,17 @@ def run_case(case: Case, make_governor: Callable[[], Admission], machines: int =
         is_frugal=rejected <= max(most_rejected_share * len(records), MOST_REJECTED),
         is_fast=time_ratio <= most_time,
     )
+
+
+def run_twice(
+    case: Case, make_rate: Callable[[LearnedRateState | None], LearnedRate]
+) -> tuple[CaseResult, CaseResult]:
+    """Simulates a case, and a later run that begins with what the first one has learned.
+
+    The quota is the same, but others have used another part of it.
+    """
+    first = make_rate(None)
+    result = run_case(case, lambda: first)
+    seed = case.seed + 100_000
+    later = replace(case, seed=seed, used=max(0.0, random.Random(seed).uniform(-2.0, 1.0)))
+    return result, run_case(later, lambda: make_rate(first.state.for_next_run()))

@@ -4,7 +4,7 @@ Between two 429s a server admits what its quota allows, whatever the shape of th
 a window is full at both. So the rate is the number of requests admitted between them over the time between them.
 The job begins with a burst, which ends at the first 429; then the measured rate is used, and grows by a few per
 cent until the next 429 measures it again. The first intervals are short, the later ones long, so that the number
-of 429s grows with the logarithm of the number of requests.
+of 429s grows with the logarithm of the number of requests. A later run begins with the learned rate.
 
 docs/pacing.md has what was measured. Refused: doubling the rate until a 429, and the rate of the time since the
 last overload (67 % of 300 simulated cases with few 429s, 62 % in time; this law 85 and 78 %); and, of variants of
@@ -17,64 +17,7 @@ this law on 180 other cases (88 and 84 %, where a pool might take longer):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(slots=True)
-class LearnedRateState:
-    """State of a learned rate; every field is a float, so that it fits a shared file.
-
-    Times are of the caller's clock. An interval is the time between two 429s that belong to different overloads.
-
-    Attributes:
-        started_at: Time of the first request, later by the pauses since; negative before it.
-        grown_at: Time of the last request, or of the last 429.
-        held_until: End of the current hold, before which nothing is sent.
-        request_line: Earliest time of the next request.
-        resumed_at: Time of the first request since the last hold; the end of the hold before it.
-        total: Number of admitted requests since `started_at`.
-        since: Begin of the interval: time at which the rejected request was sent; negative before the first 429.
-        sent: Number of admitted requests of the interval.
-        held_seconds: Duration of the holds of the interval.
-        growth_seconds: Time of the interval in which the rate doubled again and again.
-        base_rps: Rate at the begin of the interval; 0 before one is measured.
-        first_rps: Rate that is used before one is measured: that of all requests.
-        measured: Number of requests of the intervals that measured the rate.
-        measured_seconds: Duration of these intervals.
-        resumed: Number of requests since the last hold.
-        holds: Number of holds since an admitted request.
-        rejection_seconds: Smoothed time from a request to its 429.
-        watched_until: End of the time in which further 429s decide whether requests are held.
-        watched: Number of 429s in that time.
-        trust: Trust in retry delays that are much longer than the rate suggests, from 0 to 1.
-        is_tested: 1 while a request is sent before such a retry delay is over.
-        poor_intervals: Number of successive intervals that were too short to measure the rate.
-        is_optimistic: 1 if the last interval was measured without its holds.
-    """
-
-    started_at: float = -1.0
-    grown_at: float = -1.0
-    held_until: float = -1e9
-    request_line: float = -1e9
-    resumed_at: float = -1e9
-    total: float = 0.0
-    since: float = -1.0
-    sent: float = 0.0
-    held_seconds: float = 0.0
-    growth_seconds: float = 0.0
-    base_rps: float = 0.0
-    first_rps: float = 0.0
-    measured: float = 0.0
-    measured_seconds: float = 0.0
-    resumed: float = 0.0
-    holds: float = 0.0
-    rejection_seconds: float = 0.05
-    watched_until: float = -1e9
-    watched: float = 0.0
-    trust: float = 0.5
-    is_tested: float = 0.0
-    poor_intervals: float = 0.0
-    is_optimistic: float = 0.0
+from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 
 
 class LearnedRate:
@@ -114,6 +57,9 @@ class LearnedRate:
     LONG_DELAY_SENDS, TEST_SENDS, TRUSTED = 4.0, 2.0, 0.9
     #: Time without a request that is no part of an interval: nothing waited.
     PAUSE_SECONDS = 2.0
+    #: Share of the burst of an earlier run that is sent at once, and time at its rate without a 429 after which
+    #: the quota has grown.
+    BURST_RATIO, RESUMED_GROWTH_SECONDS = 0.8, 10.0
 
     def __init__(self, state: LearnedRateState | None = None) -> None:
         self.state = state or LearnedRateState()
@@ -132,6 +78,8 @@ class LearnedRate:
         state = self.state
         if state.started_at < 0:
             state.started_at = state.grown_at = state.request_line = now
+        if state.is_resumed and state.since < 0 and state.sent >= self.BURST_RATIO * state.burst:
+            state.since, state.sent = now, 0.0  # the rest of the run is at the rate of the earlier one
         if (held := state.held_until - now) > self.CLOCK_SECONDS:
             return held
         gap = 1 / self._rps(backlog)
@@ -241,6 +189,8 @@ class LearnedRate:
     def _growth_sends(self) -> float:
         least, per_measured, most = self.GROWTH_SENDS
         rps = self.state.base_rps or self.state.first_rps
+        if self.state.is_resumed:
+            return min(most, max(least, self.RESUMED_GROWTH_SECONDS * rps))
         in_flight = rps * self.state.rejection_seconds
         return min(most * (1 + 0.5 * min(1.0, in_flight)), max(least, per_measured * self._evidence()))
 
@@ -297,27 +247,37 @@ class LearnedRate:
     def _measure(self, sent_at: float) -> None:
         """Ends the interval with a 429 of a request sent at that time, and measures the rate."""
         state = self.state
-        if state.since >= 0:
-            sent, seconds = state.sent, max(1e-3, sent_at - state.since)
-            current_rps = min(self._wanted_rps(), self._ramp_rps())
-            held_ratio = state.held_seconds / seconds
-            if state.base_rps and held_ratio > 0.5 and sent < 8 and state.poor_intervals < 2:
-                # A window that had just begun, or a bucket that was full: neither was in equilibrium.
-                state.poor_intervals += 1
-                state.base_rps = max(0.9**state.poor_intervals * state.base_rps, sent / seconds)
-            elif held_ratio > 0.25 and sent >= 8 and not state.is_optimistic:
-                # The hold may have been much too long.
-                state.is_optimistic = 1.0
-                state.base_rps = sent / max(1e-3, seconds - state.held_seconds)
-                state.measured = min(sent, 30.0)
-                state.measured_seconds = state.measured / state.base_rps
-                self._keep(current_rps)
-            else:
-                state.poor_intervals = 0.0
-                state.is_optimistic = state.is_optimistic if held_ratio > 0.25 else 0.0
-                self._add(max(sent, 0.5), seconds)
-                self._keep(current_rps)
+        if state.since < 0:
+            state.burst = state.total
+        else:
+            self._measure_interval(state.sent, max(1e-3, sent_at - state.since))
+        state.is_resumed = 0.0
         state.since, state.sent, state.held_seconds, state.growth_seconds = sent_at, 0.0, 0.0, 0.0
+
+    def _measure_interval(self, sent: float, seconds: float) -> None:
+        state = self.state
+        current_rps = min(self._wanted_rps(), self._ramp_rps())
+        held_ratio = state.held_seconds / seconds
+        if state.is_resumed:
+            # The quota was not used up at the begin of the interval, so that only a lower rate is a measurement.
+            if sent / seconds < state.base_rps / self.CONSISTENT:
+                self._add(max(sent, 0.5), seconds)
+        elif state.base_rps and held_ratio > 0.5 and sent < 8 and state.poor_intervals < 2:
+            # A window that had just begun, or a bucket that was full: neither was in equilibrium.
+            state.poor_intervals += 1
+            state.base_rps = max(0.9**state.poor_intervals * state.base_rps, sent / seconds)
+        elif held_ratio > 0.25 and sent >= 8 and not state.is_optimistic:
+            # The hold may have been much too long.
+            state.is_optimistic = 1.0
+            state.base_rps = sent / max(1e-3, seconds - state.held_seconds)
+            state.measured = min(sent, 30.0)
+            state.measured_seconds = state.measured / state.base_rps
+            self._keep(current_rps)
+        else:
+            state.poor_intervals = 0.0
+            state.is_optimistic = state.is_optimistic if held_ratio > 0.25 else 0.0
+            self._add(max(sent, 0.5), seconds)
+            self._keep(current_rps)
 
     def _add(self, sent: float, seconds: float) -> None:
         """Adds an interval to those that measured the rate."""

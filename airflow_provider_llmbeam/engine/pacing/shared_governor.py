@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate, LearnedRateState
+from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 
 _log = logging.getLogger(__name__)
 
-#: Age after which an unused state is discarded.
+#: Age after which an unused state is that of an earlier run: only a learned rate is used further.
 _OUTDATED_SECONDS = 600.0
 #: Time for which a call waits for the lock, which others hold for 6 µs each, and the pause between two tries.
 _LOCK_SECONDS, _LOCK_PAUSE_SECONDS = 0.1, 0.0001
@@ -131,8 +132,11 @@ class SharedGovernor:
             abs(now - state.grown_at) > _OUTDATED_SECONDS
             or state.held_until - now > Governor.LONGEST_HOLD_SECONDS + _OUTDATED_SECONDS
         ):
-            return dataclasses.replace(self._fresh)
+            return self._of_next_run(state)
         return state
+
+    def _of_next_run(self, state: GovernorState | LearnedRateState) -> GovernorState | LearnedRateState:
+        return state.for_next_run() if isinstance(state, LearnedRateState) else dataclasses.replace(self._fresh)
 
 
 def _open(path: Path) -> int:

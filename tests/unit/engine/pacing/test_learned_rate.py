@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate, LearnedRateState
+from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from bench.jobs import JOBS
-from bench.simulation.cases import Case, run_case
+from bench.simulation.cases import Case, run_twice
 from bench.simulation.servers import Bucket
 from bench.simulation.simulator import simulate, simulate_job
 
@@ -193,6 +194,43 @@ def test_a_changed_quota_is_relearned_within_thousand_requests(before, after):
     assert 200 / (admitted[-1] - admitted[-201]) > 0.8 * after
 
 
+def test_the_next_run_begins_at_the_learned_rate():
+    rate, _ = measured(10.0)
+    next_run, first_run = LearnedRate(rate.state.for_next_run()), LearnedRate()
+    rejected, admitted = run_for_a_minute(next_run, Bucket(10.0, 1.0))
+    assert rejected <= 3
+    assert len(admitted) > 0.97 * 600
+    assert run_for_a_minute(first_run, Bucket(10.0, 1.0))[0] > 3
+
+
+@pytest.mark.parametrize(("before", "after"), [(5.0, 50.0), (50.0, 5.0), (20.0, 40.0)])
+def test_a_quota_that_changed_between_two_runs_is_relearned_within_a_minute(before, after):
+    rate = LearnedRate(measured(before)[0].state.for_next_run())
+    _, admitted = run_for_a_minute(rate, Bucket(after, 1.0))
+    assert sum(at > 55 for at in admitted) > 0.7 * 5 * after
+
+
+def test_the_next_run_learns_again_if_nothing_was_learned():
+    rate = LearnedRate()
+    for number in range(100):
+        send(rate, float(number))
+    assert rate.state.for_next_run() == LearnedRateState()
+
+
+def run_for_a_minute(rate: LearnedRate, bucket: Bucket) -> tuple[int, list[float]]:
+    """Sends to a full bucket; returns the number of 429s, and the times of the admitted requests."""
+    now, rejected, admitted = 0.0, 0, []
+    while now < 60:
+        now = send(rate, now)
+        if wait := bucket.wait_seconds(now):
+            rate.rejected(now, wait)
+            rejected += 1
+        else:
+            bucket.take(now)
+            admitted.append(now)
+    return rejected, admitted
+
+
 @pytest.mark.parametrize("machines", [1, 2, 4])
 def test_an_hour_without_a_known_quota_uses_nearly_all_of_it(machines):
     found = simulate(LearnedRate, machines=machines, requests_per_minute=600)
@@ -208,12 +246,13 @@ def test_processes_that_share_a_governor_learn_an_unknown_limit_together(process
     assert max(record.received_at for record in records) <= 48
 
 
-def test_servers_of_every_shape_are_used_in_time_with_few_429s():
-    """Measured with 300 cases from seed 5,000: 85 and 78 %; before this law 67 and 62 %."""
-    results = [run_case(Case.draw(seed), LearnedRate) for seed in range(5000, 5060)]
-    assert sum(result.is_frugal for result in results) >= 0.72 * len(results)
-    assert sum(result.is_fast for result in results) >= 0.72 * len(results)
-    assert max(result.time_ratio for result in results) < 6
+def test_servers_of_every_shape_are_used_in_time_with_few_429s_in_the_first_run_and_fewer_in_the_next():
+    """Measured with 300 cases from seed 5,000: 85 and 78 %, next run 94 and 77 %; before this law 67 and 62 %."""
+    runs = [run_twice(Case.draw(seed), LearnedRate) for seed in range(5000, 5048)]
+    for results, frugal_ratio in zip(zip(*runs, strict=True), (0.72, 0.88), strict=True):
+        assert sum(result.is_frugal for result in results) >= frugal_ratio * len(results)
+        assert sum(result.is_fast for result in results) >= 0.72 * len(results)
+        assert max(result.time_ratio for result in results) < 6
 
 
 def test_a_state_is_made_of_floats():

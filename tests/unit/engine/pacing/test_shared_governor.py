@@ -73,6 +73,22 @@ def test_a_state_that_is_outdated_or_from_before_a_reboot_is_discarded(path):
     assert shared(path).admit(5.0, 1) == 0
 
 
+@pytest.mark.parametrize("next_at", [101_000.0, 5.0])
+def test_a_run_after_ten_minutes_or_a_reboot_begins_with_the_rate_of_the_earlier_one(path, next_at):
+    first, now, admitted = SharedGovernor(LearnedRate(), path), 100_000.0, 0
+    while admitted < 100:
+        wait = first.admit(now, 1)
+        admitted += wait == 0
+        now += wait
+        if wait == 0 and admitted % 20 == 0:
+            first.rejected(now, 1.0)
+    learned = first._governor.state.base_rps
+    later = SharedGovernor(LearnedRate(), path)
+    assert later.admit(next_at, 1) == 0
+    assert later._governor.state.base_rps == learned > 0
+    assert later._governor.state.is_resumed
+
+
 @pytest.fixture
 def holder(path):
     """A process that holds the lock."""

@@ -1,0 +1,84 @@
+"""State of a learned rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Number of requests that a rate of an earlier run counts for: others may use more of the quota now, or less.
+NEXT_RUN_SENDS = 50.0
+
+
+@dataclass(slots=True)
+class LearnedRateState:
+    """State of a learned rate; every field is a float, so that it fits a shared file.
+
+    Times are of the caller's clock. An interval is the time between two 429s that belong to different overloads.
+
+    Attributes:
+        started_at: Time of the first request, later by the pauses since; negative before it.
+        grown_at: Time of the last request, or of the last 429.
+        held_until: End of the current hold, before which nothing is sent.
+        request_line: Earliest time of the next request.
+        resumed_at: Time of the first request since the last hold; the end of the hold before it.
+        total: Number of admitted requests since `started_at`.
+        since: Begin of the interval: time at which the rejected request was sent; negative before the first 429.
+        sent: Number of admitted requests of the interval.
+        held_seconds: Duration of the holds of the interval.
+        growth_seconds: Time of the interval in which the rate doubled again and again.
+        base_rps: Rate at the begin of the interval; 0 before one is measured.
+        first_rps: Rate that is used before one is measured: that of all requests.
+        measured: Number of requests of the intervals that measured the rate.
+        measured_seconds: Duration of these intervals.
+        resumed: Number of requests since the last hold.
+        holds: Number of holds since an admitted request.
+        rejection_seconds: Smoothed time from a request to its 429.
+        watched_until: End of the time in which further 429s decide whether requests are held.
+        watched: Number of 429s in that time.
+        trust: Trust in retry delays that are much longer than the rate suggests, from 0 to 1.
+        is_tested: 1 while a request is sent before such a retry delay is over.
+        poor_intervals: Number of successive intervals that were too short to measure the rate.
+        is_optimistic: 1 if the last interval was measured without its holds.
+        burst: Number of requests that were admitted before the first 429, beyond the rate; 0 if not known.
+        is_resumed: 1 until the first 429 of a run that began with the rate of an earlier one.
+    """
+
+    started_at: float = -1.0
+    grown_at: float = -1.0
+    held_until: float = -1e9
+    request_line: float = -1e9
+    resumed_at: float = -1e9
+    total: float = 0.0
+    since: float = -1.0
+    sent: float = 0.0
+    held_seconds: float = 0.0
+    growth_seconds: float = 0.0
+    base_rps: float = 0.0
+    first_rps: float = 0.0
+    measured: float = 0.0
+    measured_seconds: float = 0.0
+    resumed: float = 0.0
+    holds: float = 0.0
+    rejection_seconds: float = 0.05
+    watched_until: float = -1e9
+    watched: float = 0.0
+    trust: float = 0.5
+    is_tested: float = 0.0
+    poor_intervals: float = 0.0
+    is_optimistic: float = 0.0
+    burst: float = 0.0
+    is_resumed: float = 0.0
+
+    def for_next_run(self) -> LearnedRateState:
+        """Returns the state with which a later run begins: what was learned, as weaker evidence."""
+        if self.base_rps <= 0 or self.measured < 1:
+            return LearnedRateState()
+        measured = min(self.measured, NEXT_RUN_SENDS)
+        return LearnedRateState(
+            base_rps=self.base_rps,
+            measured=measured,
+            measured_seconds=measured / self.base_rps,
+            rejection_seconds=self.rejection_seconds,
+            trust=self.trust,
+            burst=self.burst,
+            is_resumed=1.0,
+        )
