@@ -59,7 +59,7 @@ class LearnedRate:
     PAUSE_SECONDS = 2.0
     #: Share of the burst of an earlier run that is sent at once, and time at its rate without a 429 after which
     #: the quota has grown.
-    BURST_RATIO, RESUMED_GROWTH_SECONDS = 0.8, 10.0
+    BURST_RATIO, NEXT_RUN_GROWTH_SECONDS = 0.8, 10.0
 
     def __init__(self, state: LearnedRateState | None = None) -> None:
         self.state = state or LearnedRateState()
@@ -78,7 +78,7 @@ class LearnedRate:
         state = self.state
         if state.started_at < 0:
             state.started_at = state.grown_at = state.request_line = now
-        if state.is_resumed and state.since < 0 and state.sent >= self.BURST_RATIO * state.burst:
+        if state.is_next_run and state.since < 0 and state.sent >= self.BURST_RATIO * state.burst:
             state.since, state.sent = now, 0.0  # the rest of the run is at the rate of the earlier one
         if (held := state.held_until - now) > self.CLOCK_SECONDS:
             return held
@@ -189,8 +189,8 @@ class LearnedRate:
     def _growth_sends(self) -> float:
         least, per_measured, most = self.GROWTH_SENDS
         rps = self.state.base_rps or self.state.first_rps
-        if self.state.is_resumed:
-            return min(most, max(least, self.RESUMED_GROWTH_SECONDS * rps))
+        if self.state.is_next_run:
+            return min(most, max(least, self.NEXT_RUN_GROWTH_SECONDS * rps))
         in_flight = rps * self.state.rejection_seconds
         return min(most * (1 + 0.5 * min(1.0, in_flight)), max(least, per_measured * self._evidence()))
 
@@ -251,14 +251,14 @@ class LearnedRate:
             state.burst = state.total
         else:
             self._measure_interval(state.sent, max(1e-3, sent_at - state.since))
-        state.is_resumed = 0.0
+        state.is_next_run = 0.0
         state.since, state.sent, state.held_seconds, state.growth_seconds = sent_at, 0.0, 0.0, 0.0
 
     def _measure_interval(self, sent: float, seconds: float) -> None:
         state = self.state
         current_rps = min(self._wanted_rps(), self._ramp_rps())
         held_ratio = state.held_seconds / seconds
-        if state.is_resumed:
+        if state.is_next_run:
             # The quota was not used up at the begin of the interval, so that only a lower rate is a measurement.
             if sent / seconds < state.base_rps / self.CONSISTENT:
                 self._add(max(sent, 0.5), seconds)

@@ -39,7 +39,7 @@ class LearnedRateState:
         poor_intervals: Number of successive intervals that were too short to measure the rate.
         is_optimistic: 1 if the last interval was measured without its holds.
         burst: Number of requests that were admitted before the first 429, beyond the rate; 0 if not known.
-        is_resumed: 1 until the first 429 of a run that began with the rate of an earlier one.
+        is_next_run: 1 until the first 429 of a run that began with the rate of an earlier one.
     """
 
     started_at: float = -1.0
@@ -66,7 +66,7 @@ class LearnedRateState:
     poor_intervals: float = 0.0
     is_optimistic: float = 0.0
     burst: float = 0.0
-    is_resumed: float = 0.0
+    is_next_run: float = 0.0
 
     def for_next_run(self) -> LearnedRateState:
         """Returns the state with which a later run begins: what was learned, as weaker evidence."""
@@ -80,5 +80,5 @@ class LearnedRateState:
             rejection_seconds=self.rejection_seconds,
             trust=self.trust,
             burst=self.burst,
-            is_resumed=1.0,
+            is_next_run=1.0,
         )

@@ -86,7 +86,7 @@ def test_a_run_after_ten_minutes_or_a_reboot_begins_with_the_rate_of_the_earlier
     later = SharedGovernor(LearnedRate(), path)
     assert later.admit(next_at, 1) == 0
     assert later._governor.state.base_rps == learned > 0
-    assert later._governor.state.is_resumed
+    assert later._governor.state.is_next_run
 
 
 @pytest.fixture
