@@ -195,7 +195,8 @@ class Sandbox(Server):
             raise RuntimeError(f"The sandbox is already running on {self.url}; stop it first.")
         self.access.renew()
         self._port = self._thread.start()
-        self.set_job_environment(None)
+        self._job_environments = [self.environment()]
+        self.dataflow.runs.environment = self._job_environments[-1]
 
     def start_grpc(self) -> int:
         """Starts to serve Dataflow over gRPC without TLS, unless it is served already, and returns the port.
@@ -222,9 +223,15 @@ class Sandbox(Server):
             "NO_GCE_CHECK": "true",
         }
 
-    def set_job_environment(self, variables: Mapping[str, str] | None) -> None:
-        """Sets the environment variables of Dataflow jobs; None restores those without a proxy."""
-        self.dataflow.runs.environment = self.environment() if variables is None else dict(variables)
+    def add_job_environment(self, variables: Mapping[str, str]) -> None:
+        """Adds environment variables for Dataflow jobs, which get those that were added last."""
+        self._job_environments.append(dict(variables))
+        self.dataflow.runs.environment = self._job_environments[-1]
+
+    def remove_job_environment(self, variables: Mapping[str, str]) -> None:
+        """Removes environment variables that were added."""
+        self._job_environments.remove(dict(variables))
+        self.dataflow.runs.environment = self._job_environments[-1]
 
     def stop(self) -> None:
         """Drops the requests in flight and stops; does nothing when it is not running."""

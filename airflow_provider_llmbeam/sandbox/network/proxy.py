@@ -76,8 +76,11 @@ class Upstream(Protocol):
     def start_grpc(self) -> int:
         """Starts to serve gRPC, unless it is served already, and returns its port."""
 
-    def set_job_environment(self, variables: Mapping[str, str] | None) -> None:
-        """Sets the environment variables of Dataflow jobs; None restores those without a proxy."""
+    def add_job_environment(self, variables: Mapping[str, str]) -> None:
+        """Adds environment variables for Dataflow jobs, which get those that were added last."""
+
+    def remove_job_environment(self, variables: Mapping[str, str]) -> None:
+        """Removes environment variables that were added."""
 
 
 class Proxy(Server):
@@ -164,13 +167,13 @@ class Proxy(Server):
             self._directory = None
             raise
         self._sandbox.access.keys.append(self._key)
-        self._sandbox.set_job_environment(self.environment())
+        self._sandbox.add_job_environment(self.environment())
 
     def stop(self) -> None:
         """Drops all connections and removes the certificates; does nothing when it is not running."""
         if not self._thread.is_running or self._directory is None:
             return
-        self._sandbox.set_job_environment(None)
+        self._sandbox.remove_job_environment(self.environment())
         self._sandbox.access.keys.remove(self._key)
         self._thread.stop()
         self._directory.cleanup()

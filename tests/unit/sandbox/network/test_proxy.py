@@ -217,6 +217,13 @@ def test_the_proxy_removes_its_directory_at_the_end() -> None:
             assert requests.get(sandbox.url, timeout=60).text == "OK"
 
 
+def test_jobs_use_the_first_proxy_again_when_a_second_one_has_ended(sandbox: Sandbox, proxy: Proxy) -> None:
+    runs = sandbox.dataflow.runs
+    with Proxy(sandbox) as second:
+        assert runs.environment == second.environment() != proxy.environment()
+    assert runs.environment == proxy.environment()
+
+
 def test_exports_can_be_read_by_a_shell() -> None:
     value = 'a "b" $c'
     lines = exported({"LLMBEAM_X": value})
