@@ -32,7 +32,7 @@ class StoresLinks:
     links: Sequence[XComLink] = ()
     _running_ti: Any = None
     _stored: tuple[XComLink, ...] = ()
-    _is_next_run = False
+    _is_resumed = False
 
     if TYPE_CHECKING:
         operator_extra_links: Collection[BaseOperatorLink]
@@ -46,7 +46,7 @@ class StoresLinks:
                 return tuple(self.operator_class.links)
             if self._running_ti is None:
                 return tuple(self.links)
-            if not self._is_next_run:  # Airflow logs an error for each XCom that is read and missing
+            if not self._is_resumed:  # Airflow logs an error for each XCom that is read and missing
                 return self._stored
             return tuple(link for link in self.links if link.get_link(self, ti_key=self._running_ti))
 
@@ -63,5 +63,5 @@ class StoresLinks:
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resumes a task, whose links another process has stored."""
-        self._is_next_run = True
+        self._is_resumed = True
         return super().resume_execution(next_method, next_kwargs, context)  # type: ignore[misc]

@@ -237,7 +237,7 @@ def test_an_aborted_upload_creates_no_object(gcs: Sandbox, bucket: storage.Bucke
     assert not bucket.blob("a").exists()
 
 
-def test_an_aborted_chunk_is_next_run_where_it_broke_off(gcs: Sandbox, bucket: storage.Bucket) -> None:
+def test_an_aborted_chunk_is_resumed_where_it_broke_off(gcs: Sandbox, bucket: storage.Bucket) -> None:
     data = os.urandom(3_000_000)
     gcs.faults.queue("storage.objects.insert", Fault(kind="abort"))
     blob = bucket.blob("a", chunk_size=1_048_576)
