@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -166,6 +166,11 @@ class Sandbox(Server):
         """Services of Cloud Run, as its API returns them."""
         return self._services.cloud_run.services
 
+    @property
+    def job_environments(self) -> list[dict[str, str]]:
+        """Environment variables of Dataflow jobs, which get the last ones; a proxy adds its own while it runs."""
+        return self.dataflow.runs.environments
+
     def stats(self) -> control.Stats:
         """Returns statistics of all requests since the start or the last reset."""
         return control.stats(self._services)
@@ -195,8 +200,7 @@ class Sandbox(Server):
             raise RuntimeError(f"The sandbox is already running on {self.url}; stop it first.")
         self.access.renew()
         self._port = self._thread.start()
-        self._job_environments = [self.environment()]
-        self.dataflow.runs.environment = self._job_environments[-1]
+        self.job_environments[:] = [self.environment()]
 
     def start_grpc(self) -> int:
         """Starts to serve Dataflow over gRPC without TLS, unless it is served already, and returns the port.
@@ -222,16 +226,6 @@ class Sandbox(Server):
             "OPENAI_API_KEY": "sandbox",
             "NO_GCE_CHECK": "true",
         }
-
-    def add_job_environment(self, variables: Mapping[str, str]) -> None:
-        """Adds environment variables for Dataflow jobs, which get those that were added last."""
-        self._job_environments.append(dict(variables))
-        self.dataflow.runs.environment = self._job_environments[-1]
-
-    def remove_job_environment(self, variables: Mapping[str, str]) -> None:
-        """Removes environment variables that were added."""
-        self._job_environments.remove(dict(variables))
-        self.dataflow.runs.environment = self._job_environments[-1]
 
     def stop(self) -> None:
         """Drops the requests in flight and stops; does nothing when it is not running."""

@@ -112,10 +112,14 @@ class Runs:
     Args:
         jobs: Jobs and their states.
         settings: Settings of the jobs.
+
+    Attributes:
+        environments: Environment variables of the jobs, which get the last ones: those of the sandbox, and of each
+            proxy before it.
     """
 
     def __init__(self, jobs: Jobs, settings: DataflowSettings) -> None:
-        self.environment: dict[str, str] = {}
+        self.environments: list[dict[str, str]] = [{}]
         self._jobs = jobs
         self._settings = settings
         self._lock = threading.Lock()
@@ -154,7 +158,7 @@ class Runs:
             credentials = {"GOOGLE_APPLICATION_CREDENTIALS": str(self._root / "credentials.json")}
             directory = self._root / job.id / folder
             directory.mkdir(parents=True, exist_ok=True)
-            variables = _environment(credentials | os.environ | self.environment)
+            variables = _environment(credentials | os.environ | self.environments[-1])
             run = Run(start, directory, variables)
             self._runs.setdefault(job.id, []).append(run)
         return run

@@ -10,7 +10,7 @@ import socket
 import ssl
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -73,14 +73,12 @@ class Upstream(Protocol):
     def access(self) -> Access:
         """Who may use the services of the sandbox."""
 
+    @property
+    def job_environments(self) -> list[dict[str, str]]:
+        """Environment variables of Dataflow jobs, which get the last ones."""
+
     def start_grpc(self) -> int:
         """Starts to serve gRPC, unless it is served already, and returns its port."""
-
-    def add_job_environment(self, variables: Mapping[str, str]) -> None:
-        """Adds environment variables for Dataflow jobs, which get those that were added last."""
-
-    def remove_job_environment(self, variables: Mapping[str, str]) -> None:
-        """Removes environment variables that were added."""
 
 
 class Proxy(Server):
@@ -167,13 +165,13 @@ class Proxy(Server):
             self._directory = None
             raise
         self._sandbox.access.keys.append(self._key)
-        self._sandbox.add_job_environment(self.environment())
+        self._sandbox.job_environments.append(self.environment())
 
     def stop(self) -> None:
         """Drops all connections and removes the certificates; does nothing when it is not running."""
         if not self._thread.is_running or self._directory is None:
             return
-        self._sandbox.remove_job_environment(self.environment())
+        self._sandbox.job_environments.remove(self.environment())
         self._sandbox.access.keys.remove(self._key)
         self._thread.stop()
         self._directory.cleanup()

@@ -218,10 +218,9 @@ def test_the_proxy_removes_its_directory_at_the_end() -> None:
 
 
 def test_jobs_use_the_first_proxy_again_when_a_second_one_has_ended(sandbox: Sandbox, proxy: Proxy) -> None:
-    runs = sandbox.dataflow.runs
     with Proxy(sandbox) as second:
-        assert runs.environment == second.environment() != proxy.environment()
-    assert runs.environment == proxy.environment()
+        assert sandbox.job_environments[-1] == second.environment() != proxy.environment()
+    assert sandbox.job_environments[-1] == proxy.environment()
 
 
 def test_exports_can_be_read_by_a_shell() -> None:
