@@ -1,4 +1,4 @@
-"""Sessions of `requests` that follow no redirect."""
+"""Sessions of `requests`, and clients of Google, that follow no redirect."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from requests.adapters import HTTPAdapter
 from airflow_provider_llmbeam.server_reply import redirect_refusal
 
 SessionT = TypeVar("SessionT", bound=requests.Session)
+ClientT = TypeVar("ClientT")
 
 
 class RedirectRefusedError(requests.RequestException):
@@ -47,6 +48,20 @@ def without_redirects(session: SessionT) -> SessionT:
     session.mount("https://", DirectAdapter())
     session.mount("http://", DirectAdapter())
     return session
+
+
+def direct(client: ClientT) -> ClientT:
+    """Lets a client of one of Google's libraries, which follow redirects with their token, refuse them.
+
+    Args:
+        client: A client of `google-cloud-storage` or `google-cloud-bigquery`, or one with a REST transport.
+
+    Returns:
+        The client.
+    """
+    transport = getattr(client, "transport", None)
+    without_redirects(client._http if transport is None else transport._session)  # type: ignore[attr-defined]
+    return client
 
 
 def redirect_behind(error: BaseException) -> RedirectRefusedError | None:

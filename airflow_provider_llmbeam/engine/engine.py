@@ -22,8 +22,9 @@ from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.request import Batch, Observer, Request, failure_of, failures_of
+from airflow_provider_llmbeam.engine.request import Batch, Observer, Record, Request, failure_of, failures_of
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
+from airflow_provider_llmbeam.engine.unstored import Unstored
 from airflow_provider_llmbeam.engine.window import sliding_window
 from airflow_provider_llmbeam.spec.model.price import Price
 
@@ -98,6 +99,7 @@ class Engine:
         self._pilot = pilot or Pilot(max_repairs=max_repairs)
         self._breaker = Breaker(self._pilot, outage or Outage(), clock)
         self._slots = Slots(self._most_in_flight)
+        self._unstored = Unstored(max_in_flight, self._slots.wake)
         self._request_timeout_seconds = request_timeout_seconds
         self._observers = tuple(observers)
         self._batching = batching if isinstance(backend, StaticBackend) else None
@@ -117,12 +119,15 @@ class Engine:
         """Time that requests have waited for the governor so far, in seconds."""
         return self._gate.waited_seconds
 
-    async def answer(self, prompts: Sequence[Prompt], observers: Sequence[Observer] = ()) -> list[Outcome]:
+    async def answer(
+        self, prompts: Sequence[Prompt], observers: Sequence[Observer] = (), record: Record | None = None
+    ) -> list[Outcome]:
         """Answers a batch.
 
         Args:
             prompts: The batch.
-            observers: Observers of this batch only, e.g. its journal.
+            observers: Observers of this batch only.
+            record: Stores the outcomes of this batch.
 
         Returns:
             One outcome per prompt, in the order given.
@@ -135,7 +140,7 @@ class Engine:
                 flight were awaited and observed. Also the error of `stop`.
         """
         outcomes: dict[int, Outcome] = {}
-        batch = Batch((*observers, *self._observers))
+        batch = Batch((*observers, *self._observers), record)
 
         async def send(planned: PlannedRequest) -> None:
             request = Request([prompts[index] for index in planned.indices], planned.input_tokens, batch)
@@ -144,16 +149,18 @@ class Engine:
                     answered = await self._outcomes(request)
                 finally:
                     self._pilot.finished()
-            for index, outcome in zip(planned.indices, answered, strict=True):
-                if outcome is None:
-                    continue
-                outcomes[index] = outcome
-                batch.finished(prompts[index], outcome)
+                for index, outcome in zip(planned.indices, answered, strict=True):
+                    if outcome is None:
+                        continue
+                    outcomes[index] = outcome
+                    batch.finished(prompts[index], outcome)
+                self._unstored.finished()
 
         requests = plan(prompts, self._batching)
         self._gate.backlog += len(requests)
         try:
-            await sliding_window(self._pilot.spread(requests), send, min(self._max_in_flight, len(requests)))
+            async with self._unstored.of(batch):
+                await sliding_window(self._pilot.spread(requests), send, min(self._max_in_flight, len(requests)))
         finally:
             self._gate.backlog -= len(requests)
         if batch.error is not None:
@@ -165,7 +172,9 @@ class Engine:
         return [outcomes[index] for index in range(len(prompts))]
 
     def _most_in_flight(self) -> int:
-        most = self._concurrency.limit if self._concurrency else self._max_in_flight
+        most = self._max_in_flight - self._unstored.count
+        if self._concurrency:
+            most = min(most, self._concurrency.limit)
         return most if self._pilot.is_over else int(min(most, self._pilot.room))
 
     def stop(self, error: Exception) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,16 +29,30 @@ class Observer(Protocol):
         """A prompt has its outcome."""
 
 
-@dataclass(slots=True)
+class Record(Observer, Protocol):
+    """Stores the outcomes of a batch, so that they survive the process."""
+
+    @property
+    def unstored(self) -> int:
+        """Number of outcomes that are lost if the process is killed now."""
+        ...
+
+    def store(self) -> Future[None] | None:
+        """Begins to store all outcomes so far; `None` if there is nothing to begin."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
 class Batch:
-    """What the requests of one batch share: their observers, and the first error of an observer."""
+    """What the requests of one batch share: their observers, their record, and the first error of one of these."""
 
     observers: Sequence[Observer]
+    record: Record | None = None
     error: Exception | None = None
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
         """Tells all observers the outcome of a prompt."""
-        for observer in self.observers:
+        for observer in self.observers if self.record is None else (self.record, *self.observers):
             try:
                 observer.finished(prompt, outcome)
             except Exception as error:  # noqa: BLE001 - raised once the requests in flight are recorded

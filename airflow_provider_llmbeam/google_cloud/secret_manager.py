@@ -7,6 +7,7 @@ from airflow.providers.common.compat.sdk import mask_secret
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
 from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.redirects import direct
 
 
 def read_secret(hook: GoogleHook, version: str) -> str:
@@ -33,8 +34,10 @@ def read_secret(hook: GoogleHook, version: str) -> str:
         credentials = hook.get_credentials()
     try:
         with translated(request):
-            client = SecretManagerServiceClient(
-                credentials=credentials, transport="rest", client_options=hook.get_client_options()
+            client = direct(
+                SecretManagerServiceClient(
+                    credentials=credentials, transport="rest", client_options=hook.get_client_options()
+                )
             )
             reply = client.access_secret_version(name=version, retry=retry(), timeout=REQUEST_SECONDS)
             secret = str(reply.payload.data.decode()).strip()

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
 from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.redirects import direct
 
 
 class StorageHook(GoogleHook):
@@ -58,7 +59,8 @@ class StorageHook(GoogleHook):
         with usable_connection(self.gcp_conn_id):
             credentials = self.get_credentials()
         with translated(request):
-            yield Client(self.project, credentials, client_options=self.get_client_options()).bucket(name)
+            client = direct(Client(self.project, credentials, client_options=self.get_client_options()))
+            yield client.bucket(name)
 
 
 def _path(uri: str) -> str:

@@ -26,6 +26,7 @@ from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[impo
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.redirects import RedirectRefusedError, direct
 
 _log = logging.getLogger("llmbeam")
 
@@ -57,7 +58,7 @@ def connect(project: str | None, location: str | None = None) -> bigquery.Client
     credentials, own_project = google.auth.default(scopes=[_SCOPE])
     if not (project := project or own_project):
         raise JobSpecError(f"`source.project`: the credentials have no project, so it is needed. {NOTHING_SENT}")
-    return bigquery.Client(project, credentials, location=location)
+    return direct(bigquery.Client(project, credentials, location=location))
 
 
 def reference_of(table: str) -> bigquery.TableReference:
@@ -89,6 +90,8 @@ def before_the_model(subject: str) -> Iterator[None]:
         yield
     except GoogleAuthError as error:
         raise JobSpecError(f"{subject} needs Google credentials: {error} {NOTHING_SENT}") from error
+    except RedirectRefusedError as error:
+        raise JobSpecError(f"{subject}: {error}. Nothing was sent to the model.") from error
     except GoogleAPIError as error:
         if _is_final(error):
             raise JobSpecError(f"{subject}: {message_of(error)} Nothing was sent to the model.") from error
@@ -118,7 +121,7 @@ def check_bucket(uri: str, field: str, client: bigquery.Client, location: str | 
     if not uri.startswith("gs://"):
         return
     name = uri.removeprefix("gs://").partition("/")[0]
-    with StorageClient(client.project, client._credentials) as buckets:
+    with direct(StorageClient(client.project, client._credentials)) as buckets:
         try:
             bucket = buckets.get_bucket(name)
         except NotFound:

@@ -13,10 +13,9 @@ from contextlib import closing
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.engine.engine import Engine
-from airflow_provider_llmbeam.engine.journal.journal import Journal
+from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journal
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.request import Observer
 from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
 
@@ -90,7 +89,7 @@ class EngineThread:
             ModelUnavailableError: The server is down, or answers no row; the answers so far are recorded.
         """
         if self._journal is None:
-            return self._send(prompts, (), on_throttled, on_counts)
+            return self._send(prompts, None, on_throttled, on_counts)
         try:
             return self._answer(self._journal, prompts, fingerprints, on_throttled, on_counts)
         except JobCancelledError:
@@ -108,24 +107,26 @@ class EngineThread:
         with closing(journal.batch(prompts, fingerprints)) as record:
             missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
             on_counts(counts_of(known for known in record.earlier if known is not None))
-            new = iter(self._send(missing, (record,), on_throttled, on_counts, record.rotate))
+            if missing:
+                record.open()
+            new = iter(self._send(missing, record, on_throttled, on_counts))
             return [next(new) if known is None else known for known in record.earlier]
 
     def _send(
         self,
         prompts: Sequence[Prompt],
-        observers: Sequence[Observer],
+        record: BatchJournal | None,
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
-        on_stop: Callable[[], None] = lambda: None,
     ) -> list[Outcome]:
         counts, has_stopped = BatchCounts(), False
-        work = self._engine.answer(prompts, (*observers, counts))
+        work = self._engine.answer(prompts, (counts,), record)
         answer = asyncio.run_coroutine_threadsafe(work, self._loop)
         while True:
             if self._is_to_stop() and not has_stopped:
                 has_stopped = True
-                on_stop()  # before the requests in flight are awaited, as this worker may end sooner
+                if record is not None:
+                    record.store()  # before the requests in flight are awaited, as this worker may end sooner
             is_over = bool(wait([answer], timeout=SIGNAL_SECONDS).done)
             if seconds := self._take_throttled_seconds():
                 on_throttled(seconds)

@@ -38,6 +38,7 @@ from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.machine_governor import machine_governor
 from airflow_provider_llmbeam.pipeline.media import StoredMedia, media_identities
+from airflow_provider_llmbeam.pipeline.open_files import reserve_open_files
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
@@ -175,6 +176,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
 
     def load_model(self) -> EngineThread:
         """Sets the keys, then opens the client, once per process."""
+        reserve_open_files(self._limits.max_in_flight)
         load_environment(self._environment_secrets)
         if self._journal_uri is None:
             return EngineThread(self._open_engine, None)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.redaction import secrets_of
+from airflow_provider_llmbeam.redirects import direct
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def _load(secrets: Mapping[str, str]) -> None:
     name = secret = ""
     try:
         # REST works through a proxy, and needs no second TLS library in the worker.
-        with secretmanager.SecretManagerServiceClient(transport="rest") as client:
+        with direct(secretmanager.SecretManagerServiceClient(transport="rest")) as client:
             # With REST the default retry of the client does not cover a 429.
             retry = Retry(initial=0.5, maximum=10.0, timeout=TIMEOUT_SECONDS)
             for name, secret in secrets.items():

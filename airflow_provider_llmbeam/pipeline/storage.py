@@ -19,6 +19,7 @@ from apache_beam.io.gcp.gcsio import parse_gcs_path
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.redirects import direct
 
 
 def create(uri: str, *, is_private: bool = False) -> IO[bytes]:
@@ -152,5 +153,13 @@ def _filesystem(uri: str) -> FileSystem:
 def _cloud_storage(options: PipelineOptions | None, emulator: str | None) -> FileSystem:
     """Returns a filesystem with one client, which belongs to these options and reads the emulator once."""
     filesystem = FileSystems.get_filesystem("gs://")
-    filesystem._gcsIO = cache(filesystem._gcsIO)
+    connect = filesystem._gcsIO
+
+    @cache
+    def connected() -> Any:
+        gcs = connect()
+        direct(gcs.client)
+        return gcs
+
+    filesystem._gcsIO = connected
     return filesystem

@@ -64,7 +64,7 @@ class Cloud:
             env=self.environment,
         )
 
-    def submit(self, spec: str) -> str:
+    def submit(self, spec: dict[str, Any] | str) -> str:
         done = self.run_command(spec, "--submit")
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["id"])

@@ -204,9 +204,14 @@ def test_the_error_of_an_unrecorded_sample_warns_of_billing(job, sandbox, monkey
     job.write(numbered(20))
 
     def full(uri):
-        if "probe" in uri:  # the disk fills up after that
-            return create(uri)
-        raise OSError(errno.ENOSPC, "No space left on device", uri)
+        file = create(uri)
+        if "probe" not in uri:  # the disk fills up after that
+
+            def refuse(lines):
+                raise OSError(errno.ENOSPC, "No space left on device", uri)
+
+            monkeypatch.setattr(file, "writelines", refuse)
+        return file
 
     monkeypatch.setattr(storage, "create", full)
     with pytest.raises(JobFailedError, match=r"No space left on device.* answers of this batch were paid for"):

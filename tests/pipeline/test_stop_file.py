@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 from waiting import until
 
+from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobCancelledError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import estimate, run
 from airflow_provider_llmbeam.pipeline.run_inference import CANCELLATION_SECONDS, LLMModelHandler
 from airflow_provider_llmbeam.spec import GeminiModel, JobSpec, Limits
@@ -23,7 +26,22 @@ def quick_poll(monkeypatch):
     monkeypatch.setattr("airflow_provider_llmbeam.pipeline.engine_thread.STOP_POLL_SECONDS", 0.0)
 
 
-def test_a_stopped_job_records_what_is_in_flight_and_a_later_run_pays_for_the_rest_alone(job, sandbox, quick_poll):
+@pytest.fixture
+def stopped(monkeypatch):
+    """An event that is set when an engine was told to end."""
+    event, stop = threading.Event(), Engine.stop
+
+    def stop_and_tell(engine: Engine, error: Exception) -> None:
+        stop(engine, error)
+        event.set()
+
+    monkeypatch.setattr(Engine, "stop", stop_and_tell)
+    return event
+
+
+def test_a_stopped_job_records_what_is_in_flight_and_a_later_run_pays_for_the_rest_alone(
+    job, sandbox, quick_poll, stopped
+):
     job.write(ROWS)
     job.spec["limits"] |= {"max_in_flight": 8, "request_timeout_seconds": 60}
     spec = JobSpec.parse(job.spec)
@@ -32,9 +50,7 @@ def test_a_stopped_job_records_what_is_in_flight_and_a_later_run_pays_for_the_re
         running = pool.submit(run, spec)
         until(lambda: hold.waiting, "requests are held")
         Path(spec.stop_uri).touch()
-        # An object store shows a segment when it is closed, and a worker may end before its last requests do.
-        (first,) = Path(spec.journal_uri).glob("*.jsonl")
-        until(lambda: not is_open(first), "the segment is closed while requests are in flight")
+        until(stopped.is_set, "the engine is told to end")
         hold.release()
         with pytest.raises(JobCancelledError, match=r"nothing more is sent or billed"):
             running.result()
@@ -44,7 +60,7 @@ def test_a_stopped_job_records_what_is_in_flight_and_a_later_run_pays_for_the_re
 
 
 def test_a_batch_waits_for_the_cancellation_of_its_job_when_what_was_in_flight_is_recorded(
-    tmp_path, monkeypatch, sandbox, quick_poll
+    tmp_path, monkeypatch, sandbox, quick_poll, stopped
 ):
     waits: list[tuple[float, int]] = []
 
@@ -65,17 +81,41 @@ def test_a_batch_waits_for_the_cancellation_of_its_job_when_what_was_in_flight_i
         running = pool.submit(lambda: handler.run_inference([row["text"] for row in ROWS], handler.load_model()))
         until(lambda: hold.waiting == 8, "requests are in flight")
         (tmp_path / "stop").touch()
-        (first,) = tmp_path.glob("journal/*.jsonl")
-        until(lambda: not is_open(first), "the segment is closed")
+        until(stopped.is_set, "the engine is told to end")
         hold.release()
         with pytest.raises(JobCancelledError):
             running.result()
     assert waits == [(CANCELLATION_SECONDS, len(sandbox.requests))]
 
 
-def is_open(path: Path) -> bool:
-    """Whether this process has a file open."""
-    return any(link.exists() and link.resolve() == path for link in Path("/proc/self/fd").iterdir())
+def test_a_stopped_worker_stores_its_answers_before_the_requests_in_flight_are_awaited(
+    google, sandbox, quick_poll, tmp_path
+):
+    """An object store has a file once it is closed, and a worker may end before its last requests do."""
+    handler = LLMModelHandler(
+        GeminiModel(type="gemini", base_url=sandbox.gemini_url),
+        limits=Limits(max_in_flight=64),  # so that four of twenty answers wait for others to be stored with
+        journal_uri="gs://rows/journal/",
+        stop_uri=f"{tmp_path}/stop",
+    )
+
+    def stored() -> int:
+        return sum(len(storage.open(uri).readlines()) for uri in storage.match("gs://rows/journal/*"))
+
+    hold = sandbox.faults.hold(GEMINI, "row", after=20)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: handler.run_inference([row["text"] for row in ROWS], handler.load_model()))
+        until(
+            lambda: stored() >= 16,
+            lambda: f"two objects are stored; {stored()} answers are",
+        )
+        assert stored() == 16
+        (tmp_path / "stop").touch()
+        until(lambda: stored() == 20, lambda: f"all answers are stored; {stored()} are")
+        hold.release()
+        with pytest.raises(JobCancelledError):
+            running.result()
+    assert stored() == len(sandbox.requests.paid(GEMINI))
 
 
 def test_an_estimate_is_not_ended_by_the_stop_file_of_an_earlier_job(job, sandbox, quick_poll):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -43,18 +44,19 @@ def test_the_probe_leaves_nothing(job, sandbox):
     assert [path for path in job.out.rglob("*") if "probe" in path.name] == []
 
 
-def run_limited(job, limit: int, value: int) -> subprocess.CompletedProcess[str]:
-    """Runs the job in a process with a limit of the operating system."""
+def run_limited(job, limit: int, value: int, most: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the job in a process with a limit of the operating system, which it may raise to `most`."""
     spec, result = job.directory / "job.json", job.directory / "result.json"
     spec.write_text(json.dumps(job.spec))
     code = (
         "import resource, runpy, sys; import apache_beam;"
-        f"resource.setrlimit({limit}, ({value}, {value})); sys.argv[0] = 'pipeline';"
+        f"resource.setrlimit({limit}, ({value}, {most or value})); sys.argv[0] = 'pipeline';"
         "runpy.run_module('airflow_provider_llmbeam.pipeline', run_name='__main__')"
     )
     command = [sys.executable, "-c", code, "--spec", str(spec), "--result", str(result)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    ended.error = json.loads(result.read_text())["error"]
+    ended.result = json.loads(result.read_text())
+    ended.error = ended.result.get("error")
     return ended
 
 
@@ -71,6 +73,36 @@ def test_a_journal_that_cannot_grow_ends_the_job_with_its_cause_and_records_what
     assert paid < 120
     job.run()
     assert len(sandbox.requests) - 120 <= 8
+
+
+def test_too_few_open_files_are_found_before_anything_is_sent(job, sandbox):
+    job.write(ROWS)
+    job.spec["limits"]["max_in_flight"] = 64
+    ended = run_limited(job, resource.RLIMIT_NOFILE, 64)
+    assert ended.returncode == 2
+    assert ended.error["type"] == "JobSpecError"
+    assert re.search(r"64 requests at once need \d+ open files, .* may have 64\. ", ended.error["message"])
+    assert "Traceback" not in ended.stderr
+    assert len(sandbox.requests) == 0
+
+
+def test_a_limit_of_open_files_that_can_be_raised_is_raised(job, sandbox):
+    job.write(ROWS)
+    job.spec["limits"]["max_in_flight"] = 64
+    ended = run_limited(job, resource.RLIMIT_NOFILE, 64, 256)
+    assert (ended.returncode, ended.error) == (0, None)
+    assert len(sandbox.requests) == len(ROWS)
+
+
+def test_a_job_needs_no_more_open_files_than_it_reserves(job, sandbox):
+    """The limit is exactly what the process reserves; all rows are answered, and none is paid twice."""
+    job.write(ROWS)
+    job.spec |= {"limits": {"max_in_flight": 16}, "batching": {"max_batch_size": 5}}
+    wanted = run_limited(job, resource.RLIMIT_NOFILE, 48).error["message"]
+    needed = int(re.search(r"need (\d+) open files", wanted)[1])
+    ended = run_limited(job, resource.RLIMIT_NOFILE, needed)
+    assert (ended.returncode, ended.error) == (0, None)
+    assert sandbox.requests.paid("gemini.generateContent").total() == len(ROWS)
 
 
 def test_a_full_disk_at_the_start_is_no_final_error(job, monkeypatch):

@@ -6,7 +6,7 @@ from google.auth.exceptions import TransportError
 from google.auth.transport.requests import AuthorizedSession, Request
 from google.oauth2.credentials import Credentials
 
-from airflow_provider_llmbeam.redirects import RedirectRefusedError, redirect_behind, without_redirects
+from airflow_provider_llmbeam.redirects import RedirectRefusedError, direct, redirect_behind, without_redirects
 from tests.replying import Replying, raw
 
 STATUSES = (301, 302, 303, 307, 308)
@@ -58,3 +58,47 @@ def test_the_body_of_a_redirect_is_not_read(other):
     with Replying(endless) as server, session, pytest.raises(RedirectRefusedError):
         session.post(server.url, stream=True, allow_redirects=False)
     assert server.sent_bytes < 2**25, "only what the buffers of the connection hold"
+
+
+def storage_client(address):
+    from google.cloud.storage import Client
+
+    client = direct(Client("p", Credentials("t0ken"), client_options={"api_endpoint": address}))
+    return lambda: client.bucket("b").blob("o").upload_from_string("data")
+
+
+def bigquery_client(address):
+    from google.cloud.bigquery import Client
+
+    client = direct(Client("p", Credentials("t0ken"), client_options={"api_endpoint": address}))
+    return lambda: client.query("SELECT 1")
+
+
+def secrets_client(address):
+    from google.cloud.secretmanager import SecretManagerServiceClient
+
+    options = {"api_endpoint": address}
+    client = direct(
+        SecretManagerServiceClient(credentials=Credentials("t0ken"), transport="rest", client_options=options)
+    )
+    return lambda: client.access_secret_version(name="projects/p/secrets/s/versions/1")
+
+
+def beam_filesystem(address):
+    from airflow_provider_llmbeam.pipeline import storage
+
+    return lambda: storage.exists("gs://b/o")
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("connect", [storage_client, bigquery_client, secrets_client, beam_filesystem])
+def test_a_client_of_google_sends_its_token_and_its_data_to_no_other_server(connect, status, monkeypatch):
+    with Replying(lambda _: raw({})) as other:
+        answer = raw("", status, Location=f"{other.url}/")
+        with Replying(lambda _: answer) as service:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", service.url)
+            send = connect(service.url)
+            with pytest.raises(RedirectRefusedError, match=f"{service.url} redirects to {other.url}"):
+                send()
+        assert len(service.received) == 1, "a retry would be redirected, too"
+        assert other.received == []

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import orjson
 
+from airflow_provider_llmbeam.engine.journal.segment_name import segment_of
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH
 
@@ -97,18 +98,18 @@ def read_segment(uri: str, open_file: Callable[[str], IO[bytes]]) -> Iterator[En
     incomplete, and a directory that jobs share has the lines of all of them.
 
     Args:
-        uri: Address of the segment.
+        uri: Address of the segment, or of a part of one, which another process may meanwhile have completed.
         open_file: Opens it.
     """
     lines = passed_over = 0
     first = ""
     try:
-        file: Any = open_file(uri)
+        file = _opened(uri, open_file)
     except (PermissionError, IsADirectoryError) as error:
         _log.warning("Journal %r cannot be read, and its prompts are sent again: %s", uri, error)
         return
-    with io.BufferedReader(file, _READ_BYTES) as buffered:
-        for line in _lines(buffered):
+    with file:
+        for line in _lines(file):
             lines += 1
             try:
                 if len(line) > MAX_LINE_BYTES:
@@ -128,6 +129,21 @@ def read_segment(uri: str, open_file: Callable[[str], IO[bytes]]) -> Iterator[En
             lines,
             first,
         )
+
+
+def _opened(uri: str, open_file: Callable[[str], IO[bytes]]) -> io.BufferedReader:
+    def opened(address: str) -> io.BufferedReader:
+        file: Any = open_file(address)
+        return io.BufferedReader(file, _READ_BYTES)
+
+    if (segment := segment_of(uri)) == uri:
+        return opened(uri)
+    try:
+        part = opened(uri)
+        part.peek(1)  # a file on Cloud Storage that does not exist can be opened (Beam 2.77)
+    except Exception:  # noqa: BLE001 - filesystems have errors of their own for a missing file
+        return opened(segment)
+    return part
 
 
 def _lines(file: io.BufferedReader) -> Iterator[bytes]:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 import uuid
 from array import array
 from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import IO, Protocol
 
 from airflow_provider_llmbeam.engine.journal.entry import encode_entry, read_segment
-from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, job_prefix, shard_set
+from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, job_prefix, segment_of, shard_set
+from airflow_provider_llmbeam.engine.journal.segment_writer import (
+    AppendingWriter,
+    SegmentWriter,
+    UploadingWriter,
+    WritableFiles,
+)
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
 
 
-class Files(Protocol):
+class Files(WritableFiles, Protocol):
     """The filesystem that holds a journal; `pipeline.storage` in a pipeline."""
 
-    def create(self, uri: str) -> IO[bytes]:
-        """Opens a new file for writing."""
+    def is_local(self, uri: str) -> bool:
+        """Returns whether an address is a path of this machine."""
         ...
 
     def open(self, uri: str) -> IO[bytes]:
@@ -92,19 +97,22 @@ class Journal:
         earlier = self._recorded({*fingerprints}, shards)
         return BatchJournal(
             directory=self._directory,
-            create=lambda: self._create(shards),
+            writer=self._writer(shards),
             job=self._job,
             fingerprints=dict(zip(prompts, fingerprints, strict=True)),
             earlier=[earlier.get(fingerprint) for fingerprint in fingerprints],
             redact=self._redact,
-            clock=self._clock,
         )
 
-    def _create(self, shards: int) -> tuple[IO[bytes], array[int]]:
-        name = SegmentName(shards, int(self._now())).text(self._job, uuid.uuid4().hex)
-        segment, index = self._files.create(f"{self._directory}{name}"), _Index(None)
-        self._indexes[f"{self._directory}{name}"] = index
-        return segment, index.hashes
+    def _writer(self, shards: int) -> SegmentWriter:
+        def new_segment() -> tuple[str, array[int]]:
+            name = SegmentName(shards, int(self._now())).text(self._job, uuid.uuid4().hex)
+            index = self._indexes[f"{self._directory}{name}"] = _Index(None)
+            return f"{self._directory}{name}", index.hashes
+
+        if self._files.is_local(self._directory):
+            return AppendingWriter(new_segment, self._files)
+        return UploadingWriter(new_segment, self._files, self._clock)
 
     def _recorded(self, fingerprints: Set[str], shards: int) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}
@@ -113,7 +121,7 @@ class Journal:
             name = SegmentName.parse(uri)
             if name is None or name.created_at < self._since or not name.shards & shards:
                 continue
-            index = self._indexes.get(uri)
+            index = self._indexes.get(uri) or self._indexes.get(segment_of(uri))
             is_current = index is not None and index.size in (None, size)
             if index is not None and is_current and hashes.isdisjoint(index.hashes):
                 continue
@@ -149,40 +157,48 @@ class _Index:
 
 
 class BatchJournal:
-    """The record of one batch; an engine `Observer`.
-
-    A line of a local file is visible at once. A segment of an object store is visible when it is closed, so
-    segments are short in time, and `close` ends the last one before the batch is returned.
+    """The record of one batch; an engine `Record`.
 
     Attributes:
         earlier: Outcome of each prompt of the batch that an earlier attempt recorded, or `None`.
     """
 
-    SEGMENT_SECONDS = 15.0
-
     def __init__(
         self,
         *,
         directory: str,
-        create: Callable[[], tuple[IO[bytes], array[int]]],
+        writer: SegmentWriter,
         job: str,
         fingerprints: Mapping[Prompt, str],
         earlier: Sequence[Outcome | None],
         redact: Callable[[str], str],
-        clock: Callable[[], float],
     ) -> None:
         self.earlier = earlier
         self._directory = directory
-        self._create = create
+        self._writer = writer
         self._job = job
         self._fingerprints = fingerprints
         self._redact = redact
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._unwritten: list[tuple[int, bytes]] = []
-        self._segment: IO[bytes] | None = None
-        self._hashes = array("q")
-        self._opened_at = 0.0
+
+    @property
+    def unstored(self) -> int:
+        """Number of outcomes that are lost if the process is killed now."""
+        return self._writer.unstored
+
+    def open(self) -> None:
+        """Makes sure that answers can be recorded, before the first request.
+
+        Raises:
+            JobFailedError: They cannot.
+        """
+        try:
+            self._writer.open()
+        except Exception as error:
+            raise JobFailedError(
+                f"The journal in {self._directory!r} cannot be written: {error}. Nothing of this batch was sent, "
+                "and the answers of others are recorded. Make room or grant access there; a retry sends what "
+                "is not recorded."
+            ) from error
 
     def sent(self) -> None:
         """Does nothing: a request is not an answer."""
@@ -200,60 +216,24 @@ class BatchJournal:
             if outcome.kind not in REFUSED:
                 return
             outcome = replace(outcome, message=self._redact(outcome.message))
-        with self._lock:
-            fingerprint = self._fingerprints[prompt]
-            self._unwritten.append((hash(fingerprint), encode_entry(fingerprint, self._job, outcome)))
-            self._write()
+        fingerprint = self._fingerprints[prompt]
+        self._writer.write(hash(fingerprint), encode_entry(fingerprint, self._job, outcome))
 
-    def rotate(self) -> None:
-        """Ends the current segment, which makes its answers visible to all readers; others follow."""
-        with self._lock:
-            segment, self._segment = self._segment, None
-            if segment is not None:
-                segment.close()
+    def store(self) -> Future[None] | None:
+        """Begins to store all outcomes so far; `None` if there is nothing to begin."""
+        return self._writer.store()
 
     def close(self) -> None:
-        """Closes the current segment, which makes its answers visible to all readers.
+        """Stores all outcomes, which makes them visible to all readers.
 
         Raises:
             JobFailedError: Answers that were paid for could not be recorded.
         """
-        with self._lock:
-            try:
-                if self._unwritten:
-                    self._write()
-                if self._segment is not None:
-                    self._segment.close()
-            except Exception as error:
-                raise JobFailedError(
-                    f"The journal in {self._directory!r} cannot be written: {error}. Nothing more is sent; "
-                    f"{len(self._unwritten) or 'some'} answers of this batch were paid for and are not recorded. "
-                    "Make room or grant access there; a retry sends what is not recorded."
-                ) from error
-            finally:
-                self._segment = None
-
-    def _write(self) -> None:
-        """Writes what is not written yet; after an error a new segment begins, since a line may be incomplete."""
         try:
-            segment = self._current_segment()
-            self._hashes.extend(fingerprint_hash for fingerprint_hash, _ in self._unwritten)
-            segment.writelines(line for _, line in self._unwritten)
-            segment.flush()
-        except Exception:
-            broken, self._segment = self._segment, None
-            if broken is not None:
-                with contextlib.suppress(Exception):
-                    broken.close()
-            raise
-        self._unwritten.clear()
-
-    def _current_segment(self) -> IO[bytes]:
-        now = self._clock()
-        if self._segment is not None and now - self._opened_at > self.SEGMENT_SECONDS:
-            self._segment.close()
-            self._segment = None
-        if self._segment is None:
-            self._segment, self._hashes = self._create()
-            self._opened_at = now
-        return self._segment
+            self._writer.close()
+        except Exception as error:
+            raise JobFailedError(
+                f"The journal in {self._directory!r} cannot be written: {error}. Nothing more is sent; "
+                f"{self._writer.unstored or 'some'} answers of this batch were paid for and are not recorded. "
+                "Make room or grant access there; a retry sends what is not recorded."
+            ) from error

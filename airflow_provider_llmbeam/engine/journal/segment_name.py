@@ -11,7 +11,8 @@ from typing import Self
 
 #: Number of shards into which fingerprints are divided; a name holds a set of them, in 64 hexadecimal digits.
 SHARDS = 256
-_NAME = re.compile(r"(?P<job>[0-9a-f]{8})-(?P<shards>[0-9a-f]{64})-(?P<created>[0-9a-f]{8})-[0-9a-f]{32}\.jsonl")
+_NAME = re.compile(r"[0-9a-f]{8}-(?P<shards>[0-9a-f]{64})-(?P<created>[0-9a-f]{8})-[0-9a-f]{32}(\.\d+)?\.jsonl")
+_PART = re.compile(r"(?P<segment>.*-[0-9a-f]{32})\.\d+\.jsonl", re.DOTALL)
 
 
 def shard_of(fingerprint: str) -> int:
@@ -43,9 +44,20 @@ def job_prefix(job: str) -> str:
     return f"{hashlib.sha256(job.encode()).hexdigest()[:8]}-"
 
 
+def part_uri(segment: str, number: int) -> str:
+    """Returns the address of a part of a segment."""
+    return f"{segment.removesuffix('.jsonl')}.{number}.jsonl"
+
+
+def segment_of(uri: str) -> str:
+    """Returns the address of the segment that a part, or the segment itself, belongs to."""
+    part = _PART.fullmatch(uri)
+    return uri if part is None else f"{part['segment']}.jsonl"
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """Contents of the name of a segment.
+    """Contents of the name of a segment, or of a part of one.
 
     Attributes:
         shards: Shards of its answers, as bits.

@@ -147,9 +147,10 @@ class Slots:
     async def __aexit__(self, *_: object) -> None:
         """Releases the slot."""
         self._taken -= 1
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Gives the free slots to those who wait: to be called when the limit has risen."""
         free = self._limit() - self._taken
         while free > 0 and self._queue:
             turn = self._queue.popleft()

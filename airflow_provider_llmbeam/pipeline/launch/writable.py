@@ -10,11 +10,13 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.redirects import RedirectRefusedError
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 #: Size of the probe. An empty file can be made on a full disk.
 _PROBE_BYTES = 64 * 2**10
+_FINAL_ERRORS = (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError, RedirectRefusedError)
 
 
 def check_writable(spec: JobSpec, *, publishes: bool = True) -> None:
@@ -48,7 +50,7 @@ def service_error(error: Exception) -> Exception:
     while details := getattr(error, "exception_details", None):
         error = next(iter(details.values()))
     response = getattr(error, "response", None)
-    if not hasattr(response, "status_code"):
+    if isinstance(error, RedirectRefusedError) or not hasattr(response, "status_code"):
         return error
     found: Exception = from_http_response(response)  # type: ignore[no-untyped-call]
     return found
@@ -58,7 +60,7 @@ def is_final(error: Exception) -> bool:
     """Whether a retry would meet the same error of a service: a 4xx, or a path that cannot be written."""
     if isinstance(error, GoogleAuthError):
         return not (error.retryable or isinstance(error, TransportError))
-    if isinstance(error, PermissionError | NotADirectoryError | FileExistsError | IsADirectoryError):
+    if isinstance(error, _FINAL_ERRORS):
         return True
     code = getattr(error, "code", None)
     return isinstance(code, int) and 400 <= code < 500 and code not in (408, 429)

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from airflow_provider_llmbeam.spec import Price
+from tests.files import LocalFiles
 from tests.hostile import examples
 
 Run = Callable[..., Any]
@@ -35,17 +36,6 @@ HANG = "(hang)"
 #: One dollar per token.
 PRICE = Price(input_usd_per_million_tokens=1e6, output_usd_per_million_tokens=1e6)
 NOT_STOPPING = sorted(set(FAILURE_KINDS) - PERMANENT_KINDS - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
-
-
-class LocalFiles:
-    def create(self, uri: str) -> IO[bytes]:
-        return Path(uri).open("xb")
-
-    def open(self, uri: str) -> IO[bytes]:
-        return Path(uri).open("rb")
-
-    def sizes(self, pattern: str) -> dict[str, int]:
-        return {str(path): path.stat().st_size for path in Path(pattern).parent.glob(Path(pattern).name)}
 
 
 def now() -> float:

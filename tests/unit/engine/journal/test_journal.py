@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journa
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
+from tests.files import LocalFiles
 
 
 def completion(text: str = "hi") -> Completion:
@@ -30,18 +31,6 @@ def completion(text: str = "hi") -> Completion:
         sent_at=1.0,
         answered_at=2.0,
     )
-
-
-class LocalFiles:
-    def create(self, uri: str) -> IO[bytes]:
-        return Path(uri).open("xb")
-
-    def open(self, uri: str) -> IO[bytes]:
-        return Path(uri).open("rb")
-
-    def sizes(self, pattern: str) -> dict[str, int]:
-        found = Path(pattern).parent.glob(Path(pattern).name)
-        return {str(path): path.stat().st_size for path in found}
 
 
 def batch_of(directory: Path, *texts: str, **changes: Any) -> BatchJournal:
@@ -59,22 +48,9 @@ TEXTS = (
 )
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def journal(tmp_path: Path, clock: Clock):
-    opened = batch_of(tmp_path, *TEXTS, clock=clock)
+def journal(tmp_path: Path):
+    opened = batch_of(tmp_path, *TEXTS)
     yield opened
     opened.close()
 
@@ -125,17 +101,6 @@ def test_requests_and_429s_are_not_written(journal: BatchJournal, tmp_path: Path
     journal.sent()
     journal.rejected(1.0)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_segment_ends_after_its_time(journal: BatchJournal, tmp_path: Path, clock: Clock) -> None:
-    journal.finished(Prompt("a"), completion())
-    clock.now += BatchJournal.SEGMENT_SECONDS
-    journal.finished(Prompt("b"), completion())
-    assert len(list(tmp_path.iterdir())) == 1
-    clock.now += 0.01
-    journal.finished(Prompt("c"), completion())
-    assert len(list(tmp_path.iterdir())) == 2
-    assert read(tmp_path).keys() == {"a", "b", "c"}
 
 
 def test_a_closed_segment_is_not_written_to_again(journal: BatchJournal, tmp_path: Path) -> None:
@@ -302,6 +267,22 @@ def test_the_last_answers_are_written_when_the_batch_is_closed(tmp_path: Path) -
     batch = Journal(f"{tmp_path}/", files=NoDescriptors(1)).batch([Prompt("a")], ["a"])
     with pytest.raises(OSError, match="Too many open files"):
         batch.finished(Prompt("a"), completion())
+    batch.close()
+    assert batch_of(tmp_path, "a").earlier == [completion()]
+
+
+def test_a_batch_whose_segment_cannot_be_opened_ends_before_its_first_request(tmp_path: Path) -> None:
+    batch = Journal(f"{tmp_path}/", files=NoDescriptors(1)).batch([Prompt("a")], ["a"])
+    with pytest.raises(JobFailedError, match=r"Too many open files.*Nothing of this batch was sent"):
+        batch.open()
+
+
+def test_an_opened_segment_needs_no_other_descriptor(tmp_path: Path) -> None:
+    files = NoDescriptors(0)
+    batch = Journal(f"{tmp_path}/", files=files).batch([Prompt("a")], ["a"])
+    batch.open()
+    files.failures = 9
+    batch.finished(Prompt("a"), completion())
     batch.close()
     assert batch_of(tmp_path, "a").earlier == [completion()]
 

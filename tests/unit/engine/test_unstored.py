@@ -1,0 +1,141 @@
+"""Answers that are not stored yet count as requests in flight: a killed process loses no more than those."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
+from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
+from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from tests.unit.engine.conftest import run_in_no_time
+from tests.unit.engine.test_engine import FakeBackend, engine_of, many
+
+Run = Callable[..., Any]
+
+
+class SlowRecord:
+    """A record whose uploads take a while; after `uploads_before_error` of them they fail."""
+
+    def __init__(self, backend: FakeBackend, seconds: float, uploads_before_error: int | None = None) -> None:
+        self._backend = backend
+        self._seconds = seconds
+        self._uploads_before_error = uploads_before_error
+        self._upload: Future[None] | None = None
+        self.unstored = 0
+        self.sizes: list[int] = []
+        self.peak = 0
+
+    def sent(self) -> None:
+        self.peak = max(self.peak, self.at_risk)
+
+    def rejected(self, hold_seconds: float) -> None: ...
+
+    def finished(self, prompt: Prompt, outcome: Outcome) -> None:
+        self.unstored += 1
+        self.peak = max(self.peak, self.at_risk)
+
+    @property
+    def at_risk(self) -> int:
+        return self._backend.in_flight + self.unstored
+
+    def store(self) -> Future[None] | None:
+        if self._upload is not None or not self.unstored:
+            return None
+        size, upload = self.unstored, Future[None]()
+        self._upload = upload
+
+        def end() -> None:
+            self._upload = None
+            self.sizes.append(size)
+            if len(self.sizes) - 1 == self._uploads_before_error:
+                upload.set_exception(OSError(28, "No space left on device"))
+                return
+            self.unstored -= size
+            upload.set_result(None)
+
+        asyncio.get_running_loop().call_later(self._seconds, end)
+        return upload
+
+
+@given(
+    max_in_flight=st.integers(1, 24),
+    latency_seconds=st.sampled_from([0.1, 0.5, 5.0]),
+    upload_seconds=st.sampled_from([0.0, 0.1, 1.0]),
+    batches=st.integers(1, 4),
+    limit=st.sampled_from([None, 1, 3]),
+)
+@settings(max_examples=40, deadline=None)
+def test_requests_in_flight_and_unstored_answers_never_exceed_the_window(
+    max_in_flight, latency_seconds, upload_seconds, batches, limit
+):
+    backend = FakeBackend(seconds=latency_seconds)
+    concurrency = None if limit is None else ConcurrencyLimit(limit)
+    engine = engine_of(backend, max_in_flight=max_in_flight, concurrency=concurrency)
+    records = [SlowRecord(backend, upload_seconds) for _ in range(batches)]
+
+    async def main() -> int:
+        peak = 0
+
+        async def watch() -> None:
+            nonlocal peak
+            while True:
+                peak = max(peak, backend.in_flight + sum(record.unstored for record in records))
+                await asyncio.sleep(latency_seconds / 3)
+
+        watching = asyncio.create_task(watch())
+        rows = many(40 * batches)
+        parts = [rows[number::batches] for number in range(batches)]
+        answered = await asyncio.gather(
+            *(engine.answer(part, record=record) for part, record in zip(parts, records, strict=True))
+        )
+        watching.cancel()
+        assert all(isinstance(outcome, Completion) for part in answered for outcome in part)
+        return peak
+
+    assert run_in_no_time(main()) <= max_in_flight
+    if batches == 1:
+        assert records[0].peak <= max_in_flight, "also between two looks"
+
+
+def test_an_object_holds_an_eighth_of_the_window(run: Run) -> None:
+    backend = FakeBackend(seconds=5.0)
+    record = SlowRecord(backend, seconds=0.0)
+    run(
+        engine_of(backend, max_in_flight=64, governor=Governor(requests_per_minute=300)).answer(
+            many(200), record=record
+        )
+    )
+    assert set(record.sizes) == {8}
+    assert record.unstored == 0
+
+
+def test_a_record_that_fails_while_all_slots_wait_for_it_ends_the_batch(run: Run) -> None:
+    backend = FakeBackend(seconds=0.01)
+    record = SlowRecord(backend, seconds=100.0, uploads_before_error=1)
+    with pytest.raises(OSError, match="No space left"):
+        run(engine_of(backend, max_in_flight=8).answer(many(500), record=record))
+    assert len(backend.sent) <= 2 * 8
+    assert backend.in_flight == 0
+
+
+def test_a_batch_that_fails_does_not_hold_the_others(run: Run) -> None:
+    backend = FakeBackend(seconds=0.01)
+    failing = SlowRecord(backend, seconds=1.0, uploads_before_error=0)
+    engine = engine_of(backend, max_in_flight=8)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(
+            engine.answer(many(100), record=failing), engine.answer(many(100)), return_exceptions=True
+        )
+
+    error, answered = run(main())
+    assert isinstance(error, OSError)
+    assert len(answered) == 100
