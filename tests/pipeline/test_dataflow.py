@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -123,6 +124,17 @@ def test_repeated_submissions_create_one_job(cloud, submitted):
     ids, job = submitted
     assert ids == [job["id"]] * 2
     assert [one["id"] for one in cloud.sandbox.dataflow.jobs if one["name"].startswith("once-")] == [job["id"]]
+
+
+def test_a_job_sends_the_requests_to_cloud_storage_that_its_documentation_counts(cloud, submitted):
+    journal = "rows/once/.llmbeam/once/journal@loopback/"
+    segments = [blob.name for blob in cloud.bucket.list_blobs(prefix=journal.removeprefix("rows/"))]
+    assert not [name for name in segments if re.search(r"\.\d+\.jsonl$", name)], "no part of a segment is left"
+    sent = Counter(record.method for record in list(cloud.sandbox.requests) if record.resource.startswith(journal))
+    answers_of_an_object = 64 // 8
+    assert sent["storage.objects.insert"] <= ROWS / answers_of_an_object + 2 * len(segments)
+    assert sent["storage.objects.delete"] == sent["storage.objects.insert"] - len(segments)
+    assert not sent.keys() - {"storage.objects.insert", "storage.objects.delete", "storage.objects.get"}
 
 
 def test_a_bundle_that_dataflow_repeats_pays_for_nothing_twice(cloud, submitted):

@@ -39,6 +39,15 @@ def test_a_bucket_that_cannot_be_written_is_refused_before_anything_is_sent(job,
     assert sandbox.requests.paid("gemini.generateContent").total() == 0
 
 
+def test_a_bucket_from_which_nothing_can_be_deleted_is_refused_before_anything_is_sent(job, sandbox, google):
+    job.write(ROWS)
+    sandbox.faults.queue("storage.objects.delete", Fault(kind="error", http_status=403))
+    spec = JobSpec.parse({**job.spec, "sink": {"uri": "gs://rows/out"}})
+    with pytest.raises(JobSpecError, match=r"1 of 1 objects could not be deleted.*Nothing was sent or billed\."):
+        run(spec)
+    assert sandbox.requests.paid("gemini.generateContent").total() == 0
+
+
 def test_the_probe_leaves_nothing(job, sandbox):
     job.run(ROWS)
     assert [path for path in job.out.rglob("*") if "probe" in path.name] == []

@@ -19,6 +19,10 @@ class WritableFiles(Protocol):
         """Opens a new file for writing."""
         ...
 
+    def replace(self, uri: str, content: bytes) -> None:
+        """Writes a file."""
+        ...
+
     def delete(self, uris: Collection[str]) -> None:
         """Deletes files."""
         ...
@@ -210,5 +214,4 @@ class UploadingWriter:
 
     def _put(self, uri: str, entries: list[tuple[int, bytes]], new: list[tuple[int, bytes]]) -> None:
         self._hashes.extend(fingerprint_hash for fingerprint_hash, _ in new)
-        with self._files.create(uri) as file:
-            file.writelines(line for _, line in entries)
+        self._files.replace(uri, b"".join(line for _, line in entries))
