@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -506,19 +508,17 @@ def test_closing_the_engine_closes_the_backend(run: Run) -> None:
     assert backend.is_closed
 
 
-def test_an_absurdly_nested_answer_fails_only_its_row(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("levels", [600, 700, 980, 100_000])
+def test_an_absurdly_nested_answer_fails_only_its_row(run: Run, tmp_path: Path, levels: int) -> None:
     """The answer is JSON and matches the schema, but `dataclasses.asdict` in the journal fails on it."""
     journals = Journal(f"{tmp_path}/", files=LocalFiles())
     batch = prompts("deep", "flat")
-    journal = journals.batch(batch, ["deep", "flat"])
-    backend = FakeBackend({"deep": ["[" * 600 + "]" * 600]}, always="{}")
-    engine = engine_of(backend, parser=OutputParser({}), observers=[journal])
-    try:
-        outcomes = run(engine.answer(prompts("deep", "flat")))
-    finally:
-        journal.close()
-    assert len(outcomes) == 2
-    assert isinstance(outcomes[1], Completion)
+    backend = FakeBackend({"deep": ["[" * levels + "]" * levels]}, always="{}")
+    with closing(journals.batch(batch, ["deep", "flat"])) as journal:
+        outcomes = run(engine_of(backend, parser=OutputParser({})).answer(batch, record=journal))
+    assert [type(outcome) for outcome in outcomes] == [Failure, Completion]
+    pickle.dumps(outcomes)
+    assert [type(known) for known in journals.batch(batch, ["deep", "flat"]).earlier] == [Failure, Completion]
 
 
 class StaticFakeBackend(FakeBackend):

@@ -110,6 +110,13 @@ def test_a_pattern_that_backtracks_costs_one_row() -> None:
     assert message == "the answer does not match `output_schema` pattern '(a|aa)+$' takes longer than 0.5 s"
 
 
+def test_nested_repetitions_are_decided_in_time() -> None:
+    """`re` takes 2**40 steps for this one."""
+    assert (
+        "does not match '^([a-z]+)+$'" in refusal({"pattern": "^([a-z]+)+$"}, json.dumps("a" * 40 + "!")).message
+    )
+
+
 def test_the_message_about_a_long_value_is_short_and_ends_with_the_reason() -> None:
     """A repair sends it to the model."""
     message = refusal(SCHEMA, json.dumps(["x" * 100_000])).message

@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -185,6 +186,12 @@ def test_a_link_is_not_followed(path, tmp_path):
     with pytest.raises(PermissionError, match="is a link"):
         shared(path)
     assert target.read_text() == "theirs"
+
+
+def test_only_its_owner_can_read_and_write_the_state(path):
+    shared(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 def test_a_pipe_is_refused_without_waiting(path):
