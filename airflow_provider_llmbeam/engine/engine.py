@@ -181,6 +181,7 @@ class Engine:
         """Ends sending: requests in flight are awaited and observed, and every batch then raises the error."""
         self._stop_error = error
         self._release_all()
+        self._unstored.store()  # before the requests in flight are awaited, as this process may end sooner
 
     async def aclose(self) -> None:
         """Closes the backend's connections."""

@@ -50,8 +50,11 @@ class Unstored:
 
     def finished(self) -> None:
         """Has outcomes stored if there are many; to be called after each."""
-        if self.count < self._most:
-            return
+        if self.count >= self._most:
+            self.store()
+
+    def store(self) -> None:
+        """Has all outcomes so far stored."""
         for batch in self._batches:
             self._store(batch)
 

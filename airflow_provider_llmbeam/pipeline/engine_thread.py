@@ -119,14 +119,11 @@ class EngineThread:
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
     ) -> list[Outcome]:
-        counts, has_stopped = BatchCounts(), False
+        counts = BatchCounts()
         work = self._engine.answer(prompts, (counts,), record)
         answer = asyncio.run_coroutine_threadsafe(work, self._loop)
         while True:
-            if self._is_to_stop() and not has_stopped:
-                has_stopped = True
-                if record is not None:
-                    record.store()  # before the requests in flight are awaited, as this worker may end sooner
+            self._stop_if_requested()
             is_over = bool(wait([answer], timeout=SIGNAL_SECONDS).done)
             if seconds := self._take_throttled_seconds():
                 on_throttled(seconds)
@@ -134,19 +131,19 @@ class EngineThread:
             if is_over:
                 return answer.result()
 
-    def _is_to_stop(self) -> bool:
-        """Returns whether the job is to end, and ends the engine the first time."""
+    def _stop_if_requested(self) -> None:
+        """Ends the engine if the job is to end."""
         now = time.monotonic()
-        if not self._is_stopping and now - self._stop_polled_at >= STOP_POLL_SECONDS:
-            self._stop_polled_at = now
-            if self._stop_is_requested() and not self._is_stopping:
-                self._is_stopping = True
-                error = JobCancelledError(
-                    "The job is being cancelled: requests in flight were awaited, and nothing more is sent or "
-                    "billed. The answers so far are in the journal."
-                )
-                self._loop.call_soon_threadsafe(self._engine.stop, error)
-        return self._is_stopping
+        if self._is_stopping or now - self._stop_polled_at < STOP_POLL_SECONDS:
+            return
+        self._stop_polled_at = now
+        if self._stop_is_requested() and not self._is_stopping:
+            self._is_stopping = True
+            error = JobCancelledError(
+                "The job is being cancelled: requests in flight were awaited, and nothing more is sent or "
+                "billed. The answers so far are in the journal."
+            )
+            self._loop.call_soon_threadsafe(self._engine.stop, error)
 
     def _take_throttled_seconds(self) -> int:
         seconds = int(self._engine.throttled_seconds) - self._signalled_seconds

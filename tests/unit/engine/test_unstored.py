@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.exceptions import JobCancelledError
 from tests.unit.engine.conftest import run_in_no_time
 from tests.unit.engine.test_engine import FakeBackend, engine_of, many
 
@@ -139,3 +140,27 @@ def test_a_batch_that_fails_does_not_hold_the_others(run: Run) -> None:
     error, answered = run(main())
     assert isinstance(error, OSError)
     assert len(answered) == 100
+
+
+def test_a_stopped_engine_stores_its_answers_while_requests_are_in_flight(run: Run) -> None:
+    backend = FakeBackend(seconds=60.0)
+    record = SlowRecord(backend, seconds=1.0)
+    engine = engine_of(
+        backend, max_in_flight=64, governor=Governor(requests_per_minute=60), request_timeout_seconds=90.0
+    )
+
+    async def main() -> tuple[int, int, Any]:
+        answering = asyncio.create_task(engine.answer(many(200), record=record))
+        await asyncio.sleep(64.5)  # the answers to the first requests, one a second
+        engine.stop(JobCancelledError("stop"))
+        in_flight = backend.in_flight
+        await asyncio.sleep(2.0)
+        seen = in_flight, sum(record.sizes)
+        (error,) = await asyncio.gather(answering, return_exceptions=True)
+        return *seen, error
+
+    in_flight, stored, error = run(main())
+    assert in_flight > 30
+    assert 0 < stored < 8, "fewer than an object holds otherwise"
+    assert isinstance(error, JobCancelledError)
+    assert record.unstored == 0
