@@ -97,6 +97,8 @@ def test_a_client_of_google_sends_its_token_and_its_data_to_no_other_server(conn
         answer = raw("", status, Location=f"{other.url}/")
         with Replying(lambda _: answer) as service:
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", service.url)
+            # else Beam looks for credentials five times, for 20 s
+            monkeypatch.setattr("apache_beam.internal.gcp.auth._Credentials._credentials_init", True)
             send = connect(service.url)
             with pytest.raises(RedirectRefusedError, match=f"{service.url} redirects to {other.url}"):
                 send()
