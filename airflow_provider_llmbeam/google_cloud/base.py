@@ -12,6 +12,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, is_transient, translated, usable_connection
+from airflow_provider_llmbeam.redirects import direct
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
@@ -121,7 +122,7 @@ class RegionalHook(GoogleHook):
             with usable_connection(self.gcp_conn_id):
                 credentials = self.get_credentials()
             options = self.get_client_options(endpoint) if endpoint else self.get_client_options()
-            self._clients[kind] = kind(credentials=credentials, transport="rest", client_options=options)
+            self._clients[kind] = direct(kind(credentials=credentials, transport="rest", client_options=options))
         return self._clients[kind]
 
     def _options(self) -> dict[str, Any]:

@@ -146,8 +146,16 @@ def test_work_that_is_repeated_in_other_batches_is_not_paid_for_again(job, sandb
     """As when a runner restarts a job whose launch saw no journal, and deals out its work anew."""
     from airflow_provider_llmbeam.pipeline import storage
 
-    has_match = storage.has_match
-    monkeypatch.setattr(storage, "has_match", lambda pattern: "/journal/" not in pattern and has_match(pattern))
+    has_match, hidden = storage.has_match, []
+
+    def found(pattern: str) -> bool:
+        if "/journal" in pattern:
+            hidden.append(pattern)
+            return False
+        return has_match(pattern)
+
+    monkeypatch.setattr(storage, "has_match", found)
     job.run(rows(40), batching={"max_batch_size": 16})
     again = job.run(random.sample(rows(40), 40), batching={"max_batch_size": batch_size})
+    assert hidden, "the launch looked for a journal"
     assert len(again.answers) == len(sandbox.requests) == 40
