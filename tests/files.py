@@ -1,4 +1,4 @@
-"""Filesystems of a journal."""
+"""Filesystems of a journal, and an answer to be recorded there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ import io
 from collections.abc import Collection
 from pathlib import Path
 from typing import IO
+
+from airflow_provider_llmbeam.engine.outcome import Completion
+
+
+def completion(text: str = "hi") -> Completion:
+    return Completion(
+        text=text,
+        model="m",
+        finish_reason="stop",
+        input_tokens=1,
+        output_tokens=1,
+        attempts=1,
+        latency_seconds=0.1,
+        sent_at=1.0,
+        answered_at=2.0,
+    )
 
 
 class LocalFiles:
@@ -34,7 +50,7 @@ class LocalFiles:
 
 
 class ObjectStore:
-    """A store whose objects exist once they are closed. `refusals` is the number of next uploads that fail."""
+    """A store to which only whole objects are written. `refusals` is the number of next uploads that fail."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

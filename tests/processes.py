@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,9 @@ import psutil
 from waiting import until
 
 T = TypeVar("T")
+
+#: How often tests that kill processes at random moments do so; CONTRIBUTING.md says when to set it.
+KILLS = int(os.environ.get("LLMBEAM_KILLS", "2"))
 
 
 def until_job(child: subprocess.Popen[Any], condition: Callable[[], T]) -> T:

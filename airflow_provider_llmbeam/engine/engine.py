@@ -140,7 +140,8 @@ class Engine:
                 flight were awaited and observed. Also the error of `stop`.
         """
         outcomes: dict[int, Outcome] = {}
-        batch = Batch((*observers, *self._observers), record)
+        own_observers = observers if record is None else (record, *observers)
+        batch = Batch((*own_observers, *self._observers), record)
 
         async def send(planned: PlannedRequest) -> None:
             request = Request([prompts[index] for index in planned.indices], planned.input_tokens, batch)

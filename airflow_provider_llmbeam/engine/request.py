@@ -44,7 +44,7 @@ class Record(Observer, Protocol):
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What the requests of one batch share: their observers, their record, and the first error of one of these."""
+    """What requests of one batch share: observers, their record among them, and the first error of an observer."""
 
     observers: Sequence[Observer]
     record: Record | None = None
@@ -52,7 +52,7 @@ class Batch:
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
         """Tells all observers the outcome of a prompt."""
-        for observer in self.observers if self.record is None else (self.record, *self.observers):
+        for observer in self.observers:
             try:
                 observer.finished(prompt, outcome)
             except Exception as error:  # noqa: BLE001 - raised once the requests in flight are recorded

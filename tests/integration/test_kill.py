@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -18,10 +17,9 @@ from waiting import scaled, until
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.integration.cases import STEP_SECONDS
-from tests.processes import job_processes
+from tests.processes import KILLS, job_processes
 
-AIRFLOW_KILLS = int(os.environ.get("LLMBEAM_KILLS", "2"))
-pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600 + 60 * AIRFLOW_KILLS))]
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600 + 60 * KILLS))]
 GEMINI = "gemini.generateContent"
 DAG_ID = "six_tables"
 TABLES, ROWS, MAX_IN_FLIGHT = 6, 40, 8
@@ -76,8 +74,8 @@ def test_an_airflow_killed_at_any_moment_loses_no_row_and_pays_for_no_answer_twi
     seed = random.randrange(10**6)
     chances = random.Random(seed)
     run_id = cloud.airflow.trigger(DAG_ID, {"folder": data.name})
-    for number in range(AIRFLOW_KILLS):
-        moment = chances.randrange(TABLES * ROWS // (AIRFLOW_KILLS + 1))
+    for number in range(KILLS):
+        moment = chances.randrange(TABLES * ROWS // (KILLS + 1))
         hold = sandbox.faults.hold(GEMINI, after=moment)
         until(lambda: hold.waiting, f"{moment} answers before kill {number}; seed {seed}")  # noqa: B023
         cloud.airflow.kill()
@@ -87,7 +85,7 @@ def test_an_airflow_killed_at_any_moment_loses_no_row_and_pays_for_no_answer_twi
         cloud.forget_task_heartbeats(run_id)
         cloud.airflow.start_again()
     assert cloud.airflow.wait(DAG_ID, run_id, 300) == "success"
-    check(sandbox, data, kills=AIRFLOW_KILLS, what=f"seed {seed}")
+    check(sandbox, data, kills=KILLS, what=f"seed {seed}")
 
 
 def check(sandbox, data, *, kills: int, what: str) -> None:

@@ -1,12 +1,11 @@
 """A worker killed on Dataflow, or a job cancelled and submitted again, at random moments and with random windows.
 
-`LLMBEAM_KILLS` sets how often; CONTRIBUTING.md says when to set it.
+`LLMBEAM_KILLS` sets how often.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from typing import Any
 
@@ -14,11 +13,9 @@ import httpx
 import pytest
 from waiting import scaled, until
 
-from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Proxy, Sandbox
-from tests.clouds import use_environment
-from tests.pipeline.test_dataflow import Cloud
+from tests.pipeline.dataflow_cloud import Cloud, dataflow_cloud
+from tests.processes import KILLS
 
-KILLS = int(os.environ.get("LLMBEAM_KILLS", "2"))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(scaled(120 + 60 * KILLS))]
 
 GEMINI = "gemini.generateContent"
@@ -27,19 +24,7 @@ ROWS = 120
 
 @pytest.fixture(scope="module")
 def cloud():
-    with (
-        Sandbox(
-            buckets=("rows",),
-            models=ModelSettings(latency=Latency(mean_seconds=0.5)),
-            dataflow=DataflowSettings(workers=2),
-        ) as sandbox,
-        Proxy(sandbox) as proxy,
-        pytest.MonkeyPatch.context() as patched,
-    ):
-        use_environment(patched, proxy.environment())
-        cloud = Cloud(sandbox, proxy)
-        rows = "".join(json.dumps({"id": number, "text": f"row {number}"}) + "\n" for number in range(ROWS))
-        cloud.bucket.blob("in.jsonl").upload_from_string(rows)
+    with dataflow_cloud(ROWS, latency_seconds=0.5) as cloud:
         yield cloud
 
 
@@ -62,8 +47,11 @@ class Disturbed:
     def submit(self) -> str:
         return self._cloud.submit(self._spec)
 
-    def until_the_moment(self) -> None:
+    def submit_until_the_moment(self) -> str:
+        self._cloud.sandbox.requests.clear()
+        job_id = self.submit()
         until(lambda: self.paid.total() >= self._moment, lambda: f"{self.what}; {self.paid.total()} paid")
+        return job_id
 
     @property
     def paid(self) -> Any:
@@ -81,20 +69,16 @@ class Disturbed:
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_killed_worker_pays_twice_for_no_more_than_it_has_in_flight(cloud, number):
-    cloud.sandbox.requests.clear()
     job = Disturbed(cloud, f"worker-{number}")
-    job_id = job.submit()
-    job.until_the_moment()
+    job_id = job.submit_until_the_moment()
     cloud.sandbox.dataflow.kill_harness(job_id)
     job.check(job_id, job.max_in_flight)
 
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_cancelled_job_pays_twice_for_no_more_than_its_workers_have_in_flight(cloud, number):
-    cloud.sandbox.requests.clear()
     job = Disturbed(cloud, f"cancelled-{number}")
-    job_id = job.submit()
-    job.until_the_moment()
+    job_id = job.submit_until_the_moment()
     path = f"/v1b3/projects/{cloud.proxy.project}/locations/europe-west1/jobs/{job_id}"
     httpx.put(f"{cloud.sandbox.authorized_url}{path}", json={"requestedState": "JOB_STATE_CANCELLED"})
     assert cloud.wait(job_id)["currentState"] in ("JOB_STATE_CANCELLED", "JOB_STATE_DONE")

@@ -13,24 +13,10 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.entry import read_segment
 from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journal
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from tests.files import LocalFiles
-
-
-def completion(text: str = "hi") -> Completion:
-    return Completion(
-        text=text,
-        model="m",
-        finish_reason="stop",
-        input_tokens=1,
-        output_tokens=1,
-        attempts=1,
-        latency_seconds=0.1,
-        sent_at=1.0,
-        answered_at=2.0,
-    )
+from tests.files import LocalFiles, completion
 
 
 def batch_of(directory: Path, *texts: str, **changes: Any) -> BatchJournal:

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.engine.journal.segment_writer import UploadingWrit
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from tests.files import ObjectStore
+from tests.files import ObjectStore, completion
 
 TEXTS = [f"{number:02x}" for number in range(40)]
 
@@ -29,17 +29,7 @@ class Clock:
 
 
 def answer_to(text: str) -> Completion:
-    return Completion(
-        text=f"answer to {text}",
-        model="m",
-        finish_reason="stop",
-        input_tokens=1,
-        output_tokens=1,
-        attempts=1,
-        latency_seconds=0.1,
-        sent_at=1.0,
-        answered_at=2.0,
-    )
+    return completion(f"answer to {text}")
 
 
 @pytest.fixture
