@@ -177,10 +177,14 @@ class UploadingWriter:
             return self._upload
 
     def close(self) -> None:
-        """Completes the segment."""
+        """Completes the segment; if that fails and its parts hold all entries, they remain."""
         self._thread.shutdown()
         if self._entries:
-            self._complete()
+            try:
+                self._complete()
+            except Exception:
+                if self.unstored:
+                    raise
 
     def _store(self) -> None:
         if self._clock() - self._began_at >= self.SEGMENT_SECONDS:

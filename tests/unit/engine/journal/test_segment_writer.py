@@ -167,6 +167,15 @@ def test_answers_that_cannot_be_uploaded_are_counted_in_the_error(batch, store):
     assert found(store) == {"00"}
 
 
+def test_a_segment_that_cannot_be_completed_is_no_error_while_its_parts_hold_all_answers(batch, store):
+    record(batch, "00", "01")
+    stored(batch.store())
+    store.refusals = 1
+    batch.close()
+    assert store.refusals == 0, "it was tried"
+    assert found(store) == {"00", "01"}
+
+
 @given(st.lists(st.sampled_from(["record", "store", "wait", "refuse"]), max_size=30))
 @settings(max_examples=100, deadline=None)
 def test_a_kill_at_any_time_loses_what_is_counted_as_unstored_and_no_more(steps):
