@@ -322,6 +322,7 @@ class Engine:
                 outcomes.append(self._failed(error, request if first else None))
                 continue
             self._pilot.answered()
+            bill = self._bill(reply, request)
             outcomes.append(
                 Completion(
                     text=reply.text,
@@ -336,7 +337,10 @@ class Engine:
                     padded_tokens=padded_tokens,
                     sent_at=request.first_sent_at,
                     answered_at=time.time(),
-                    **self._bill(reply, request)._asdict(),
+                    input_tokens=bill.input_tokens,
+                    output_tokens=bill.output_tokens,
+                    cached_tokens=bill.cached_tokens,
+                    cost_nano_usd=bill.cost_nano_usd,
                 )
             )
         return outcomes

@@ -34,7 +34,11 @@ class Unstored:
     @property
     def count(self) -> int:
         """Number of outcomes that are not stored yet, except those of a batch that has failed."""
-        return sum(batch.record.unstored for batch in self._batches if batch.record and batch.error is None)
+        count = 0
+        for batch in self._batches:  # asked for twice per prompt, and a generator takes longer than all the rest
+            if batch.record is not None and batch.error is None:
+                count += batch.record.unstored
+        return count
 
     @asynccontextmanager
     async def of(self, batch: Batch) -> AsyncIterator[None]:

@@ -15,13 +15,13 @@ from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accurac
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
-from airflow_provider_llmbeam.pipeline.transforms.account import CountRows, TallyRows
+from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
-from airflow_provider_llmbeam.pipeline.transforms.read import ReadRows
+from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, ReadRows
 from airflow_provider_llmbeam.pipeline.transforms.render import Render
 from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at, reuse
 from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged
@@ -87,15 +87,11 @@ def build(
         file_format="jsonl",
         is_private=True,  # it has all columns of the source
     )
-    counted = [
-        rows | f"CountIn{number}" >> beam.ParDo(CountRows())
-        for number, rows in enumerate((source["rows"], source[FAILED]))
-    ]
     tallied = [
         rows | f"CountOut{number}" >> beam.ParDo(TallyRows(spec.batching.resolved_boundaries))
         for number, rows in enumerate((*answered, failed))
     ]
-    tallies = (*counted, *tallied) | "Tallies" >> beam.Flatten()
+    tallies = (source[TALLIES], *tallied) | "Tallies" >> beam.Flatten()
     return (
         root
         | "Once" >> beam.Impulse()

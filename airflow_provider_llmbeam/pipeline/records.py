@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+import orjson
+
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+_to_compact_json = json.JSONEncoder(ensure_ascii=False, default=str, separators=(",", ":")).encode
+_ORJSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
 def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
@@ -53,12 +57,21 @@ def encode_record(record: Row) -> bytes:
 
     Half of a surrogate pair, which an answer may have, becomes U+FFFD: other readers accept valid UTF-8 only.
     """
-    return valid_text(_to_json(record)).encode() + b"\n"
+    try:
+        line = orjson.dumps(record, option=_ORJSON)  # 0.4 us where `json` takes 4
+        if b"null" not in line:  # which it also writes for NaN and infinity
+            return line
+    except TypeError:  # a value without a JSON type, half of a surrogate pair, or an integer of more than 64 bits
+        pass
+    return valid_text(_to_compact_json(record)).encode() + b"\n"
 
 
 def encode_key(row: Row, key: tuple[str, ...]) -> bytes:
-    """Encodes the key of a row as one JSON line: equal keys give equal lines."""
-    return encode_record({column: row[column] for column in key})
+    """Encodes the key of a row as one JSON line: equal keys give equal lines.
+
+    Identifiers in vector databases are digests of it, so it never changes, nor do the blanks in it.
+    """
+    return valid_text(_to_json({column: row[column] for column in key})).encode() + b"\n"
 
 
 def read_records(staged: Mapping[int, str]) -> Iterator[Row]:

@@ -64,7 +64,8 @@ class Left:
         after_work_seconds: Of the bill, after the end of whatever used the GPU last.
         after_run_seconds: Of the bill, after the end of the run.
         there: Endpoints, models and services of this run that are still there.
-        other_deployment: Whether the endpoint of the same run in another deployment is still as it was.
+        other_deployment: Whether the endpoint and the service of the same run in another deployment are still as
+            they were.
     """
 
     run: str
@@ -91,31 +92,37 @@ class Run(cases.Run):
         super().__init__(cloud, dag_id, ROWS)
         reserve = SimpleNamespace(dag_id=dag_id, task_id="endpoint.reserve", run_id=self.run_id, map_index=-1)
         self.key = identity(job_name(reserve), own_deployment())
-        self.other = self._other_endpoint(job_name(reserve))
+        self.others = self._plant_others(job_name(reserve))
         self.ids = {endpoint_id(self.key), service_id(self.key)}
         if boots is not None:
             self.hold = cloud.sandbox.faults.hold(boots, self.key)
         for method, fault in faults:
             self.meet(method, fault)
 
-    def _other_endpoint(self, name: str) -> dict[str, Any]:
-        """Creates the endpoint that another Airflow would create for a run of the same name; it has expired."""
+    def _plant_others(self, name: str) -> dict[str, dict[str, Any]]:
+        """Creates what another Airflow would create for a run of the same name; it has expired."""
         key = identity(name, OTHER)
         run = {"dag_id": self.dag_id, "run_id": self.run_id, "attempt": "1"}
         labels = endpoint_labels(key, deployment=OTHER, expires_at=1_000.0, **run)
-        httpx.post(
-            f"{self.cloud.sandbox.url}/v1/projects/llmbeam-sandbox/locations/{LOCATION}/endpoints",
-            params={"endpointId": endpoint_id(key)},
-            json={"displayName": display_name(labels), "labels": labels},
-            headers={
-                "Host": f"{LOCATION}-aiplatform.googleapis.com",
-                "Authorization": f"Bearer {self.cloud.sandbox.token}",
-            },
-        ).raise_for_status()
-        return until(lambda: self._find_other(endpoint_id(key)), "the endpoint of another deployment")
+        place = f"projects/llmbeam-sandbox/locations/{LOCATION}"
+        endpoint = {"displayName": display_name(labels), "labels": labels}
+        service = {"labels": labels, "template": {"containers": [{"image": "vllm"}]}}
+        self._create("aiplatform", f"v1/{place}/endpoints", {"endpointId": endpoint_id(key)}, endpoint)
+        self._create("run", f"v2/{place}/services", {"serviceId": service_id(key)}, service)
+        self.other_ids = {endpoint_id(key), service_id(key)}
+        until(lambda: len(self._others()) == 2, "the endpoint and the service of another deployment")
+        until(lambda: not any(one.get("reconciling") for one in self._others().values()), "the service is up")
+        return self._others()
 
-    def _find_other(self, own: str) -> dict[str, Any] | None:
-        return next((one for one in self.cloud.sandbox.endpoints if one["name"].endswith(f"/{own}")), None)
+    def _create(self, api: str, path: str, own: dict[str, str], fields: dict[str, Any]) -> None:
+        host = f"{LOCATION}-{api}.googleapis.com" if api == "aiplatform" else f"{api}.googleapis.com"
+        headers = {"Host": host, "Authorization": f"Bearer {self.cloud.sandbox.token}"}
+        url = f"{self.cloud.sandbox.url}/{path}"
+        httpx.post(url, params=own, json=fields, headers=headers).raise_for_status()
+
+    def _others(self) -> dict[str, dict[str, Any]]:
+        there = (*self.cloud.sandbox.endpoints, *self.cloud.sandbox.services)
+        return {one["name"]: one for one in there if one["name"].rpartition("/")[2] in self.other_ids}
 
     def conf(self) -> dict[str, str]:
         self.words = self.cloud.folder / self.case
@@ -202,7 +209,7 @@ class Run(cases.Run):
             after_work_seconds=self._billed(max((end.timestamp() for end in ends if end), default=0.0)),
             after_run_seconds=self._billed(datetime.fromisoformat(run["end_date"]).timestamp()),
             there=self.there,
-            other_deployment=self._find_other(self.other["name"].rpartition("/")[2]) == self.other,
+            other_deployment=self._others() == self.others,
         )
 
     def _billed(self, after: float) -> float:

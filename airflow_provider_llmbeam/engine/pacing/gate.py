@@ -151,6 +151,8 @@ class Slots:
 
     def wake(self) -> None:
         """Gives the free slots to those who wait: to be called when the limit has risen."""
+        if not self._queue:
+            return
         free = self._limit() - self._taken
         while free > 0 and self._queue:
             turn = self._queue.popleft()

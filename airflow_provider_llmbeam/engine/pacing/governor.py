@@ -216,8 +216,8 @@ class Governor:
             state.grown_at = state.cut_at = state.request_line = now
         seconds = min(self.LONGEST_GROWTH_SECONDS, max(0.0, now - state.grown_at))
         state.grown_at = max(now, state.grown_at)
-        grown = state.share * 2 ** (seconds / self._doubling_seconds(now))
-        state.share = min(1.0, grown)
+        if state.share < 1.0:
+            state.share = min(1.0, state.share * 2 ** (seconds / self._doubling_seconds(now)))
 
     def _doubling_seconds(self, now: float) -> float:
         state, probe = self.state, self._probe_seconds()

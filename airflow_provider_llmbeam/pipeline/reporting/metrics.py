@@ -6,7 +6,7 @@ Beam counts only on the thread of a bundle, and silently drops increments of oth
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import get_args
+from typing import Any, get_args
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -113,8 +113,12 @@ class CountingDoFn(beam.DoFn):
         publish_progress(self._progress_prefix)
         self._pending, self._calls = {}, 0
 
-    def finish_bundle(self) -> None:
+    def finish_bundle(self) -> Iterable[Any] | None:
         """Updates the counters."""
+        self._update()
+        return None
+
+    def _update(self) -> None:
         count(Counts(**self._pending))
         self._pending, self._calls = {}, 0
         batch_ended()
@@ -124,4 +128,4 @@ class CountingDoFn(beam.DoFn):
         self._pending[name] = self._pending.get(name, 0) + number
         self._calls += 1
         if self._calls == self.UPDATE_EVERY:
-            self.finish_bundle()
+            self._update()

@@ -29,7 +29,7 @@ _OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in OUTPUT_TYPES.items()}
 _VECTOR = pa.list_(pa.float32())
 _CONTENT = b"llmbeam.content"
 #: The field in a JSON line, where quotes in texts are escaped.
-_ORIGIN = re.compile(rb'"origin": "\w+", ')
+_ORIGIN = re.compile(rb'"origin":"\w+",')
 
 
 @dataclass(frozen=True, slots=True)

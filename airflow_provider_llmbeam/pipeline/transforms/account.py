@@ -78,19 +78,3 @@ def _add_cost(tally: Tally, outcome: Outcome) -> None:
         tally.sums["unpriced"] += 1
     else:
         tally.sums["cost_nano_usd"] += outcome.cost_nano_usd
-
-
-class CountRows(beam.DoFn):
-    """Counts the rows of a bundle that were read, answered or failed."""
-
-    def start_bundle(self) -> None:
-        """Resets the count."""
-        self._rows = 0
-
-    def process(self, _: object) -> None:
-        """Counts one row."""
-        self._rows += 1
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Emits the count."""
-        yield GlobalWindows.windowed_value(Tally(read=self._rows))

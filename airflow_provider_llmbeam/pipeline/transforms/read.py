@@ -8,19 +8,26 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
 
+#: Tag of the output with one `Tally` for each bundle.
+TALLIES = "tallies"
+
 _NESTED = frozenset({dict, list})
 
 
 class ReadRows(beam.PTransform):
-    """Reads the source. Outputs `rows`, and `failed` for invalid lines and rows without a key.
+    """Reads the source.
+
+    Outputs `rows`, `failed` for invalid lines and rows without a key, and `tallies` with the number of both.
 
     Args:
         spec: The job.
@@ -46,15 +53,21 @@ class ReadRows(beam.PTransform):
             case RowsSource():
                 found = root | beam.Create([dict(row) for row in source.rows])
         check = _CheckKey(source.key, self._progress_prefix)
-        return found | "CheckKey" >> beam.ParDo(check).with_outputs(FAILED, main="rows")
+        return found | "CheckKey" >> beam.ParDo(check).with_outputs(FAILED, TALLIES, main="rows")
 
 
 class _CheckKey(CountingDoFn):
     def __init__(self, key: tuple[str, ...], progress_prefix: str | None = None) -> None:
         super().__init__(progress_prefix)
         self._key = key
+        self._rows = 0
+
+    def start_bundle(self) -> None:
+        super().start_bundle()
+        self._rows = 0
 
     def process(self, row: Row | FailedRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
+        self._rows += 1
         self.count("rows")
         row = with_key(row, self._key)
         if isinstance(row, FailedRow):
@@ -62,6 +75,10 @@ class _CheckKey(CountingDoFn):
             yield beam.pvalue.TaggedOutput(FAILED, row)
         else:
             yield row
+
+    def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
+        super().finish_bundle()
+        yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(Tally(read=self._rows)))
 
 
 def with_key(row: Row | FailedRow, key: tuple[str, ...]) -> Row | FailedRow:

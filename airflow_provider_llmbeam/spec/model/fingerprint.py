@@ -47,5 +47,8 @@ class Fingerprinter:
                 the web it is the address: nothing is fetched to compare it.
         """
         digest = self._common.copy()
-        digest.update(_to_json([text, system, list(media)]).encode("utf-8", "surrogatepass"))
+        # The JSON of the three as a list; `json` encodes a text five times as fast as a list of it.
+        of_system = "null" if system is None else _to_json(system)
+        of_media = _to_json(list(media)) if media else "[]"
+        digest.update(f"[{_to_json(text)}, {of_system}, {of_media}]".encode("utf-8", "surrogatepass"))
         return digest.hexdigest()

@@ -6,6 +6,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
-from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
+from airflow_provider_llmbeam.pipeline.records import answer_record, encode_key, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
 from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
@@ -116,6 +117,41 @@ def test_a_record_is_one_line_and_values_without_a_json_type_become_text() -> No
     assert line.count(b"\n") == 1
     assert json.loads(line) == {"day": "2026-11-20", "sum": "1.10", "text": "ä\n漢"}
     assert "ä".encode() in line
+
+
+_numbers = st.integers() | st.floats() | st.floats().map(np.float64)
+_json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | _numbers
+    | st.text(max_size=5)
+    | st.dates()
+    | st.datetimes()
+    | st.decimals()
+    | st.uuids(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), _json_values, max_size=4))
+def test_every_record_is_encoded_as_the_standard_library_does(record: dict[str, Any]) -> None:
+    line = encode_record(record)
+    assert repr(json.loads(line)) == repr(json.loads(json.dumps(record, default=str)))
+    assert line.count(b"\n") == 1
+
+
+def test_numbers_that_json_does_not_have_are_kept_for_parquet_and_the_next_read() -> None:
+    assert encode_record({"id": 1, "score": float("nan"), "none": None}) == b'{"id":1,"score":NaN,"none":null}\n'
+    assert encode_record({"inner": [float("-inf")]}) == b'{"inner":[-Infinity]}\n'
+
+
+def test_the_encoded_key_never_changes_between_versions() -> None:
+    """Vector databases name rows by its digest: with another one all rows would be inserted again."""
+    row = {"id": 7, "part": "ä", "day": datetime.date(2026, 1, 2), "text": "x"}
+    assert encode_key(row, ("id", "part", "day")) == '{"id": 7, "part": "ä", "day": "2026-01-02"}\n'.encode()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.tasks.identity import job_name, owner_of
+
+SPEC = {
+    "source": {"uri": "/tmp/rows.jsonl", "key": "id"},
+    "prompt": {"template": "{{ row.id }}"},
+    "model": {"type": "echo"},
+    "sink": {"uri": "/tmp/out"},
+    "state_uri": "gs://shared/state",
+}
 
 
 def task(**changes):
@@ -22,3 +31,13 @@ def test_the_owner_is_the_same_in_every_run_and_the_name_is_not():
     first, second = task(run_id="r1", map_index=1), task(run_id="r2", map_index=1)
     assert owner_of(first) == owner_of(second)
     assert job_name(first) != job_name(second)
+
+
+def test_two_airflows_with_the_same_dag_have_other_jobs_and_journals_below_one_state_uri(monkeypatch):
+    def of(deployment):
+        monkeypatch.setenv("AIRFLOW__LLMBEAM__DEPLOYMENT", deployment)
+        spec = JobSpec.parse({**SPEC, "name": job_name(task())})
+        return spec.name, spec.journal_uri, spec.staging_uri
+
+    assert all(a != b for a, b in zip(of("development"), of("production"), strict=True))
+    assert of("production") == of("production")

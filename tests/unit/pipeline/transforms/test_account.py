@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up, percentile_seconds
-from airflow_provider_llmbeam.pipeline.transforms.account import CountRows, TallyRows
+from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 
 BOUNDARIES = (128, 512)
 counts = st.integers(0, 1000)
@@ -193,16 +193,3 @@ def test_without_answers_there_is_no_latency() -> None:
 def test_an_answer_in_no_time_has_a_latency(completion) -> None:
     tally = tally_of([AnsweredRow({}, "f", completion(latency_seconds=0.0), "fresh")])
     assert percentile_seconds(tally.latencies, 0.5) == 0.0
-
-
-def test_each_bundle_counts_separately() -> None:
-    step = CountRows()
-    counts = []
-    for rows in (3, 0, 2):
-        step.start_bundle()
-        for row in range(rows):
-            step.process(row)
-        (handed_on,) = step.finish_bundle()
-        counts.append(handed_on.value)
-    assert [tally.read for tally in counts] == [3, 0, 2]
-    assert add_up(counts).read == 5

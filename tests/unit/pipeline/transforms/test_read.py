@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.pipeline.sources.files import (
     parse_table,
 )
 from airflow_provider_llmbeam.pipeline.sources.lines import Line
-from airflow_provider_llmbeam.pipeline.transforms.read import _CheckKey, with_key
+from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, _CheckKey, with_key
 
 BOM = b"\xef\xbb\xbf"
 cells = st.text("ab ,\"'\r\n\t;äß漢😀\0", max_size=8)
@@ -274,8 +274,21 @@ def check_key(*key: str, row: Any) -> Any:
     step = _CheckKey(key)
     step.start_bundle()
     (found,) = step.process(row)
-    step.finish_bundle()
+    list(step.finish_bundle())
     return found
+
+
+def test_each_bundle_has_the_number_of_its_rows_with_and_without_a_key() -> None:
+    step, found = _CheckKey(("id",)), []
+    for rows in ([{"id": 1}, {"text": "a"}, {"id": 2}], [], [{"id": 3}] * 1500):
+        step.start_bundle()
+        for row in rows:
+            list(step.process(row))
+        (tallied,) = step.finish_bundle()
+        assert tallied.tag == TALLIES
+        found.append(tallied.value.value.read)
+    assert found == [3, 0, 1500]
+    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().failed) == (1503, 1)
 
 
 def test_a_row_with_its_key_is_passed_on() -> None:

@@ -30,6 +30,8 @@ def test_a_fingerprint_never_changes_between_versions() -> None:
     at_zero = Generation(temperature=0.0)
     assert fingerprint(generation=at_zero) == "3f76e58b6621832340dd1690881e129f571239f70ad4de38b93d0f38ffea3d8d"
     assert fingerprint() == "b6e96d169b81c594e4ab0aa0a985237c8f11d16b09b35c0e841052fe62e03724"
+    of_all_parts = fingerprint(system='"ä"\n', media=(("gs://b/a.png", None), ("gs://b/b.png", "image/png")))
+    assert of_all_parts == "49b112ba618d68b7c25efbba14e14f73018e93a0283019b3b62b41116f3e2d63"
 
 
 @pytest.mark.parametrize(
