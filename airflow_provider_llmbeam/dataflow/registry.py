@@ -12,7 +12,14 @@ from airflow_provider_llmbeam.dataflow.cancellation import stop_and_cancel
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.manifest import manifest
-from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity, spec_digest
+from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+from airflow_provider_llmbeam.spec.identity import (
+    JOB_LABEL,
+    dataflow_name,
+    job_identity,
+    readable_part,
+    spec_digest,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
@@ -139,7 +146,10 @@ class JobRegistry:
                 self._log.info("Attaching to job %r, which an earlier try submitted.", job.job_id)
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
             self._end(job, spec.stop_uri, end)
-        return self._finished(spec)
+        finished = self._finished(spec)
+        if finished is None and spec.deployment:
+            self._warn_of_unlabelled(spec)
+        return finished
 
     def intend(self, spec: JobSpec) -> None:
         """Records that a job is about to be submitted.
@@ -199,6 +209,19 @@ class JobRegistry:
                 self._log.info("Job %r of an earlier try is done: collecting its report.", job.job_id)
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
         return None
+
+    def _warn_of_unlabelled(self, spec: JobSpec) -> None:
+        """Names live jobs that may be those of this task, submitted before jobs had the label of a deployment."""
+        task = readable_part(job_identity(spec))
+        unlabelled = [job for job in self._hook.active() if DEPLOYMENT_LABEL not in job.labels]
+        if found := [job.job_id for job in unlabelled if readable_part(job.labels[JOB_LABEL]) == task]:
+            self._log.warning(
+                "Left alone, as it has no label %s: job %s, with the name of this Dag and task. If this Airflow "
+                "submitted it, with an earlier version of this package, cancel it: it goes on billing, and its "
+                "rows are sent again by the job that is submitted now.",
+                DEPLOYMENT_LABEL,
+                ", ".join(map(repr, found)),
+            )
 
     def _reason_to_end(self, job: DataflowJob, spec: JobSpec) -> str | None:
         """Returns why a live job has to end before another is submitted, or `None` if a try can attach to it."""

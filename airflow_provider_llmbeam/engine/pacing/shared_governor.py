@@ -156,7 +156,10 @@ def _is_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
 
 
 def shared_path(*identity: object) -> Path:
-    """Returns the path of the state for a server and its limits, for this user."""
+    """Returns the path of the state for a server and its limits, for this user.
+
+    It has no Airflow deployment: a quota is the server's, and two Airflows of one user share it.
+    """
     # The layout is part of the name, so that another version of this package uses another file.
     layout = [field.name for kind in (GovernorState, LearnedRateState) for field in dataclasses.fields(kind)]
     digest = hashlib.sha256(repr((layout, identity)).encode()).hexdigest()[:16]
