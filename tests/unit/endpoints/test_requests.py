@@ -1,0 +1,58 @@
+"""Where the Hugging Face token goes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platforms import cloud_run_requests, vertex_ai_requests
+from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
+from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
+
+KEY = "etl-judge-0123456789ab"
+TOKEN = "hf_planted"
+SECRET = "projects/acme/secrets/hf"
+GEMMA = {"model": "google/gemma-3-4b-it", "hf_token_secret": f"{SECRET}/versions/7"}
+L4 = {"machine_type": "g2-standard-12", "accelerator_type": "NVIDIA_L4", "accelerator_count": 1}
+VERTEX = {"type": "vertex", "locations": ["us-central1"], **L4}
+
+
+def plan(**fields):
+    labels = endpoint_labels(KEY, deployment="production", expires_at=1e9, dag_id="etl", run_id="r1", attempt="1")
+    return EndpointPlan(spec=parse_endpoint({**GEMMA, **fields}), key=KEY, labels=labels)
+
+
+def test_model_garden_gets_the_token_in_the_field_made_for_it_alone():
+    found = plan(**VERTEX)
+    request = vertex_ai_requests.deploy_request(found, found.spec, TOKEN)
+    assert request["model_config"].pop("hugging_face_access_token") == TOKEN
+    assert TOKEN not in json.dumps(request)
+    assert (
+        "hugging_face_access_token"
+        not in vertex_ai_requests.deploy_request(found, found.spec, None)["model_config"]
+    )
+
+
+def test_a_container_on_vertex_ai_gets_the_token_in_one_variable_and_in_no_argument_or_label():
+    found = plan(**VERTEX, container_image="vllm:1", container_env={"A": "b"})
+    resource = vertex_ai_requests.model_resource(found, found.spec, TOKEN)
+    variables = resource["container_spec"].pop("env")
+    assert variables == [{"name": "A", "value": "b"}, {"name": "HF_TOKEN", "value": TOKEN}]
+    assert TOKEN not in json.dumps(resource)
+
+
+def test_cloud_run_gets_the_name_and_the_version_of_the_secret_and_reads_it_itself():
+    found = plan(type="cloud_run", locations=["us-central1"], image="vllm:1")
+    (container,) = cloud_run_requests.service(found, found.spec)["template"]["containers"]
+    assert container["env"] == [
+        {"name": "HF_TOKEN", "value_source": {"secret_key_ref": {"secret": SECRET, "version": "7"}}}
+    ]
+
+
+@pytest.mark.parametrize("variable", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
+def test_a_token_in_the_environment_of_the_container_is_refused_without_its_value(variable):
+    with pytest.raises(Exception, match="`hf_token_secret`") as refused:
+        plan(**VERTEX, container_image="vllm:1", container_env={variable: TOKEN})
+    assert TOKEN not in str(refused.value)
