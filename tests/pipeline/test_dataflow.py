@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName
 from airflow_provider_llmbeam.sandbox import prompt_sha256
 from tests.pipeline.dataflow_cloud import dataflow_cloud
 
@@ -50,7 +51,15 @@ def test_a_job_sends_the_requests_to_cloud_storage_that_its_documentation_counts
     answers_of_an_object = 64 // 8
     assert sent["storage.objects.insert"] <= ROWS / answers_of_an_object + 2 * len(segments)
     assert sent["storage.objects.delete"] == sent["storage.objects.insert"] - len(segments)
+    # Each attempt of a batch reads the segments that may have its answers, the first attempt not its
+    # own. Beam sends three requests to read one.
+    shards = [name.shards for name in map(SegmentName.parse, segments) if name is not None]
+    readable = sum(bool(own & other) for own in shards for other in shards)
+    assert len(segments) <= readable <= 2 * len(segments), "their names tell them apart"
+    assert sent["storage.objects.get"] <= 3 * (2 * readable - len(segments))
     assert not sent.keys() - {"storage.objects.insert", "storage.objects.delete", "storage.objects.get"}
+    lists = sum(record.method == "storage.objects.list" for record in list(cloud.sandbox.requests))
+    assert lists <= 2 * len(segments) + 20, "one for each batch, and the launcher's"
 
 
 def test_a_bundle_that_dataflow_repeats_pays_for_nothing_twice(cloud, submitted):
