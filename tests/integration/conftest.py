@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings,
 from tests.integration.cases import COMPONENTS, PROBE_SECONDS, Cloud
 
 ROOT = Path(__file__).resolve().parents[2]
+CONNECTION_KEY = "planted-key-of-the-shared-connection"
 
 
 def pytest_configure(config):
@@ -180,7 +181,7 @@ def cloud(shared_sandbox, shared_airflow, metadata_database):
 @pytest.fixture(scope="module")
 def model_connection(cloud):
     """The connection `llmbeam_default` of the shared Airflow, to its sandbox."""
-    name, fields = "llmbeam_default", {"host": cloud.sandbox.gemini_url, "password": "k"}
+    name, fields = "llmbeam_default", {"host": cloud.sandbox.gemini_url, "password": CONNECTION_KEY}
     cloud.airflow.add_connection(name, conn_type="llmbeam", **fields)
     yield
     cloud.airflow.delete_connection(name)

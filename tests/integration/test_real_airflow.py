@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import shutil
 
 import psutil
 import pytest
 from waiting import scaled, until
 
+from airflow_provider_llmbeam.sandbox import Fault
 from tests.integration.cases import STEP_SECONDS
+from tests.integration.conftest import CONNECTION_KEY
 from tests.processes import job_processes
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(300))]
@@ -72,6 +75,27 @@ def test_a_cleared_run_sends_nothing(airflow, cloud):
     assert airflow.wait(TABLE, run_id, STEP_SECONDS) == "success"
     assert cloud.sandbox.stats()["methods"][GEMINI]["calls"] == sent
     assert airflow.xcom(TABLE, run_id, "summarise")["origins"]["resumed"] == ROWS
+
+
+def test_the_key_of_a_connection_is_nowhere_in_what_airflow_keeps(airflow, cloud, data):
+    run_id = airflow.trigger(TABLE)
+    assert airflow.wait(TABLE, run_id, STEP_SECONDS) == "success"
+    cloud.sandbox.faults.every(
+        GEMINI, 1, Fault(kind="error", http_status=401, message=f"No such key: {CONNECTION_KEY}")
+    )
+    shutil.rmtree(data / "summaries")
+    refused = airflow.trigger(TABLE)
+    assert airflow.wait(TABLE, refused, STEP_SECONDS) == "failed"
+    cloud.sandbox.reset()
+    tables = cloud.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+    kept = {name: str(cloud.execute(f'SELECT row_to_json(t)::text FROM "{name}" t')) for (name,) in tables}
+    assert "ticket in one sentence" in kept["rendered_task_instance_fields"]
+    assert refused in kept["task_instance"]
+    assert [name for name, rows in kept.items() if CONNECTION_KEY in rows] == []
+    files = [path for folder in (airflow.home, data) for path in folder.rglob("*") if path.is_file()]
+    logs = [path for path in files if f"run_id={refused}" in str(path)]
+    assert any("No such key" in path.read_text() for path in logs)
+    assert [path for path in files if CONNECTION_KEY.encode() in path.read_bytes()] == []
 
 
 def test_every_dag_of_the_folder_is_parsed_without_an_error(airflow):

@@ -78,13 +78,19 @@ class Cloud:
 
 
 @contextmanager
-def dataflow_cloud(rows: int, *, latency_seconds: float, bundle_repeats: int = 0) -> Iterator[Cloud]:
-    """Starts a sandbox whose jobs have two workers, and puts it in place of Google's hosts."""
+def dataflow_cloud(rows: int, *, latency_seconds: float, **settings: Any) -> Iterator[Cloud]:
+    """Starts a sandbox whose jobs have two workers, and puts it in place of Google's hosts.
+
+    Args:
+        rows: Number of rows of `gs://rows/in.jsonl`.
+        latency_seconds: Latency of the model.
+        **settings: Further `DataflowSettings`.
+    """
     with (
         Sandbox(
             buckets=("rows",),
             models=ModelSettings(latency=Latency(mean_seconds=latency_seconds)),
-            dataflow=DataflowSettings(workers=2, bundle_repeats=bundle_repeats),
+            dataflow=DataflowSettings(workers=2, **settings),
         ) as sandbox,
         Proxy(sandbox) as proxy,
         pytest.MonkeyPatch.context() as patched,

@@ -1,6 +1,7 @@
 """A worker killed on Dataflow, or a job cancelled and submitted again, at random moments and with random windows.
 
-`LLMBEAM_KILLS` sets how often.
+A further attempt of a bundle has its rows in another order, so that its batches are others. `LLMBEAM_KILLS` sets
+how often.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ROWS = 120
 
 @pytest.fixture(scope="module")
 def cloud():
-    with dataflow_cloud(ROWS, latency_seconds=0.5) as cloud:
+    with dataflow_cloud(ROWS, latency_seconds=0.5, shuffles_retries=True) as cloud:
         yield cloud
 
 

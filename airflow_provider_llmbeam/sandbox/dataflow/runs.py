@@ -259,6 +259,7 @@ class Runs:
             "options": job.fields["environment"]["sdkPipelineOptions"]["options"],
             "workers": min(self._settings.workers, allowed),
             "repeats": self._settings.bundle_repeats,
+            "shuffles": self._settings.shuffles_retries,
         }
 
 

@@ -14,6 +14,8 @@ class DataflowSettings:
         workers: Number of SDK harnesses of each job, >= 1; a job that allows fewer workers gets fewer.
         bundle_repeats: Additional runs of each bundle whose outputs are discarded, as after the loss of a worker,
             >= 0.
+        shuffles_retries: Whether each further attempt of a bundle gets its elements in a random order, so that a
+            step that batches them batches others together.
         start_seconds: Delay before a job runs, in real seconds, >= 0.
         projects: Existing projects; None means that all exist.
         flex_launcher: Command in place of the container of a flex template, to which the options are added; this
@@ -25,6 +27,7 @@ class DataflowSettings:
 
     workers: int = 1
     bundle_repeats: int = 0
+    shuffles_retries: bool = False
     start_seconds: float = 0.0
     projects: tuple[str, ...] | None = None
     flex_launcher: tuple[str, ...] = (sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--submit")

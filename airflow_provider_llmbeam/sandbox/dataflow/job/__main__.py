@@ -65,7 +65,11 @@ def run(directory: Path, forks: ForkServer, events: Events, commands: dict[str, 
     distributed = distribution.Distribution(description["workers"])
     distributed.install()
     retries = bundles.Retries(
-        description["repeats"], lambda text: events.message("ERROR", text[:_MAX_TEXT]), counted.end, distributed
+        description["repeats"],
+        description["shuffles"],
+        lambda text: events.message("ERROR", text[:_MAX_TEXT]),
+        counted.end,
+        distributed,
     )
     retries.install()
 

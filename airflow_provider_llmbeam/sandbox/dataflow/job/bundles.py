@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from apache_beam.coders.coder_impl import CoderImpl, create_InputStream, create_OutputStream
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 
 from airflow_provider_llmbeam.sandbox.dataflow.job.distribution import Distribution
@@ -70,6 +72,7 @@ class Retries:
 
     Args:
         repeats: Additional runs of each bundle, whose outputs and state are discarded.
+        shuffles: Whether each further attempt gets the elements of its bundle in a random order.
         on_failure: Called with the message of each failure.
         on_attempt: Called at the end of an attempt, with its metrics, or None if they are discarded.
         distribution: Selects the harness of each attempt.
@@ -78,11 +81,13 @@ class Retries:
     def __init__(
         self,
         repeats: int,
+        shuffles: bool,
         on_failure: Callable[[str], None],
         on_attempt: Callable[[Any | None], None],
         distribution: Distribution,
     ) -> None:
         self._repeats = repeats
+        self._shuffles = shuffles
         self._distribution = distribution
         self._on_failure = on_failure
         self._on_attempt = on_attempt
@@ -99,7 +104,7 @@ class Retries:
 
         fn_runner.BundleManager.process_bundle = process_bundle
 
-    def run(self, manager: Any, *arguments: Any, **options: Any) -> Any:
+    def run(self, manager: Any, inputs: Mapping[str, Iterable[bytes]], *arguments: Any, **options: Any) -> Any:
         """Processes a bundle.
 
         Raises:
@@ -112,23 +117,26 @@ class Retries:
             try:
                 with self._distribution.turn(context.worker_handlers) as handler:
                     attempt = manager.bundle_context_manager = _Attempt(context, handler)
-                    result = self._attempt(manager, context, arguments, options, counts=not repeats)
+                    result = self._attempt(manager, context, (inputs, *arguments), options, counts=not repeats)
             except RuntimeError as error:
                 self._on_attempt(None)
                 workers.append(getattr(manager._worker_handler, "worker_id", "?"))
                 self._on_failure(str(error))
                 if len(workers) >= MAX_ATTEMPTS:
                     raise BundleFailedError(WORK_ITEM_FAILED.format(workers=", ".join(workers))) from error
-                continue
-            finally:
-                manager.bundle_context_manager = context
-            if repeats:
+            else:
+                if not repeats:
+                    attempt.keep()
+                    self._on_attempt(result[0].process_bundle.monitoring_infos)
+                    return result
                 repeats -= 1
                 self._on_attempt(None)
-                continue
-            attempt.keep()
-            self._on_attempt(result[0].process_bundle.monitoring_infos)
-            return result
+            finally:
+                manager.bundle_context_manager = context
+            if self._shuffles:
+                inputs = {
+                    name: _shuffled(pieces, context.get_input_coder_impl(name)) for name, pieces in inputs.items()
+                }
 
     def _attempt(self, manager: Any, context: Any, arguments: Any, options: Any, *, counts: bool) -> Any:
         if not context.stage.is_stateful():
@@ -147,3 +155,15 @@ class Retries:
         else:
             state.restore()
         return result
+
+
+def _shuffled(pieces: Iterable[bytes], coder: CoderImpl) -> list[bytes]:
+    elements, shuffled = [], create_OutputStream()
+    for piece in pieces:
+        stream = create_InputStream(piece)
+        while stream.size() > 0:
+            elements.append(coder.decode_from_stream(stream, True))
+    random.shuffle(elements)
+    for element in elements:
+        coder.encode_to_stream(element, shuffled, True)
+    return [shuffled.get()]

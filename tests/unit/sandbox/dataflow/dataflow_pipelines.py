@@ -64,6 +64,24 @@ class Slow(beam.DoFn):
         yield row
 
 
+class Ordered(beam.DoFn):
+    """Notes the rows of each bundle in their order."""
+
+    def __init__(self, notes: str) -> None:
+        self.notes = Path(notes)
+
+    def start_bundle(self):
+        self.rows = []
+
+    def process(self, row):
+        self.rows.append(row)
+        yield row
+
+    def finish_bundle(self):
+        with self.notes.open("a") as file:
+            file.write(f"{self.rows}\n")
+
+
 class Running(beam.DoFn):
     """Adds up, in state that a failed attempt must not leave behind."""
 
@@ -101,6 +119,11 @@ def flaky(pipeline, given):
         | "Total" >> beam.Map(str)
         | "WriteTotal" >> beam.io.WriteToText(given.total)
     )
+
+
+def ordered(pipeline, given):
+    rows = pipeline | beam.Create(range(50)) | beam.Reshuffle() | "Note" >> beam.ParDo(Ordered(given.notes))
+    rows | beam.CombineGlobally(sum) | beam.Map(str) | beam.io.WriteToText(given.output)
 
 
 def staged(pipeline, given):

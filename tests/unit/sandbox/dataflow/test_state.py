@@ -310,6 +310,17 @@ def test_every_bundle_can_be_run_once_more_without_effect(tmp_path: Path) -> Non
         assert repeating.counter(told["id"], "rows") == {"committed": 5, "tentative": 5}
 
 
+def test_a_further_attempt_of_a_bundle_can_have_its_elements_in_another_order(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    for shuffling in cloud(bundle_repeats=2, shuffles_retries=True):
+        told = shuffling.submit("ordered", "shuffled", f"--notes={notes}", *outputs("shuffled"))
+        assert shuffling.ended(told["id"]) == "DONE"
+        attempts = [json.loads(line) for line in notes.read_text().splitlines()]
+        assert [sorted(attempt) for attempt in attempts] == [list(range(50))] * 3
+        assert len(set(map(str, attempts))) == 3
+        assert shuffling.lines("shuffled/out") == [str(sum(range(50)))]
+
+
 def test_all_processes_end_with_a_sandbox_that_is_killed(tmp_path: Path) -> None:
     file, notes = tmp_path / "env", tmp_path / "notes"
     command = [
