@@ -1,4 +1,4 @@
-"""Filesystems of a journal, and an answer to be recorded there."""
+"""Filesystems of a journal."""
 
 from __future__ import annotations
 
@@ -7,22 +7,6 @@ import io
 from collections.abc import Collection
 from pathlib import Path
 from typing import IO
-
-from airflow_provider_llmbeam.engine.outcome import Completion
-
-
-def completion(text: str = "hi") -> Completion:
-    return Completion(
-        text=text,
-        model="m",
-        finish_reason="stop",
-        input_tokens=1,
-        output_tokens=1,
-        attempts=1,
-        latency_seconds=0.1,
-        sent_at=1.0,
-        answered_at=2.0,
-    )
 
 
 class LocalFiles:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
 from airflow_provider_llmbeam.engine.bill import Bill
+from airflow_provider_llmbeam.engine.deadline import Deadline
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media import MediaLoader, has_media
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, FailureKind, Outcome
@@ -101,6 +102,7 @@ class Engine:
         self._slots = Slots(self._most_in_flight)
         self._unstored = Unstored(max_in_flight, self._slots.wake)
         self._request_timeout_seconds = request_timeout_seconds
+        self._deadline = Deadline(request_timeout_seconds)
         self._observers = tuple(observers)
         self._batching = batching if isinstance(backend, StaticBackend) else None
         self._max_repairs = max_repairs
@@ -155,7 +157,7 @@ class Engine:
                         continue
                     outcomes[index] = outcome
                     batch.finished(prompts[index], outcome)
-                self._unstored.finished()
+                self._unstored.finished(batch)
 
         requests = plan(prompts, self._batching)
         self._gate.backlog += len(requests)
@@ -248,7 +250,7 @@ class Engine:
             observer.sent()
         started = self._clock()
         try:
-            async with asyncio.timeout(self._request_timeout_seconds):
+            with self._deadline:
                 replies = await self._complete(prompts)
         except TimeoutError:
             error = RequestError(

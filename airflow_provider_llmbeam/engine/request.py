@@ -37,8 +37,23 @@ class Record(Observer, Protocol):
         """Number of outcomes that are lost if the process is killed now."""
         ...
 
-    def store(self) -> Future[None] | None:
-        """Begins to store all outcomes so far; `None` if there is nothing to begin."""
+    @property
+    def max_unstored_seconds(self) -> float:
+        """Longest time for which an outcome may wait for others, to be stored with them."""
+        ...
+
+    def store(self, *, is_last: bool = False) -> Future[None] | None:
+        """Stores all outcomes so far, or begins to do so.
+
+        Args:
+            is_last: Whether no further outcome follows.
+
+        Returns:
+            The end of what was begun; `None` if nothing was.
+
+        Raises:
+            Exception: Error of the filesystem.
+        """
         ...
 
 

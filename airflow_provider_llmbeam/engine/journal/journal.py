@@ -185,6 +185,11 @@ class BatchJournal:
         """Number of outcomes that are lost if the process is killed now."""
         return self._writer.unstored
 
+    @property
+    def max_unstored_seconds(self) -> float:
+        """Longest time for which an outcome may wait for others, to be stored with them."""
+        return self._writer.max_unstored_seconds
+
     def open(self) -> None:
         """Makes sure that answers can be recorded, before the first request.
 
@@ -207,11 +212,7 @@ class BatchJournal:
         """Does nothing: a 429 is not an answer."""
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
-        """Records an answer, or a refused one. Other failures are not recorded: another run tries them again.
-
-        Raises:
-            Exception: Error of the filesystem. The next call, or `close`, writes this answer again.
-        """
+        """Takes an answer, or a refused one. Other failures are not recorded: another run tries them again."""
         if isinstance(outcome, Failure):
             if outcome.kind not in REFUSED:
                 return
@@ -219,9 +220,13 @@ class BatchJournal:
         fingerprint = self._fingerprints[prompt]
         self._writer.write(hash(fingerprint), encode_entry(fingerprint, self._job, outcome))
 
-    def store(self) -> Future[None] | None:
-        """Begins to store all outcomes so far; `None` if there is nothing to begin."""
-        return self._writer.store()
+    def store(self, *, is_last: bool = False) -> Future[None] | None:
+        """Stores all outcomes so far, or begins to do so, see `Record.store`.
+
+        Raises:
+            Exception: Error of the filesystem. The next call, or `close`, stores these outcomes.
+        """
+        return self._writer.store(is_last=is_last)
 
     def close(self) -> None:
         """Stores all outcomes, which makes them visible to all readers.

@@ -35,6 +35,9 @@ NewSegment = Callable[[], tuple[str, "array[int]"]]
 class SegmentWriter(Protocol):
     """Writes the entries of one batch. Thread-safe."""
 
+    #: Longest time for which an entry may wait for others, to be stored with them.
+    max_unstored_seconds: float
+
     @property
     def unstored(self) -> int:
         """Number of entries that are lost if the process is killed now."""
@@ -46,20 +49,22 @@ class SegmentWriter(Protocol):
     def write(self, fingerprint_hash: int, line: bytes) -> None:
         """Takes an entry."""
 
-    def store(self) -> Future[None] | None:
-        """Begins to store all entries; `None` if there is nothing to begin."""
+    def store(self, *, is_last: bool = False) -> Future[None] | None:
+        """Stores all entries, or begins to do so and returns its end; no entry follows the last call."""
 
     def close(self) -> None:
         """Stores all entries, and makes them visible to all readers."""
 
 
 class AppendingWriter:
-    """Appends lines to a local file: each is stored, and visible to all readers, once it is written.
+    """Appends lines to a local file, which are stored, and visible to all readers, once they are written.
 
     Args:
         new_segment: Returns the address of a new segment.
         files: The filesystem.
     """
+
+    max_unstored_seconds = 0.0
 
     def __init__(self, new_segment: NewSegment, files: WritableFiles) -> None:
         self._new_segment = new_segment
@@ -71,7 +76,7 @@ class AppendingWriter:
 
     @property
     def unstored(self) -> int:
-        """Number of entries that could not be written."""
+        """Number of entries that are not written yet."""
         return len(self._unwritten)
 
     def open(self) -> None:
@@ -80,13 +85,15 @@ class AppendingWriter:
             self._open()
 
     def write(self, fingerprint_hash: int, line: bytes) -> None:
-        """Writes an entry, and those that could not be written before."""
+        """Keeps an entry until `store` or `close`."""
         with self._lock:
             self._unwritten.append((fingerprint_hash, line))
-            self._write()
 
-    def store(self) -> None:
-        """Does nothing: what is written is stored."""
+    def store(self, *, is_last: bool = False) -> None:
+        """Writes all entries."""
+        with self._lock:
+            if self._unwritten:
+                self._write()
 
     def close(self) -> None:
         """Closes the file; the next entry begins another one."""
@@ -134,7 +141,7 @@ class UploadingWriter:
         clock: Monotonic clock, in seconds.
     """
 
-    SEGMENT_SECONDS = 15.0
+    SEGMENT_SECONDS = max_unstored_seconds = 15.0
 
     def __init__(self, new_segment: NewSegment, files: WritableFiles, clock: Callable[[], float]) -> None:
         self._new_segment = new_segment
@@ -167,13 +174,16 @@ class UploadingWriter:
                 self._began_at = self._clock()
             self._entries.append((fingerprint_hash, line))
 
-    def store(self) -> Future[None] | None:
-        """Begins to upload all entries; `None` if an upload is under way, or if all are stored."""
+    def store(self, *, is_last: bool = False) -> Future[None] | None:
+        """Begins to upload all entries; `None` if an upload is under way, or if all are stored.
+
+        The last entries complete the segment: in a part they would be uploaded twice.
+        """
         with self._lock:
             is_under_way = self._upload is not None and not self._upload.done()
             if is_under_way or len(self._entries) == self._in_parts:
                 return None
-            self._upload = self._thread.submit(self._store)
+            self._upload = self._thread.submit(self._complete if is_last else self._store)
             return self._upload
 
     def close(self) -> None:

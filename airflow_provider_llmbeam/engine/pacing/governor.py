@@ -216,7 +216,7 @@ class Governor:
             state.grown_at = state.cut_at = state.request_line = now
         seconds = min(self.LONGEST_GROWTH_SECONDS, max(0.0, now - state.grown_at))
         state.grown_at = max(now, state.grown_at)
-        if state.share < 1.0:
+        if state.share != 1.0:
             state.share = min(1.0, state.share * 2 ** (seconds / self._doubling_seconds(now)))
 
     def _doubling_seconds(self, now: float) -> float:

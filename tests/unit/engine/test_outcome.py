@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pickle
 
-from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure
+from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Failure
+from tests.outcomes import completion
 
 
 def test_the_kinds_are_different_and_all_listed() -> None:
@@ -10,19 +11,7 @@ def test_the_kinds_are_different_and_all_listed() -> None:
 
 
 def test_an_outcome_can_be_pickled() -> None:
-    completion = Completion(
-        text="hi",
-        parsed={"a": [1]},
-        model="m",
-        finish_reason="stop",
-        input_tokens=1,
-        output_tokens=2,
-        attempts=1,
-        latency_seconds=0.5,
-        sent_at=1.0,
-        answered_at=2.0,
-    )
-    for outcome in (completion, Failure(kind="timeout", message="slow")):
+    for outcome in (completion(parsed={"a": [1]}), Failure(kind="timeout", message="slow")):
         assert pickle.loads(pickle.dumps(outcome)) == outcome
 
 

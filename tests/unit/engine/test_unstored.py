@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from contextlib import closing
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.exceptions import JobCancelledError
+from airflow_provider_llmbeam.exceptions import JobCancelledError, JobFailedError
+from tests.files import LocalFiles
 from tests.unit.engine.conftest import run_in_no_time
 from tests.unit.engine.test_engine import FakeBackend, engine_of, many
 
@@ -24,6 +29,8 @@ Run = Callable[..., Any]
 
 class SlowRecord:
     """A record whose uploads take a while; after `uploads_before_error` of them they fail."""
+
+    max_unstored_seconds = 15.0
 
     def __init__(self, backend: FakeBackend, seconds: float, uploads_before_error: int | None = None) -> None:
         self._backend = backend
@@ -47,7 +54,7 @@ class SlowRecord:
     def at_risk(self) -> int:
         return self._backend.in_flight + self.unstored
 
-    def store(self) -> Future[None] | None:
+    def store(self, *, is_last: bool = False) -> Future[None] | None:
         if self._upload is not None or not self.unstored:
             return None
         size, upload = self.unstored, Future[None]()
@@ -116,6 +123,94 @@ def test_an_object_holds_an_eighth_of_the_window(run: Run) -> None:
     )
     assert set(record.sizes) == {8}
     assert record.unstored == 0
+
+
+def test_an_answer_waits_no_longer_than_its_record_allows_for_others_to_be_stored_with_it(run: Run) -> None:
+    backend = FakeBackend(seconds=1.0)
+    record = SlowRecord(backend, seconds=0.0)
+    engine = engine_of(backend, max_in_flight=64, governor=Governor(requests_per_minute=6))
+
+    async def main() -> list[int]:
+        answering = asyncio.create_task(engine.answer(many(8), record=record))
+        await asyncio.sleep(15.9)  # the first answer is there after 1 s
+        before = list(record.sizes)
+        await asyncio.sleep(0.2)
+        seen = [len(before), *record.sizes]
+        await answering
+        return seen
+
+    assert run(main()) == [0, 2]
+    assert record.sizes == [2] * 4
+
+
+class OpenedFiles(LocalFiles):
+    """Counts the writes to the files it creates, which fail from one of them on."""
+
+    def __init__(self, refused_from: int | None = None) -> None:
+        self.writes = 0
+        self._refused_from = refused_from
+
+    def create(self, uri: str) -> IO[bytes]:
+        files = self
+
+        class Raw(io.FileIO):
+            def write(self, data: Any, /) -> int:
+                files.writes += 1
+                if files._refused_from is not None and files.writes >= files._refused_from:
+                    raise OSError(28, "No space left on device")
+                return super().write(data)
+
+        return io.BufferedWriter(Raw(uri, "x"))
+
+
+def lines_in(directory: Path) -> int:
+    return sum(len(segment.read_bytes().splitlines()) for segment in directory.iterdir())
+
+
+def test_a_local_journal_has_each_answer_before_the_loop_waits_again(run: Run, tmp_path: Path) -> None:
+    backend = FakeBackend(seconds=1.0)
+    engine = engine_of(backend, max_in_flight=64, governor=Governor(requests_per_minute=60))
+    files, rows = OpenedFiles(), many(5)
+    record = Journal(f"{tmp_path}/", files=files).batch(rows, [row.text for row in rows])
+
+    async def main() -> list[tuple[int, int]]:
+        answering = asyncio.create_task(engine.answer(rows, record=record))
+        await asyncio.sleep(0.1)
+        seen = []
+        for _ in rows:
+            await asyncio.sleep(1.0)
+            seen.append((lines_in(tmp_path), record.unstored))
+        await answering
+        return seen
+
+    with closing(record):
+        assert run(main()) == [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0)]
+
+
+def test_answers_of_one_iteration_of_the_loop_are_written_to_a_local_journal_together(
+    run: Run, tmp_path: Path
+) -> None:
+    files, rows = OpenedFiles(), many(800)
+    record = Journal(f"{tmp_path}/", files=files).batch(rows, [row.text for row in rows])
+    with closing(record):
+        governor = Governor(requests_per_minute=10**9)
+        engine = engine_of(FakeBackend(seconds=0.0), max_in_flight=64, governor=governor)
+        run(engine.answer(rows, record=record))
+        assert record.unstored == 0
+    assert files.writes <= 800 / 8 + 10
+
+
+def test_a_full_disk_ends_the_batch_with_no_more_unstored_than_the_window(run: Run, tmp_path: Path) -> None:
+    backend = FakeBackend(seconds=1.0)
+    files, rows = OpenedFiles(refused_from=10), many(800)
+    record = Journal(f"{tmp_path}/", files=files).batch(rows, [row.text for row in rows])
+    with pytest.raises(OSError, match="No space left"):
+        run(engine_of(backend, max_in_flight=16).answer(rows, record=record))
+    stored = lines_in(tmp_path)
+    assert 0 < stored < 800
+    assert len(backend.sent) - stored == record.unstored <= 16
+    with pytest.raises(JobFailedError, match=f"{record.unstored} answers of this batch were paid for"):
+        record.close()
 
 
 def test_a_record_that_fails_while_all_slots_wait_for_it_ends_the_batch(run: Run) -> None:

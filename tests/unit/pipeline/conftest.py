@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -23,31 +22,9 @@ def job_of(**parts: Any) -> JobSpec:
     )
 
 
-def completion_of(**changes: Any) -> Completion:
-    return Completion(
-        **{
-            "text": "Hi.",
-            "model": "m-001",
-            "finish_reason": "stop",
-            "input_tokens": 10,
-            "output_tokens": 3,
-            "attempts": 1,
-            "latency_seconds": 0.5,
-            "sent_at": 100.0,
-            "answered_at": 101.0,
-            **changes,
-        }
-    )
-
-
 @pytest.fixture(scope="session")
 def job() -> Callable[..., JobSpec]:
     return job_of
-
-
-@pytest.fixture(scope="session")
-def completion() -> Callable[..., Completion]:
-    return completion_of
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,12 @@ from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.build import FanOut
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Request
+from tests.outcomes import completion
 
 REQUEST = Request("f", ({"id": 0}, {"id": 1}), Prompt("Hi"))
 
 
-def test_an_answer_is_assigned_to_every_row_and_is_fresh_once(completion) -> None:
+def test_an_answer_is_assigned_to_every_row_and_is_fresh_once() -> None:
     answer = completion()
     assert list(FanOut().process(PredictionResult(REQUEST, answer))) == [
         AnsweredRow({"id": 0}, "f", answer, "fresh"),
@@ -19,7 +20,7 @@ def test_an_answer_is_assigned_to_every_row_and_is_fresh_once(completion) -> Non
     ]
 
 
-def test_an_answer_that_needed_a_repair_is_repaired(completion) -> None:
+def test_an_answer_that_needed_a_repair_is_repaired() -> None:
     first, second = FanOut().process(PredictionResult(REQUEST, completion(repairs=1)))
     assert (first.origin, second.origin) == ("repaired", "duplicate")
 

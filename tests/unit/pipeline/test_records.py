@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_pa
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
 from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from tests.outcomes import completion
 
 
 def record(answer: Any = "Hi.", **key: Any) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def parquet(*records: dict[str, Any], key: tuple[str, ...] = ("id",)) -> pa.Tabl
     return pq.read_table(io.BytesIO(file.getvalue()))
 
 
-def test_an_answered_row_has_its_key_and_the_columns_for_an_audit(completion) -> None:
+def test_an_answered_row_has_its_key_and_the_columns_for_an_audit() -> None:
     answered = AnsweredRow(
         {"id": 7, "part": "a", "text": "x"}, "f" * 64, completion(latency_seconds=1 / 3), "fresh"
     )
@@ -63,12 +64,12 @@ def test_an_answered_row_has_its_key_and_the_columns_for_an_audit(completion) ->
     }
 
 
-def test_the_output_columns_are_those_that_a_key_cannot_have(completion) -> None:
+def test_the_output_columns_are_those_that_a_key_cannot_have() -> None:
     assert tuple(answer_record(AnsweredRow({}, "f", completion(), "fresh"), OutputColumns(()))) == OUTPUT_COLUMNS
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [], 0, False, ""])
-def test_a_structured_answer_is_its_value(completion, value: Any) -> None:
+def test_a_structured_answer_is_its_value(value: Any) -> None:
     answered = AnsweredRow({}, "f", completion(text=json.dumps(value), parsed=value), "fresh")
     assert answer_record(answered, OutputColumns(()))["answer"] == value
 

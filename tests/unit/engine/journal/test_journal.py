@@ -16,7 +16,8 @@ from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journa
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from tests.files import LocalFiles, completion
+from tests.files import LocalFiles
+from tests.outcomes import completion
 
 
 def batch_of(directory: Path, *texts: str, **changes: Any) -> BatchJournal:
@@ -50,9 +51,12 @@ def read(directory: Path) -> dict[str, str]:
     return found
 
 
-def test_an_answer_can_be_read_as_soon_as_it_arrived(journal: BatchJournal, tmp_path: Path) -> None:
+def test_an_answer_can_be_read_as_soon_as_it_is_stored(journal: BatchJournal, tmp_path: Path) -> None:
     for number in range(3):
         journal.finished(Prompt(f"prompt {number}"), completion(f"answer {number}"))
+        assert journal.unstored == 1
+        journal.store()
+        assert journal.unstored == 0
         assert len(read(tmp_path)) == number + 1
     assert read(tmp_path)["prompt 2"] == "answer 2"
 
@@ -93,6 +97,7 @@ def test_a_closed_segment_is_not_written_to_again(journal: BatchJournal, tmp_pat
     journal.finished(Prompt("a"), completion())
     journal.close()
     journal.finished(Prompt("b"), completion())
+    journal.store()
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -114,6 +119,7 @@ def test_threads_share_a_segment_and_every_line_is_complete(journal: BatchJourna
     def write(thread: int) -> None:
         for number in range(50):
             journal.finished(Prompt(f"{thread}-{number}"), completion("x" * 500))
+            journal.store()
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -197,9 +203,11 @@ def test_a_segment_without_an_answer_of_the_batch_is_opened_once(tmp_path: Path)
 def test_a_segment_that_has_grown_is_read_again(tmp_path: Path) -> None:
     growing = batch_of(tmp_path, "00aa", "00bb")
     growing.finished(Prompt("00aa"), completion())
+    growing.store()
     process = Journal(f"{tmp_path}/", files=LocalFiles())
     assert process.batch([Prompt("00bb")], ["00bb"]).earlier == [None]
     growing.finished(Prompt("00bb"), completion())
+    growing.store()
     assert process.batch([Prompt("00bb")], ["00bb"]).earlier == [completion()]
     growing.close()
 
@@ -224,7 +232,7 @@ def test_segments_of_other_jobs_or_from_before_the_launch_are_not_opened(tmp_pat
 
 def test_an_expired_answer_is_not_found(tmp_path: Path) -> None:
     record(tmp_path, "00aa")
-    assert batch_of(tmp_path, "00aa", oldest_at=2.5).earlier == [None]
+    assert batch_of(tmp_path, "00aa", oldest_at=101.5).earlier == [None]
 
 
 class NoDescriptors(LocalFiles):
@@ -242,17 +250,20 @@ class NoDescriptors(LocalFiles):
 
 def test_an_answer_that_could_not_be_written_is_written_with_the_next_one(tmp_path: Path) -> None:
     batch = Journal(f"{tmp_path}/", files=NoDescriptors(1)).batch([Prompt("a"), Prompt("b")], ["a", "b"])
+    batch.finished(Prompt("a"), completion())
     with pytest.raises(OSError, match="Too many open files"):
-        batch.finished(Prompt("a"), completion())
+        batch.store()
     batch.finished(Prompt("b"), completion())
+    batch.store()
     batch.close()
     assert batch_of(tmp_path, "a", "b").earlier == [completion(), completion()]
 
 
 def test_the_last_answers_are_written_when_the_batch_is_closed(tmp_path: Path) -> None:
     batch = Journal(f"{tmp_path}/", files=NoDescriptors(1)).batch([Prompt("a")], ["a"])
+    batch.finished(Prompt("a"), completion())
     with pytest.raises(OSError, match="Too many open files"):
-        batch.finished(Prompt("a"), completion())
+        batch.store()
     batch.close()
     assert batch_of(tmp_path, "a").earlier == [completion()]
 
@@ -276,8 +287,9 @@ def test_an_opened_segment_needs_no_other_descriptor(tmp_path: Path) -> None:
 def test_answers_that_cannot_be_recorded_are_counted_in_the_error(tmp_path: Path) -> None:
     batch = Journal(f"{tmp_path}/", files=NoDescriptors(9)).batch([Prompt("a"), Prompt("b")], ["a", "b"])
     for text in ("a", "b"):
+        batch.finished(Prompt(text), completion())
         with pytest.raises(OSError, match="Too many open files"):
-            batch.finished(Prompt(text), completion())
+            batch.store()
     with pytest.raises(JobFailedError, match=r"Too many open files.*2 answers of this batch were paid for"):
         batch.close()
 

@@ -16,7 +16,8 @@ from airflow_provider_llmbeam.engine.journal.segment_writer import UploadingWrit
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from tests.files import ObjectStore, completion
+from tests.files import ObjectStore
+from tests.outcomes import completion
 
 TEXTS = [f"{number:02x}" for number in range(40)]
 
@@ -106,6 +107,17 @@ def test_a_segment_that_ends_replaces_its_parts_by_one_object(batch, store, cloc
     assert len(store.objects) == 2
     assert found(store) == {"00", "01", "02", "03", "04"}
     assert all(SegmentName.parse(uri) for uri in store.uploads), "also the parts"
+
+
+def test_the_last_answers_of_a_batch_are_uploaded_once(batch, store):
+    record(batch, "00", "01")
+    stored(batch.store())
+    record(batch, "02")
+    stored(batch.store(is_last=True))
+    batch.close()
+    assert len(store.uploads) == 2
+    assert len(store.objects) == 1
+    assert found(store) == {"00", "01", "02"}
 
 
 def test_parts_are_deleted_once_their_answers_are_elsewhere(batch, store, monkeypatch):

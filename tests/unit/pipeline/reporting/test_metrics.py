@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import EchoModel, JobSpec, Limits
+from tests.outcomes import completion
 
 
 def named(counters: dict[str, int]) -> Counts:
@@ -63,7 +64,7 @@ def test_every_count_has_a_counter(bundle: Bundle) -> None:
     assert bundle.counts() == PROGRESS.snapshot() == everything
 
 
-def test_a_batch_is_counted_as_its_engine_works(completion) -> None:
+def test_a_batch_is_counted_as_its_engine_works() -> None:
     batch = BatchCounts()
     batch.sent()
     batch.rejected(1.0)
@@ -75,7 +76,7 @@ def test_a_batch_is_counted_as_its_engine_works(completion) -> None:
     assert batch.take() == Counts()
 
 
-def test_answers_of_an_earlier_try_count_as_in_that_try(completion) -> None:
+def test_answers_of_an_earlier_try_count_as_in_that_try() -> None:
     known = [completion(attempts=2, rejections=3, input_tokens=7, output_tokens=1), completion(attempts=0)]
     assert counts_of(known) == Counts(answered=2, requests=5, rejections=3, input_tokens=17, output_tokens=4)
 

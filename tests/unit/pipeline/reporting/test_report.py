@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_rep
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.outcomes import completion
 
 
 def report(spec: JobSpec, tally: Tally) -> Report:
@@ -40,7 +41,7 @@ def spec(job) -> JobSpec:
 
 
 @pytest.fixture
-def full(spec: JobSpec, completion) -> Report:
+def full(spec: JobSpec) -> Report:
     rows = [
         AnsweredRow(
             {},
@@ -137,14 +138,14 @@ def test_a_run_that_sent_nothing_has_no_rates(spec: JobSpec) -> None:
     assert Report.model_validate_json(empty.model_dump_json()) == empty
 
 
-def test_without_a_quota_there_is_no_ratio(job, completion) -> None:
+def test_without_a_quota_there_is_no_ratio(job) -> None:
     spec = job()
     found = report(spec, tally_of(spec, AnsweredRow({}, "a", completion(), "fresh")))
     assert found.requests.per_minute == 60.0
     assert found.requests.quota_ratio is None
 
 
-def test_the_cost_is_that_of_the_answers_of_this_run(spec: JobSpec, completion) -> None:
+def test_the_cost_is_that_of_the_answers_of_this_run(spec: JobSpec) -> None:
     rows = [
         AnsweredRow({}, "a", completion(cost_nano_usd=NANO // 4), "fresh"),
         AnsweredRow({}, "b", completion(cost_nano_usd=8 * NANO), "resumed"),
@@ -153,7 +154,7 @@ def test_the_cost_is_that_of_the_answers_of_this_run(spec: JobSpec, completion) 
     assert report(spec, tally_of(spec, *rows)).cost_usd == 0.75
 
 
-def test_the_cost_is_not_known_if_that_of_one_answer_is_not(spec: JobSpec, completion) -> None:
+def test_the_cost_is_not_known_if_that_of_one_answer_is_not(spec: JobSpec) -> None:
     rows = [
         AnsweredRow({}, key, completion(cost_nano_usd=cost), "fresh") for key, cost in (("a", NANO), ("b", None))
     ]
@@ -161,6 +162,6 @@ def test_the_cost_is_not_known_if_that_of_one_answer_is_not(spec: JobSpec, compl
     assert report(spec, Tally()).cost_usd == 0.0, "a run that sent nothing"
 
 
-def test_answers_within_zero_seconds_have_no_rate(spec: JobSpec, completion) -> None:
+def test_answers_within_zero_seconds_have_no_rate(spec: JobSpec) -> None:
     row = AnsweredRow({}, "a", completion(sent_at=100.0, answered_at=100.0), "fresh")
     assert report(spec, tally_of(spec, row)).requests.per_minute is None

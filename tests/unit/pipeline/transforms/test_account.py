@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, F
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up, percentile_seconds
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
+from tests.outcomes import completion
 
 BOUNDARIES = (128, 512)
 counts = st.integers(0, 1000)
@@ -108,14 +109,14 @@ def test_every_row_counts_once(rows: list[Any]) -> None:
     assert tally.latencies.total() == tally.answered["fresh"]
 
 
-def test_merging_does_not_change_the_parts(completion) -> None:
+def test_merging_does_not_change_the_parts() -> None:
     part = tally_of([AnsweredRow({}, "f", completion(), "fresh")])
     before = sums(part)
     merged(part, part)
     assert sums(part) == before
 
 
-def test_a_fresh_answer_counts_with_all_its_cost(completion) -> None:
+def test_a_fresh_answer_counts_with_all_its_cost() -> None:
     answer = completion(
         attempts=3,
         rejections=2,
@@ -143,7 +144,7 @@ def test_a_fresh_answer_counts_with_all_its_cost(completion) -> None:
 
 
 @pytest.mark.parametrize("origin", ["resumed", "duplicate"])
-def test_an_answer_without_cost_in_this_run_counts_only_as_a_row(completion, origin: Any) -> None:
+def test_an_answer_without_cost_in_this_run_counts_only_as_a_row(origin: Any) -> None:
     tally = tally_of([AnsweredRow({}, "f", completion(attempts=3), origin)])
     assert sums(tally) == sums(Tally(answered=Counter({origin: 1})))
 
@@ -190,6 +191,6 @@ def test_without_answers_there_is_no_latency() -> None:
     assert percentile_seconds(Tally().latencies, 0.5) is None
 
 
-def test_an_answer_in_no_time_has_a_latency(completion) -> None:
+def test_an_answer_in_no_time_has_a_latency() -> None:
     tally = tally_of([AnsweredRow({}, "f", completion(latency_seconds=0.0), "fresh")])
     assert percentile_seconds(tally.latencies, 0.5) == 0.0

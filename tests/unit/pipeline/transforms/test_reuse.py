@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, Fail
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, MakeRequest, Reuse
 from airflow_provider_llmbeam.spec import Embedding
+from tests.outcomes import completion
 
 ROWS: list[RenderedRow] = [({"id": number}, "Hi", None, ()) for number in range(3)]
 
@@ -31,7 +32,7 @@ def test_equal_prompts_are_one_request() -> None:
     assert PROGRESS.snapshot().duplicates == 2
 
 
-def test_rows_with_an_answer_in_the_journal_are_not_sent(completion) -> None:
+def test_rows_with_an_answer_in_the_journal_are_not_sent() -> None:
     answer = completion()
     found = reuse(ROWS[:2], [("nightly", answer)])
     assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == REUSED for output in found)
@@ -39,11 +40,11 @@ def test_rows_with_an_answer_in_the_journal_are_not_sent(completion) -> None:
     assert PROGRESS.snapshot().resumed == 2
 
 
-def test_an_answer_recorded_twice_is_used_once(completion) -> None:
+def test_an_answer_recorded_twice_is_used_once() -> None:
     assert len(reuse(ROWS[:1], [("nightly", completion())] * 2)) == 1
 
 
-def test_an_answer_without_a_row_is_ignored(completion) -> None:
+def test_an_answer_without_a_row_is_ignored() -> None:
     assert reuse([], [("nightly", completion())]) == reuse([], []) == []
 
 
@@ -53,13 +54,13 @@ def test_without_a_journal_equal_prompts_are_one_request() -> None:
     ]
 
 
-def test_an_answer_of_another_job_is_cached_and_the_newest_one_is_taken(completion) -> None:
+def test_an_answer_of_another_job_is_cached_and_the_newest_one_is_taken() -> None:
     old, new = completion(answered_at=1.0), completion(answered_at=2.0)
     (output,) = reuse(ROWS[:1], [("monday", old), ("tuesday", new), ("sunday", old)])
     assert (output.value.origin, output.value.completion) == ("cached", new)
 
 
-def test_an_answer_of_this_job_takes_precedence_over_a_newer_one_of_another_job(completion) -> None:
+def test_an_answer_of_this_job_takes_precedence_over_a_newer_one_of_another_job() -> None:
     own = completion(answered_at=1.0)
     (output,) = reuse(ROWS[:1], [("nightly", own), ("tuesday", completion(answered_at=2.0))])
     assert (output.value.origin, output.value.completion) == ("resumed", own)
@@ -77,14 +78,14 @@ def test_rows_with_a_refused_answer_in_the_journal_are_not_sent() -> None:
 
 
 @pytest.mark.parametrize("turn", [1, -1])
-def test_an_answer_of_another_job_is_better_than_a_refusal_of_this_one(completion, turn: int) -> None:
+def test_an_answer_of_another_job_is_better_than_a_refusal_of_this_one(turn: int) -> None:
     answer = completion()
     (output,) = reuse(ROWS[:1], [("nightly", refusal()), ("tuesday", answer)][::turn])
     assert (output.value.origin, output.value.completion) == ("cached", answer)
 
 
 @pytest.mark.parametrize("turn", [1, -1])
-def test_an_answer_of_this_job_is_better_than_its_refusal(completion, turn: int) -> None:
+def test_an_answer_of_this_job_is_better_than_its_refusal(turn: int) -> None:
     (output,) = reuse(ROWS[:1], [("nightly", refusal()), ("nightly", completion())][::turn])
     assert output.value.completion == completion()
 
@@ -114,7 +115,7 @@ def test_an_empty_answer_without_a_schema_is_not_asked_for_again_whatever_the_re
 
 
 @pytest.mark.parametrize("journal", [[], ["answered"]])
-def test_duplicate_keys_end_the_job_before_a_request(completion, journal) -> None:
+def test_duplicate_keys_end_the_job_before_a_request(journal) -> None:
     group = ("f", {"rows": iter(ROWS), "journal": iter([("nightly", completion()) for _ in journal])})
     with pytest.raises(JobSpecError, match="Nothing was sent or billed"):
         list(Reuse("nightly", TEXT).process(group, [b'{"id": 1}']))
@@ -142,7 +143,7 @@ VALUE = AnswerForm.of(None, {"type": "object"})
     ],
     ids=str,
 )
-def test_an_answer_of_another_form_is_passed_over_with_a_warning(completion, form, answer, caplog) -> None:
+def test_an_answer_of_another_form_is_passed_over_with_a_warning(form, answer, caplog) -> None:
     (request,) = reuse(ROWS, [("tuesday", completion(**answer))], form)
     assert isinstance(request, Request)
     (message,) = caplog.messages
@@ -160,6 +161,6 @@ def test_an_answer_of_another_form_is_passed_over_with_a_warning(completion, for
     ],
     ids=str,
 )
-def test_an_answer_of_the_form_of_the_job_is_used(completion, form, answer) -> None:
+def test_an_answer_of_the_form_of_the_job_is_used(form, answer) -> None:
     (output,) = reuse(ROWS[:1], [("tuesday", completion(**answer))], form)
     assert output.value.origin == "cached"

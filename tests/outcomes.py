@@ -1,0 +1,24 @@
+"""Outcomes of prompts, as tests need them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_llmbeam.engine.outcome import Completion
+
+
+def completion(text: str = "Hi.", **changes: Any) -> Completion:
+    return Completion(
+        **{
+            "text": text,
+            "model": "m-001",
+            "finish_reason": "stop",
+            "input_tokens": 10,
+            "output_tokens": 3,
+            "attempts": 1,
+            "latency_seconds": 0.5,
+            "sent_at": 100.0,
+            "answered_at": 101.0,
+            **changes,
+        }
+    )
