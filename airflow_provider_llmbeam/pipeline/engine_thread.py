@@ -35,6 +35,7 @@ class EngineThread:
         journal: Journal of the answers; `None` for none.
         stop_is_requested: Returns whether the job is to end; called every two seconds while a batch is answered.
         on_stopped: Called when a batch of such a job has recorded what was in flight, before it fails.
+        on_answered: Called when a batch is answered.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class EngineThread:
         journal: Journal | None,
         stop_is_requested: Callable[[], bool] = lambda: False,
         on_stopped: Callable[[], None] = lambda: None,
+        on_answered: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
         self._stop_is_requested = stop_is_requested
         self._on_stopped = on_stopped
+        self._on_answered = on_answered
         self._stop_polled_at = -math.inf
         self._is_stopping = False
         loop = asyncio.new_event_loop()
@@ -91,10 +94,12 @@ class EngineThread:
         if self._journal is None:
             return self._send(prompts, None, on_throttled, on_counts)
         try:
-            return self._answer(self._journal, prompts, fingerprints, on_throttled, on_counts)
+            outcomes = self._answer(self._journal, prompts, fingerprints, on_throttled, on_counts)
         except JobCancelledError:
             self._on_stopped()
             raise
+        self._on_answered()
+        return outcomes
 
     def _answer(
         self,

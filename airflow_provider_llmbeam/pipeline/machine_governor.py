@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
@@ -9,28 +10,62 @@ import os
 from airflow_provider_llmbeam.engine.pacing.gate import Admission
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
+from airflow_provider_llmbeam.pipeline.learned_rate_file import LearnedRateFile
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Model, OpenAIModel, VertexEndpointModel
 
 _log = logging.getLogger(__name__)
 
 
-def machine_governor(model: Model, limits: Limits) -> Admission:
-    """Returns the governor that all processes of this machine share for a model, its key and its limits.
+class MachineGovernor:
+    """The governor that all processes of this machine share for a model, its key and its limits.
 
-    It is a governor of this process only if files cannot be shared, and for `echo`.
+    It is a governor of this process only if files cannot be shared, and for `echo`. A rate that is learned begins
+    with that of the last run, of this machine or of another one.
+
+    Args:
+        model: The model; the key is in the environment.
+        limits: Quotas, if they are known.
+        journal_uri: Directory of the journal, which keeps the learned rate, too; `None` for none.
+
+    Attributes:
+        admission: The governor.
     """
-    if isinstance(model, EchoModel):
-        return Governor(requests_per_minute=limits.requests_per_minute or math.inf)
-    governor = governor_of(limits)
-    key = key_of(model)
+
+    def __init__(self, model: Model, limits: Limits, journal_uri: str | None) -> None:
+        self.admission: Admission
+        self._rate_file: LearnedRateFile | None = None
+        if isinstance(model, EchoModel):
+            self.admission = Governor(requests_per_minute=limits.requests_per_minute or math.inf)
+            return
+        governor = governor_of(limits)
+        identity = identity_of(model, limits)
+        if journal_uri is not None and isinstance(governor, LearnedRate):
+            self._rate_file = LearnedRateFile(journal_uri, identity)
+            governor.state = self._rate_file.read()
+        try:
+            self.admission = SharedGovernor(governor, shared_path(identity))
+        except OSError as error:
+            _log.warning("Each process has its own governor, since no file can be shared: %s", error)
+            self.admission = governor
+
+    def batch_ended(self) -> None:
+        """Keeps the learned rate for the next run."""
+        if self._rate_file is not None and isinstance(self.admission, SharedGovernor | LearnedRate):
+            state = self.admission.state
+            if isinstance(state, LearnedRateState):
+                self._rate_file.write(state)
+
+
+def identity_of(model: GeminiModel | OpenAIModel | VertexEndpointModel, limits: Limits) -> str:
+    """Returns a name of a server, the key in the environment and the limits.
+
+    It has no Airflow deployment: a quota is the server's, and two Airflows of one user share it.
+    """
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
-    try:
-        return SharedGovernor(governor, shared_path(model.model_dump(), key, quota))
-    except OSError as error:
-        _log.warning("Each process has its own governor, since no file can be shared: %s", error)
-        return governor
+    return hashlib.sha256(repr((model.model_dump(), key_of(model), quota)).encode()).hexdigest()[:16]
 
 
 def key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None:
@@ -41,6 +76,13 @@ def key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None
         case GeminiModel():
             return os.environ.get("GOOGLE_API_KEY")
     return None
+
+
+def learned_requests_per_minute(model: Model, limits: Limits, journal_uri: str) -> float | None:
+    """Returns the rate that the last run has learned on one machine; `None` if a quota is known, or nothing is."""
+    if isinstance(model, EchoModel) or not isinstance(governor_of(limits), LearnedRate):
+        return None
+    return 60 * LearnedRateFile(journal_uri, identity_of(model, limits)).read().base_rps or None
 
 
 def governor_of(limits: Limits) -> Governor | LearnedRate:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
-from airflow_provider_llmbeam.pipeline.machine_governor import machine_governor
+from airflow_provider_llmbeam.pipeline.machine_governor import MachineGovernor
 from airflow_provider_llmbeam.pipeline.media import StoredMedia, media_identities
 from airflow_provider_llmbeam.pipeline.open_files import reserve_open_files
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
@@ -178,8 +179,10 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         """Sets the keys, then opens the client, once per process."""
         reserve_open_files(self._limits.max_in_flight)
         load_environment(self._environment_secrets)
+        governor = MachineGovernor(self._model, self._limits, self._journal_uri)
+        open_engine = partial(self._open_engine, governor)
         if self._journal_uri is None:
-            return EngineThread(self._open_engine, None)
+            return EngineThread(open_engine, None)
         storage.make_private(self._journal_uri)
         journal = Journal(
             self._journal_uri,
@@ -193,10 +196,11 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             redact=lambda message: redact(message, self._secrets()),
         )
         return EngineThread(
-            self._open_engine,
+            open_engine,
             journal,
             self._stop_is_requested,
             self._await_cancellation,
+            governor.batch_ended,
         )
 
     def _stop_is_requested(self) -> bool:
@@ -295,7 +299,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             for prompt in prompts
         ]
 
-    def _open_engine(self) -> Engine:
+    def _open_engine(self, governor: MachineGovernor) -> Engine:
         limits = self._limits
         has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
         backend = open_backend(self._model, self._generation, self._output_schema, self._embedding)
@@ -310,7 +314,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         pilot, outage = _BREAKERS.setdefault(self._run, (pilot, Outage()))
         return Engine(
             backend,
-            governor=machine_governor(self._model, limits),
+            governor=governor.admission,
             buckets=LengthBuckets(self._batching.resolved_boundaries, max_output_tokens),
             parser=VectorParser(self._embedding.dimensions)
             if self._embedding

@@ -4,5 +4,8 @@ file       purpose
 simulator  clients and a server as a simulation of discrete events
 servers    servers with a quota of one shape each
 cases      cases drawn at random, and their bounds
-__main__   runs the cases and prints the distribution
+hours      an hour with several machines that do not communicate
+traces     the admitted rate over time
+plot       plots it
+__main__   runs the cases and prints the distribution; also the hours, and the plot
 """

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from bench.simulation import __doc__ as description
-from bench.simulation.cases import Case, CaseResult, run_twice
+from bench.simulation.cases import SHAPES, Case, CaseResult, run_twice
+from bench.simulation.hours import hours_table, simulate_hour
+from bench.simulation.traces import traces
+from bench.venvs import plot_python
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,8 +28,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=300, metavar="N", help="number of cases (default: 300)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first (default: 0)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="number of processes (default: 2)")
+    parser.add_argument("--machines", type=int, nargs="+", metavar="N", help="simulate an hour of each number")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="plot the rate over time for three servers")
     parser.add_argument("--all", action="store_true", help="print every case that misses a bound")
     options = parser.parse_args(arguments)
+    if options.plot is not None:
+        return _plot(options.plot)
+    if options.machines:
+        shapes, machines = zip(*itertools.product(SHAPES[:-1], options.machines), strict=True)
+        with ProcessPoolExecutor(options.processes) as pool:
+            hours = list(pool.map(simulate_hour, shapes, machines))
+        sys.stdout.write(hours_table(hours) + "\n")
+        return 0
     cases = [Case.draw(options.first_seed + number) for number in range(options.cases)]
     with ProcessPoolExecutor(options.processes) as pool:
         results = list(pool.map(partial(run_twice, make_rate=LearnedRate), cases, chunksize=4))
@@ -32,6 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     sys.stdout.write(_line(result) + "\n")
         sys.stdout.write(f"{title}\n{_table(of_run)}\n\n")
     return 0
+
+
+def _plot(path: Path) -> int:
+    """Plots with an interpreter that has matplotlib; returns its exit status."""
+    command = [str(plot_python()), "-m", "bench.simulation.plot", str(path.resolve())]
+    content = json.dumps([asdict(trace) for trace in traces()])
+    return subprocess.run(command, input=content, text=True, check=False).returncode
 
 
 def _line(result: CaseResult) -> str:

@@ -144,6 +144,11 @@ class Pool:
         self.capacity = 0.0
         self._horizon = max(1.0, 10.0 / rps)
 
+    @property
+    def rps_now(self) -> float:
+        """The present capacity in requests per second."""
+        return self._rps * self._share
+
     def wait_seconds(self, now: float) -> float:
         """See `Quota`."""
         while now - self._stepped_at >= self.STEP_SECONDS:

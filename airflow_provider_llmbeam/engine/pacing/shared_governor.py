@@ -78,6 +78,13 @@ class SharedGovernor:
         with self._locked(now):
             return float(self._governor.rejected(now, retry_after_seconds, chance, sent_at))
 
+    @property
+    def state(self) -> GovernorState | LearnedRateState:
+        """The state at present."""
+        with self._locked():
+            state: GovernorState | LearnedRateState = dataclasses.replace(self._governor.state)
+        return state
+
     def close(self) -> None:
         """Closes the file; the state is kept for other processes."""
         os.close(self._file)
@@ -155,11 +162,8 @@ def _is_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
     return is_kind(found.st_mode) and found.st_uid == os.getuid()
 
 
-def shared_path(*identity: object) -> Path:
-    """Returns the path of the state for a server and its limits, for this user.
-
-    It has no Airflow deployment: a quota is the server's, and two Airflows of one user share it.
-    """
+def shared_path(identity: str) -> Path:
+    """Returns the path of the state of that name, for this user."""
     # The layout is part of the name, so that another version of this package uses another file.
     layout = [field.name for kind in (GovernorState, LearnedRateState) for field in dataclasses.fields(kind)]
     digest = hashlib.sha256(repr((layout, identity)).encode()).hexdigest()[:16]

@@ -140,17 +140,14 @@ class Estimate(_Part):
             if seconds > 99
             else f"{seconds} s"
         )
-        return (
-            duration
-            if self.limited_by is None
-            else f"{duration}, as {_LIMIT_FIELDS[self.limited_by]} allows no more"
-        )
+        return duration if self.limited_by is None else f"{duration}, as {_LIMITS[self.limited_by]} allows no more"
 
 
-_LIMIT_FIELDS = {
+_LIMITS = {
     "requests_per_minute": "`limits.requests_per_minute`",
     "tokens_per_minute": "`limits.tokens_per_minute`",
     "in_flight": "`limits.max_in_flight`",
+    "learned_rate": "the rate that an earlier run has learned",
 }
 
 

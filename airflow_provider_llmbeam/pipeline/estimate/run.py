@@ -31,12 +31,13 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
     spread_over,
 )
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
+from airflow_provider_llmbeam.pipeline.machine_governor import learned_requests_per_minute
 from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, journal_entries, oldest_useful_at
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
 from airflow_provider_llmbeam.spec.runner.workers import workers_of
 
 _log = logging.getLogger("llmbeam")
@@ -187,7 +188,15 @@ def _estimated(
     latencies = [outcome.latency_seconds for _, outcome in observed if isinstance(outcome, Completion)]
     latency = fmean(latencies) if latencies else None
     seconds, limited_by = sending_seconds(
-        requests, input_tokens + output_tokens, spec.limits, workers_of(spec.runner, spec.limits), latency
+        requests,
+        input_tokens + output_tokens,
+        spec.limits,
+        workers_of(spec.runner, spec.limits),
+        latency,
+        # Machines share a quota, and how many there will be is not known.
+        learned_requests_per_minute(spec.model, spec.limits, spec.journal_uri)
+        if isinstance(spec.runner, DirectRunner)
+        else None,
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.machine_governor import key_of
+from airflow_provider_llmbeam.pipeline.machine_governor import MachineGovernor, key_of
 from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT, LLMModelHandler
 from airflow_provider_llmbeam.spec import (
     Batching,
@@ -160,7 +160,7 @@ def test_an_endpoint_of_google_cloud_is_paced_by_its_latency_unless_a_quota_is_k
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Any, limits: Limits
 ) -> None:
     monkeypatch.setattr("airflow_provider_llmbeam.pipeline.run_inference.open_backend", lambda *_: object())
-    engine = LLMModelHandler(model, limits=limits)._open_engine()
+    engine = LLMModelHandler(model, limits=limits)._open_engine(MachineGovernor(model, limits, None))
     assert (engine._concurrency is not None) == (limits.requests_per_minute is None)
 
 

@@ -201,6 +201,6 @@ def test_a_pipe_is_refused_without_waiting(path):
         shared(path)
 
 
-def test_different_limits_have_different_files_and_equal_limits_share_one():
-    assert shared_path("gemini", 600, None) == shared_path("gemini", 600, None)
-    assert shared_path("gemini", 600, None) != shared_path("gemini", 300, None)
+def test_different_names_have_different_files_and_equal_names_share_one():
+    assert shared_path("gemini-600") == shared_path("gemini-600")
+    assert shared_path("gemini-600") != shared_path("gemini-300")
