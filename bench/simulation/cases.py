@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_llmbeam.engine.pacing.gate import Admission
@@ -115,14 +115,8 @@ class CaseResult:
     is_fast: bool
 
 
-def run_case(case: Case, make_governor: Callable[[], Admission], machines: int = 1) -> CaseResult:
-    """Simulates a case."""
-    quota = case.quota()
-    rows = case.rows // machines
-    clients = [
-        Client(make_governor(), iter([Request()] * rows), max(1, case.slots // machines), rows)
-        for _ in range(machines)
-    ]
+def run_clients(case: Case, quota: Quota, clients: Sequence[Client], seconds: float = 1e6) -> None:
+    """Simulates clients of a case until they have their answers, or for `seconds`."""
 
     def latency(rng: random.Random) -> float:
         return case.latency_seconds * rng.lognormvariate(-0.045, 0.3)
@@ -134,7 +128,19 @@ def run_case(case: Case, make_governor: Callable[[], Admission], machines: int =
         rejection_seconds=case.rejection_seconds,
         seed=case.seed,
     )
-    simulation.run(1e6)
+    simulation.run(seconds)
+
+
+def run_case(case: Case, make_governor: Callable[[], Admission], machines: int = 1) -> CaseResult:
+    """Simulates a case."""
+    quota = case.quota()
+    rows = case.rows // machines
+    clients = [
+        Client(make_governor(), iter([Request()] * rows), max(1, case.slots // machines), rows)
+        for _ in range(machines)
+    ]
+
+    run_clients(case, quota, clients)
     records = [record for client in clients for record in client.records]
     rejected = sum(not record.is_billed for record in records)
     took = max(record.received_at for record in records if record.is_billed)

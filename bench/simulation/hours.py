@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from bench.simulation.cases import Case
 from bench.simulation.servers import ADVICE, Pool, QuotaServer
-from bench.simulation.simulator import Client, Request, Simulation
+from bench.simulation.simulator import Client, Request, Simulation, SimulationResult, result_of
 
 HOUR_SECONDS = 3600.0
 RPS, LATENCY_SECONDS = 20.0, 2.7
@@ -23,16 +23,12 @@ class Hour:
     Attributes:
         shape: Shape of the quota.
         machines: Number of machines.
-        utilisation_ratio: Admitted requests over those that the quota allows.
-        rejected_ratio: 429s over all requests.
-        jain: Jain's fairness index of the machines; 1 means equal shares.
+        result: What the machines have got of the quota.
     """
 
     shape: str
     machines: int
-    utilisation_ratio: float
-    rejected_ratio: float
-    jain: float
+    result: SimulationResult
 
 
 def simulate_hour(shape: str, machines: int) -> Hour:
@@ -56,27 +52,18 @@ def simulate_hour(shape: str, machines: int) -> Hour:
         return LATENCY_SECONDS * rng.lognormvariate(-0.32, 0.8)
 
     server = QuotaServer(quota, ADVICE[case.advice])
-    Simulation(server, clients, latency, rejection_seconds=case.rejection_seconds, seed=case.seed).run(
-        HOUR_SECONDS
-    )
-    admitted = [sum(record.is_billed for record in client.records) for client in clients]
-    total, requests = sum(admitted), sum(len(client.records) for client in clients)
+    simulation = Simulation(server, clients, latency, rejection_seconds=case.rejection_seconds, seed=case.seed)
+    simulation.run(HOUR_SECONDS)
     allowed = quota.capacity if isinstance(quota, Pool) else RPS * HOUR_SECONDS + quota.free_requests()
-    return Hour(
-        shape=shape,
-        machines=machines,
-        utilisation_ratio=total / allowed,
-        rejected_ratio=(requests - total) / requests,
-        jain=total * total / (machines * sum(count * count for count in admitted)),
-    )
+    return Hour(shape=shape, machines=machines, result=result_of(clients, allowed))
 
 
 def hours_table(hours: Sequence[Hour]) -> str:
     """Returns one line per hour."""
     lines = [f"{'shape':<14}{'machines':>9}{'of the quota':>14}{'429s':>8}{'Jain':>7}"]
     lines += [
-        f"{hour.shape:<14}{hour.machines:>9}{hour.utilisation_ratio:>14.1%}{hour.rejected_ratio:>8.2%}"
-        f"{hour.jain:>7.3f}"
+        f"{hour.shape:<14}{hour.machines:>9}{hour.result.utilisation_ratio:>14.1%}"
+        f"{hour.result.rejected_ratio:>8.2%}{hour.result.jain:>7.3f}"
         for hour in hours
     ]
     return "\n".join(lines)

@@ -14,8 +14,6 @@ from matplotlib.axes import Axes
 
 FIRST_COLOUR, NEXT_COLOUR, LIMIT_COLOUR = "#0b6e6e", "#d18f2c", "#c0392b"
 TEXT_COLOUR, MUTED_COLOUR = "#22303c", "#6b7785"
-#: Same as in `bench.simulation.traces`, which needs this package.
-BIN_SECONDS = 2.0
 SHOWN_SECONDS = 200.0
 
 
@@ -38,7 +36,7 @@ def _panel(axis: Axes, trace: Mapping[str, Any]) -> None:
         ("first run", trace["first"], FIRST_COLOUR, 0.97),
         ("next run", trace["following"], NEXT_COLOUR, 0.92),
     ):
-        edges = [BIN_SECONDS * number for number in range(len(run["admitted"]) + 1)]
+        edges = [trace["bin_seconds"] * number for number in range(len(run["admitted"]) + 1)]
         axis.stairs(run["admitted"], edges, color=colour, linewidth=1.3, label=f"admitted, {name}")
         axis.plot(run["rejected"], [height * highest] * len(run["rejected"]), "|", color=colour, markersize=6)
     limits = trace["first"]["limits"]

@@ -142,12 +142,9 @@ class Pool:
         self._offered, self._at = 0.0, 0.0
         #: Number of requests that were within the capacity so far.
         self.capacity = 0.0
+        #: Times, in seconds, and the capacity from then on, in requests per second.
+        self.steps = [(0.0, rps)]
         self._horizon = max(1.0, 10.0 / rps)
-
-    @property
-    def rps_now(self) -> float:
-        """The present capacity in requests per second."""
-        return self._rps * self._share
 
     def wait_seconds(self, now: float) -> float:
         """See `Quota`."""
@@ -156,6 +153,7 @@ class Pool:
             self.capacity += self.STEP_SECONDS * self._rps * self._share
             wanted = self._share * math.exp(self._rng.gauss(0.0, self.STEP))
             self._share = min(self.MOST, max(self.LEAST, wanted))
+            self.steps.append((self._stepped_at, self._rps * self._share))
         self._offered = self._offered * math.exp((self._at - now) / self._horizon) + 1.0 / self._horizon
         self._at = now
         excess = max(0.0, 1.0 - self._rps * self._share / self._offered)

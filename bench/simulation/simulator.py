@@ -12,7 +12,7 @@ from typing import Protocol
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate
-from airflow_provider_llmbeam.pipeline.machine_governor import governor_of
+from airflow_provider_llmbeam.pipeline.pacing.machine_governor import governor_of
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
 from airflow_provider_llmbeam.sandbox.models.answers import answer_text, count_tokens
 from airflow_provider_llmbeam.sandbox.models.quota import Quota, QuotaLedger
@@ -207,14 +207,19 @@ def simulate(
         return latency_seconds * rng.lognormvariate(-0.32, 0.8)
 
     Simulation(ledger, clients, latency, seed=seed).run(seconds)
+    return result_of(clients, (seconds - warm_up_seconds) * requests_per_minute / 60, warm_up_seconds)
+
+
+def result_of(clients: Sequence[Client], allowed: float, warm_up_seconds: float = 0.0) -> SimulationResult:
+    """Returns what machines have got of so many requests that the quota allowed after the warm-up."""
     counted = [[r.is_billed for r in client.records if r.received_at >= warm_up_seconds] for client in clients]
     admitted = [sum(billed) for billed in counted]
     total, requests = sum(admitted), sum(map(len, counted))
     squares = sum(count * count for count in admitted)
     return SimulationResult(
-        utilisation_ratio=total / ((seconds - warm_up_seconds) * requests_per_minute / 60),
+        utilisation_ratio=total / allowed,
         rejected_ratio=(requests - total) / max(1, requests),
-        jain=total * total / (machines * squares) if squares else 0.0,
+        jain=total * total / (len(clients) * squares) if squares else 0.0,
     )
 
 

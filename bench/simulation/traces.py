@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
-from bench.simulation.cases import Case
-from bench.simulation.servers import ADVICE, Pool, QuotaServer
-from bench.simulation.simulator import Client, Request, Simulation
+from bench.simulation.cases import Case, run_clients
+from bench.simulation.servers import Pool
+from bench.simulation.simulator import Client, Request
 
 #: Duration over which requests are counted, in seconds.
 BIN_SECONDS = 2.0
@@ -28,20 +27,19 @@ class Run:
         admitted: Admitted requests per second, in each `BIN_SECONDS`.
         rejected: Times of the 429s, in seconds.
         limits: Times and the rate of the quota from then on, in requests per second.
-        seconds: Time of the last admitted request.
     """
 
     admitted: list[float]
     rejected: list[float]
     limits: list[tuple[float, float]]
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """A first run and a next one with the same server."""
+    """A first run and a next one with the same server; requests are counted in each `bin_seconds`."""
 
     title: str
+    bin_seconds: float
     first: Run
     following: Run
 
@@ -64,22 +62,15 @@ def traces() -> list[Trace]:
         )
         first = LearnedRate()
         run = _run(case, first)
-        found.append(Trace(title=title, first=run, following=_run(case, LearnedRate(first.state.for_next_run()))))
+        following = _run(case, LearnedRate(first.state.for_next_run()))
+        found.append(Trace(title=title, bin_seconds=BIN_SECONDS, first=run, following=following))
     return found
 
 
 def _run(case: Case, governor: LearnedRate) -> Run:
     quota = case.quota()
-    limits = [(0.0, case.rps)]
     client = Client(governor, iter([Request()] * case.rows), case.slots, case.rows)
-
-    def latency(rng: random.Random) -> float:
-        if isinstance(quota, Pool):
-            limits.append((client.records[-1].received_at if client.records else 0.0, quota.rps_now))
-        return case.latency_seconds * rng.lognormvariate(-0.045, 0.3)
-
-    server = QuotaServer(quota, ADVICE[case.advice])
-    Simulation(server, [client], latency, rejection_seconds=case.rejection_seconds, seed=case.seed).run(1e6)
+    run_clients(case, quota, [client])
     admitted = [record.received_at for record in client.records if record.is_billed]
     bins = [0.0] * (1 + int(max(admitted) / BIN_SECONDS))
     for at in admitted:
@@ -87,6 +78,5 @@ def _run(case: Case, governor: LearnedRate) -> Run:
     return Run(
         admitted=bins,
         rejected=[record.received_at for record in client.records if not record.is_billed],
-        limits=limits,
-        seconds=max(admitted),
+        limits=quota.steps if isinstance(quota, Pool) else [(0.0, case.rps)],
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+import pytest
+
+from airflow_provider_llmbeam.pipeline.estimate.run import START_SECONDS, make_estimate
 from airflow_provider_llmbeam.sandbox import ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -27,10 +29,11 @@ def test_the_next_run_on_another_machine_begins_with_the_rate_and_has_few_429s(
             assert len(ended.answers) == 100
             rejected.append(ended.report["requests"]["rejected"])
         (file,) = (job.out / ".llmbeam" / "job").glob("journal*/learned_rate-*.json")
-        assert 5 < json.loads(file.read_text())["requests_per_second"] < 14
+        rate = json.loads(file.read_text())["requests_per_second"]
+        assert 5 < rate < 14
         job.write(rows(2, 1200))
         found = make_estimate(JobSpec.parse(job.spec), sample_size=0)
     assert rejected[0] > 3 >= rejected[1]
     assert found.limited_by == "learned_rate"
-    assert 80 < found.duration_seconds < 250
+    assert found.duration_seconds == pytest.approx(START_SECONDS + 1200 / rate, abs=0.1)
     assert any("as the rate that an earlier run has learned allows no more" in line for line in found.lines())

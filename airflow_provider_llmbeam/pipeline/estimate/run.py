@@ -31,7 +31,7 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
     spread_over,
 )
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
-from airflow_provider_llmbeam.pipeline.machine_governor import learned_requests_per_minute
+from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_requests_per_minute
 from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, journal_entries, oldest_useful_at
 from airflow_provider_llmbeam.spec.demand import Demand

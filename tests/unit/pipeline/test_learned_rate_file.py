@@ -13,9 +13,9 @@ import pytest
 from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor
-from airflow_provider_llmbeam.pipeline import learned_rate_file
-from airflow_provider_llmbeam.pipeline.learned_rate_file import LearnedRateFile
-from airflow_provider_llmbeam.pipeline.machine_governor import (
+from airflow_provider_llmbeam.pipeline.pacing import learned_rate_file
+from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRateFile
+from airflow_provider_llmbeam.pipeline.pacing.machine_governor import (
     MachineGovernor,
     identity_of,
     learned_requests_per_minute,

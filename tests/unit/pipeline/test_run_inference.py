@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.machine_governor import MachineGovernor, key_of
+from airflow_provider_llmbeam.pipeline.pacing.machine_governor import MachineGovernor, key_of
 from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT, LLMModelHandler
 from airflow_provider_llmbeam.spec import (
     Batching,

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
-from airflow_provider_llmbeam.pipeline.learned_rate_file import LearnedRateFile
+from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRateFile
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Model, OpenAIModel, VertexEndpointModel
 

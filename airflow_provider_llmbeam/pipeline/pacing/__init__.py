@@ -1,0 +1,1 @@
+"""Pacing of the requests of one machine, and what its next run knows of it."""
