@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
     from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
+    from airflow_provider_llmbeam.sandbox.billing.tokens import TokenPrice, TokenPrices
     from airflow_provider_llmbeam.sandbox.core.clock import ManualClock
     from airflow_provider_llmbeam.sandbox.core.faults import Fault
     from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.sandbox.server import Sandbox
 
 __all__ = [
+    "BatchSettings",
     "DataflowSettings",
     "EndpointSettings",
     "Fault",
@@ -30,10 +33,13 @@ __all__ = [
     "Proxy",
     "Quota",
     "Sandbox",
+    "TokenPrice",
+    "TokenPrices",
     "prompt_sha256",
 ]
 
 _MODULES = {
+    "BatchSettings": "batch_inference.settings",
     "DataflowSettings": "dataflow.settings",
     "EndpointSettings": "billing.settings",
     "Fault": "core.faults",
@@ -44,6 +50,8 @@ _MODULES = {
     "Proxy": "network.proxy",
     "Quota": "models.quota",
     "Sandbox": "server",
+    "TokenPrice": "billing.tokens",
+    "TokenPrices": "billing.tokens",
     "prompt_sha256": "models.answers",
 }
 

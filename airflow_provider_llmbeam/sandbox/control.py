@@ -1,7 +1,8 @@
-"""The control API of the sandbox, for other processes: health, statistics, faults, reset."""
+"""The control API of the sandbox, for other processes: health, statistics, bills, faults, settings, reset."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import asdict
 from typing import Any, TypedDict
@@ -119,6 +120,17 @@ def routes(services: Services) -> list[web.RouteDef]:
             return _response(json_reply({"error": error}, http_status=400))
         return _response(json_reply(services.bill.fields(after)))
 
+    async def get_token_bill(request: web.Request) -> web.Response:
+        # Rows that are due by the clock are answered first, off the event loop.
+        return _response(json_reply(await asyncio.to_thread(services.models.token_bill.fields)))
+
+    async def post_batch(request: web.Request) -> web.Response:
+        try:
+            services.batches.change(**read_object(await request.read()))
+        except (ValueError, TypeError) as error:
+            return _response(json_reply({"error": str(error)}, http_status=400))
+        return _response(json_reply(asdict(services.batches.settings)))
+
     async def post_faults(request: web.Request) -> web.Response:
         try:
             add_fault(backend.faults, read_object(await request.read()))
@@ -134,8 +146,13 @@ def routes(services: Services) -> list[web.RouteDef]:
         web.get("/", health),
         web.get("/sandbox/stats", get_stats),
         web.get("/sandbox/bill", get_bill),
+        web.get("/sandbox/token-bill", get_token_bill),
         *backend.access.guarded(
-            [web.post("/sandbox/faults", post_faults), web.post("/sandbox/reset", post_reset)]
+            [
+                web.post("/sandbox/batch", post_batch),
+                web.post("/sandbox/faults", post_faults),
+                web.post("/sandbox/reset", post_reset),
+            ]
         ),
     ]
 

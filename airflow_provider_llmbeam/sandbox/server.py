@@ -13,8 +13,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from airflow_provider_llmbeam.sandbox import control
+from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
+from airflow_provider_llmbeam.sandbox.batch_inference.state import Batches
 from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
 from airflow_provider_llmbeam.sandbox.billing.state import Bill
+from airflow_provider_llmbeam.sandbox.billing.tokens import TokenBill
 from airflow_provider_llmbeam.sandbox.core.access import USER, Access
 from airflow_provider_llmbeam.sandbox.core.clock import Clock
 from airflow_provider_llmbeam.sandbox.core.faults import Faults
@@ -46,6 +49,7 @@ class Sandbox(Server):
         models: Settings of the models.
         dataflow: Settings of Dataflow jobs.
         endpoints: Settings of the provisioning of Vertex AI endpoints and Cloud Run services.
+        batch: Settings of the jobs of batch inference.
         bigquery_job_seconds: Duration of each BigQuery job, in seconds of the clock; its effects are at its end.
         monitoring_delay_seconds: Delay after the end of a minute until metrics show its points, in seconds of the
             clock.
@@ -66,6 +70,7 @@ class Sandbox(Server):
         models: ModelSettings | None = None,
         dataflow: DataflowSettings | None = None,
         endpoints: EndpointSettings | None = None,
+        batch: BatchSettings | None = None,
         bigquery_job_seconds: float = 0.0,
         monitoring_delay_seconds: float = DEFAULT_DELAY_SECONDS,
     ) -> None:
@@ -79,6 +84,7 @@ class Sandbox(Server):
             models=models or ModelSettings(),
             dataflow=dataflow or DataflowSettings(),
             endpoints=endpoints or EndpointSettings(),
+            batch=batch or BatchSettings(),
             bigquery_job_seconds=bigquery_job_seconds,
             monitoring_delay_seconds=monitoring_delay_seconds,
         )
@@ -140,6 +146,16 @@ class Sandbox(Server):
     def bill(self) -> Bill:
         """The bill for accelerators."""
         return self._services.bill
+
+    @property
+    def token_bill(self) -> TokenBill:
+        """The bill for tokens."""
+        return self._services.models.token_bill
+
+    @property
+    def batches(self) -> Batches:
+        """Batch inference, whose settings tests change."""
+        return self._services.batches
 
     @property
     def dataflow(self) -> Dataflow:

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from airflow_provider_llmbeam.sandbox.batch_inference import gemini as gemini_batches
+from airflow_provider_llmbeam.sandbox.batch_inference import openai as openai_batches
+from airflow_provider_llmbeam.sandbox.batch_inference import vertex as vertex_batches
+from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
+from airflow_provider_llmbeam.sandbox.batch_inference.state import Batches
 from airflow_provider_llmbeam.sandbox.bigquery import api as bigquery
 from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
 from airflow_provider_llmbeam.sandbox.billing.state import Bill
@@ -48,6 +53,9 @@ METHODS = Methods.joined(
         dataflow,
         vertex_predictions,
         vertex,
+        vertex_batches,
+        gemini_batches,
+        openai_batches,
         cloud_run,
         cloud_run_traffic,
         monitoring,
@@ -67,6 +75,7 @@ class Services:
         models: Settings of the models.
         dataflow: Settings of Dataflow jobs.
         endpoints: Settings of the provisioning of endpoints and services.
+        batch: Settings of the jobs of batch inference.
         bigquery_job_seconds: Duration of each BigQuery job, in seconds of the clock.
         monitoring_delay_seconds: Delay after the end of a minute until its points are visible, in seconds.
 
@@ -83,6 +92,7 @@ class Services:
         models: ModelSettings,
         dataflow: DataflowSettings,
         endpoints: EndpointSettings,
+        batch: BatchSettings,
         bigquery_job_seconds: float,
         monitoring_delay_seconds: float,
     ) -> None:
@@ -99,6 +109,11 @@ class Services:
         timeline = Timeline(clock)
         self.bill = Bill(timeline)
         self.vertex = vertex.Vertex(self.backend, timeline, self.bill, endpoints)
+        self.batches = Batches(Timeline(clock), batch, seed)
+        self.models.token_bill.on_read.append(self.batches.settle)
+        self.vertex_batches = vertex_batches.VertexBatches(self.backend, self.batches, self.models, store)
+        self.gemini_batches = gemini_batches.GeminiBatches(self.backend, self.batches, self.models)
+        self.openai_batches = openai_batches.OpenAIBatches(self.backend, self.batches, self.models)
         self.cloud_run = cloud_run.CloudRun(
             self.backend, timeline, self.bill, endpoints, has_secret=self.secrets.has
         )
@@ -107,6 +122,10 @@ class Services:
         )
         self.quotas = cloud_quotas.CloudQuotas(self.models, self.monitoring.requested_models, endpoints.gpu_quota)
         self.backend.on_reset += [
+            self.batches.clear,
+            self.vertex_batches.jobs.clear,
+            self.gemini_batches.clear,
+            self.openai_batches.clear,
             self.models.clear,
             self.dataflow.clear,
             self.storage.clear,
@@ -126,7 +145,8 @@ class Services:
     def routes(self) -> list[web.AbstractRouteDef]:
         """Returns the routes of all services; the last of an application, as Gemini's match every POST.
 
-        Models, metrics and quotas need no token: they run nothing and keep nothing.
+        Models, metrics and quotas need no token: they run nothing, and keep nothing but the batches and files of
+        callers with an API key.
         """
         access = self.backend.access
         return [
@@ -138,10 +158,13 @@ class Services:
             *cloud_quotas.routes(self.backend, self.quotas),
             *access.guarded(dataflow.routes(self.dataflow)),
             *vertex_predictions.routes(self.models, self.vertex),
+            *access.guarded(vertex_batches.routes(self.vertex_batches)),
             *access.guarded(vertex.routes(self.vertex)),
             *access.guarded(cloud_run.routes(self.cloud_run)),
             *openai.routes(self.models),
+            *openai_batches.routes(self.openai_batches),
             *openai_embeddings.routes(self.models),
+            *gemini_batches.routes(self.gemini_batches),
             *gemini_embeddings.routes(self.models),
             *gemini.routes(self.models),
         ]

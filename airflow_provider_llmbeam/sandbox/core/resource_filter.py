@@ -1,4 +1,4 @@
-"""Filters and pages of lists in Google's APIs: `labels.a=b AND labels.c:* AND display_name="d"`."""
+"""Filters and pages of lists in Google's APIs: `labels.a=b AND labels.c:* AND display_name:"d*"`."""
 
 from __future__ import annotations
 
@@ -66,8 +66,12 @@ def _holds(term: str, resource: Mapping[str, Any]) -> bool:
         value = (resource.get("labels") or {}).get(key)
     elif not key and name in ("display_name", "displayName"):
         value = resource.get("displayName")
+    elif not key and name == "state" and name in resource:
+        value = resource[name]
     else:
         raise RestError(400, f"Invalid filter: the field {found['field']!r} is not supported.")
     if sign == "!=":
         return bool(value != wanted)
-    return value is not None if sign is None or wanted == "*" else bool(value == wanted)
+    if sign == ":" and wanted.endswith("*"):  # `display_name:"my_job_*"`
+        return value is not None and str(value).startswith(wanted.removesuffix("*"))
+    return value is not None if sign is None else bool(value == wanted)

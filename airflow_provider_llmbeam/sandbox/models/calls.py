@@ -94,6 +94,13 @@ class Dialect(Protocol):
         """Returns the reply with an error after the first chunk of a streamed one."""
 
 
+class RowDialect(Dialect, Protocol):
+    """Parser and formatter of the requests of batch inference, which come without an HTTP request each."""
+
+    def parse(self, body: bytes) -> ModelCall:
+        """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
+
+
 class RefusedError(Exception):
     """The service refuses a request; carries the reply to send."""
 

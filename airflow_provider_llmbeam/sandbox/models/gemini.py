@@ -113,8 +113,11 @@ class GeminiDialect:
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
-        if not (self.model.startswith(("gemini", "gemma")) if self.any_model else is_gemini(self.model)):
-            raise RefusedError(google_error(404, self.not_found()))
+        return self.parse(body)
+
+    def parse(self, body: bytes) -> ModelCall:
+        """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
+        self.check_model()
         try:
             fields = read_object(body)
             call = self._call(fields.get("generateContentRequest") or fields)
@@ -124,6 +127,11 @@ class GeminiDialect:
         if self.is_metered and call.input_tokens > self.input_token_limit:
             raise RefusedError(google_error(400, self._too_long(call.input_tokens)))
         return call
+
+    def check_model(self) -> None:
+        """Checks that the model is served; raises `RefusedError`."""
+        if not (self.model.startswith(("gemini", "gemma")) if self.any_model else is_gemini(self.model)):
+            raise RefusedError(google_error(404, self.not_found()))
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
         """Returns the reply with an answer."""

@@ -97,6 +97,10 @@ class OpenAIDialect:
         self.authenticate(request)
         if self.method in UNMETERED:
             return ModelCall(model="", prompt="", system="", input_tokens=0, prompt_sha256="")
+        return self.parse(body)
+
+    def parse(self, body: bytes) -> ModelCall:
+        """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
         try:
             call = self.call(read_object(body))
         except (ValueError, TypeError, AttributeError, LookupError) as error:

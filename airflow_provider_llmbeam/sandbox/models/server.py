@@ -9,12 +9,20 @@ from dataclasses import dataclass, replace
 
 from aiohttp import web
 
+from airflow_provider_llmbeam.sandbox.billing.tokens import Tier, TokenBill
 from airflow_provider_llmbeam.sandbox.core.backend import Arrival, Backend
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
-from airflow_provider_llmbeam.sandbox.core.responses import send, until_gone, until_released
+from airflow_provider_llmbeam.sandbox.core.responses import Reply, send, until_gone, until_released
 from airflow_provider_llmbeam.sandbox.models.answers import TOKENIZER, Answer, answer_text, prompt_sha256
-from airflow_provider_llmbeam.sandbox.models.calls import Dialect, ModelCall, RefusedError, damaged, preempting
+from airflow_provider_llmbeam.sandbox.models.calls import (
+    Dialect,
+    ModelCall,
+    RefusedError,
+    RowDialect,
+    damaged,
+    preempting,
+)
 from airflow_provider_llmbeam.sandbox.models.quota import LocationQuotas, Quota, QuotaLedger, Rejection
 from airflow_provider_llmbeam.sandbox.models.schema import SchemaError
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
@@ -23,12 +31,19 @@ _NO_ANSWER = Answer(text="", output_tokens=0, is_cut=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Exchange:
+class _Work:
+    """What is recorded and billed: one request, or one row of batch inference."""
+
+    dialect: Dialect
+    arrival: Arrival
+    tier: Tier = "standard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchange(_Work):
     """One request on its way; `quotas` are those of its arrival, also after a reset."""
 
     request: web.Request
-    dialect: Dialect
-    arrival: Arrival
     quotas: LocationQuotas
 
     @property
@@ -49,6 +64,7 @@ class ModelServer:
         self.backend = backend
         self.settings = settings
         self.quotas = LocationQuotas(settings.quota, settings.location_quotas)
+        self.token_bill = TokenBill(settings.prices)
         self.max_in_flight = 0
         self._random = random.Random(seed)
         self._in_flight = 0
@@ -66,7 +82,38 @@ class ModelServer:
     def clear(self) -> None:
         """Restores the limits of the settings, with nothing used."""
         self.quotas = LocationQuotas(self.settings.quota, self.settings.location_quotas)
+        self.token_bill.clear()
         self.max_in_flight = 0
+
+    def answer_row(self, dialect: RowDialect, body: bytes) -> Reply:
+        """Answers one request of batch inference: without quota and latency, and billed at the tier `batch`.
+
+        Of the faults of its method only those have an effect that are the error of the row.
+        """
+        work = _Work(dialect=dialect, arrival=self.backend.arrival(), tier="batch")
+        TOKENIZER.set(self.settings.tokenizer)
+        call: ModelCall | None = None
+        try:
+            call = dialect.parse(body)
+            fault = self.backend.faults.take(dialect.method, f"{call.system}\n{call.prompt}")
+            preempted = preempting(fault, dialect, call) if fault else None
+            if preempted is not None and preempted.http_status != 200:
+                raise RefusedError(preempted)
+            answer = _computed(call)
+        except (RefusedError, SchemaError) as error:
+            refusal = error.reply if isinstance(error, RefusedError) else dialect.error(400, str(error))
+            self._record(work, call, http_status=refusal.http_status)
+            return refusal
+        self._record(work, call, http_status=200, answer=answer)
+        return dialect.answer(call, answer, f"{call.prompt_sha256[:12]}-{next(self._serial)}")
+
+    def count_row(self, dialect: RowDialect, body: bytes) -> int:
+        """Returns the input tokens of a request of batch inference; 0 if it will be refused."""
+        TOKENIZER.set(self.settings.tokenizer)
+        try:
+            return dialect.parse(body).input_tokens
+        except RefusedError:
+            return 0
 
     async def serve(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         """Answers one request in the format of `dialect`."""
@@ -138,15 +185,17 @@ class ModelServer:
 
     def _record(
         self,
-        exchange: _Exchange,
+        work: _Work,
         call: ModelCall | None,
         *,
         http_status: int | None,
         answer: Answer | None = None,
         limit_name: str = "",
     ) -> None:
-        dialect, arrival = exchange.dialect, exchange.arrival
+        dialect, arrival = work.dialect, work.arrival
         is_billed = answer is not None and dialect.is_metered
+        if call and answer and is_billed and arrival.epoch == self.backend.log.epoch:
+            self.token_bill.add(call.model, work.tier, call.input_tokens, 0, answer.output_tokens)
         self.backend.log.append(
             RequestRecord(
                 method=dialect.method,

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from airflow_provider_llmbeam.sandbox.billing.tokens import TokenPrices
 from airflow_provider_llmbeam.sandbox.models.answers import Tokenizer, count_bytes
 from airflow_provider_llmbeam.sandbox.models.quota import Quota
 
@@ -61,6 +62,7 @@ class ModelSettings:
         openai_api_key: Key that OpenAI clients must send; None accepts every client.
         any_model: Whether models that are not in the catalogue (`catalog`) answer, too: with the OpenAI API all
             names, with the Gemini API those that begin with `gemini` or `gemma`. If not, they are not found.
+        prices: Prices of tokens.
 
     Raises:
         ValueError: `input_token_limit` is below 1.
@@ -73,6 +75,7 @@ class ModelSettings:
     tokenizer: Tokenizer = count_bytes
     openai_api_key: str | None = None
     any_model: bool = True
+    prices: TokenPrices = field(default_factory=TokenPrices)
 
     def __post_init__(self) -> None:
         if self.input_token_limit < 1:

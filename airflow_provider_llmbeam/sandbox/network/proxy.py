@@ -1,4 +1,4 @@
-"""A proxy that stands in for Google's hosts, and refuses all others."""
+"""A proxy that stands in for Google's hosts and that of OpenAI, and refuses all others."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ DEFAULT_PROJECT = "llmbeam-sandbox"
 SERVED_HOSTS = frozenset(
     {
         "aiplatform.googleapis.com",
+        "api.openai.com",
         "bigquery.googleapis.com",
         "cloudquotas.googleapis.com",
         "dataflow.googleapis.com",
@@ -82,7 +83,7 @@ class Upstream(Protocol):
 
 
 class Proxy(Server):
-    """Forwards requests for Google's hosts to a sandbox; a context manager.
+    """Forwards requests for Google's hosts and that of OpenAI to a sandbox; a context manager.
 
     Any other host is refused with 403 and counted in the `refused_hosts` of the sandbox's statistics.
     TLS ends here, so that unmodified clients need nothing but `environment()`.

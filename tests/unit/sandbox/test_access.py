@@ -85,6 +85,14 @@ def test_only_models_metrics_and_statistics_need_no_token(sandbox: Sandbox) -> N
         "/v3/projects/{project}/timeSeries",
         "/v1/projects/{project}/locations/global/services/{service}/quotaInfos{tail}",
         "/v1/embeddings",
+        "/sandbox/token-bill",
+        # Batches and files of callers with an API key: prompts in memory, and no code.
+        "/v1/batches{tail}",
+        "/v1/files{tail}",
+        "/{version}/batches{tail}",
+        "/{version}/files{tail}",
+        "/upload/{version}/files",
+        "/download/{version}/files/{tail}",
         "/{path}",  # Gemini
     }
 

@@ -40,6 +40,10 @@ class EmbeddingsDialect(OpenAIDialect):
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
+        return self.parse(body)
+
+    def parse(self, body: bytes) -> ModelCall:
+        """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
         try:
             fields = read_object(body)
             call = self.known(_call(fields), embeds=True)

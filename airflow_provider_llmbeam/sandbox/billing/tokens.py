@@ -1,0 +1,149 @@
+"""The bill for tokens: every answer, by model and served tier, in nano-USD. No HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+Tier = Literal["standard", "flex", "batch"]
+"""Tier at which an answer was served."""
+TIERS: tuple[Tier, ...] = get_args(Tier)
+DISCOUNTS: Mapping[Tier, float] = {"standard": 1.0, "flex": 0.5, "batch": 0.5}
+CACHED_SHARE = 0.1
+"""Price of a cached token as a share of that of a standard one, at each tier: the discounts do not add up.
+
+Source: the pages of Vertex AI on batch inference and context caching.
+"""
+_NANO_USD_PER_TOKEN = 1000
+"""Nano-USD per token at a price of 1 USD per million tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrice:
+    """The standard price of a model.
+
+    Attributes:
+        input_usd: Price of a million input tokens, in USD, >= 0.
+        output_usd: Price of a million output tokens, in USD, >= 0.
+
+    Raises:
+        ValueError: A price is negative.
+    """
+
+    input_usd: float = 0.30
+    output_usd: float = 2.50
+
+    def __post_init__(self) -> None:
+        for name in ("input_usd", "output_usd"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"`TokenPrice.{name}` must be >= 0; got {getattr(self, name)!r}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrices:
+    """The prices of tokens; the tiers `flex` and `batch` cost half of them, cached tokens a tenth.
+
+    Attributes:
+        default: Price of the models that `models` does not name.
+        models: Price by model name.
+    """
+
+    default: TokenPrice = field(default_factory=TokenPrice)
+    models: Mapping[str, TokenPrice] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCharge:
+    """The charge for all answers of one model at one tier.
+
+    Attributes:
+        model: Model name of the requests.
+        tier: Tier at which they were served.
+        answers: Number of answers.
+        input_tokens: Input tokens, cached ones included.
+        cached_tokens: Those of them that were cached.
+        output_tokens: Output tokens.
+    """
+
+    model: str
+    tier: Tier
+    answers: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    def nano_usd(self, price: TokenPrice) -> int:
+        """Returns the cost at a price, in nano-USD, rounded."""
+        discount = DISCOUNTS[self.tier]
+        usd = (
+            (self.input_tokens - self.cached_tokens) * price.input_usd * discount
+            + self.cached_tokens * price.input_usd * CACHED_SHARE
+            + self.output_tokens * price.output_usd * discount
+        )
+        return round(usd * _NANO_USD_PER_TOKEN)
+
+
+class TokenBill:
+    """Everything charged for tokens since the start or the last reset. Safe to use from any thread.
+
+    Args:
+        prices: Prices of tokens.
+
+    Attributes:
+        on_read: Called before the bill is read: computes what is due by the clock.
+    """
+
+    def __init__(self, prices: TokenPrices) -> None:
+        self.on_read: list[Callable[[], None]] = []
+        self._prices = prices
+        self._lock = threading.Lock()
+        self._charges: dict[tuple[str, Tier], TokenCharge] = {}
+
+    @property
+    def charges(self) -> list[TokenCharge]:
+        """The charges, by model and tier."""
+        for prepare in self.on_read:
+            prepare()
+        with self._lock:
+            return [self._charges[key] for key in sorted(self._charges)]
+
+    @property
+    def nano_usd(self) -> int:
+        """Sum of all charges, in nano-USD."""
+        return sum(self.by_tier().values())
+
+    def by_tier(self) -> dict[Tier, int]:
+        """Returns the sum of the charges of each tier, in nano-USD; 0 where there are none."""
+        found: Counter[Tier] = Counter()
+        for charge in self.charges:
+            found[charge.tier] += self._cost(charge)
+        return {tier: found[tier] for tier in TIERS}
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the bill for JSON."""
+        lines = [asdict(charge) | {"nano_usd": self._cost(charge)} for charge in self.charges]
+        by_tier = self.by_tier()
+        return {"lines": lines, "by_tier": by_tier, "nano_usd": sum(by_tier.values())}
+
+    def add(self, model: str, tier: Tier, input_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        """Charges for one answer; `input_tokens` include the cached ones."""
+        with self._lock:
+            charge = self._charges.get((model, tier)) or TokenCharge(model=model, tier=tier)
+            self._charges[model, tier] = replace(
+                charge,
+                answers=charge.answers + 1,
+                input_tokens=charge.input_tokens + input_tokens,
+                cached_tokens=charge.cached_tokens + cached_tokens,
+                output_tokens=charge.output_tokens + output_tokens,
+            )
+
+    def clear(self) -> None:
+        """Removes all charges."""
+        with self._lock:
+            self._charges.clear()
+
+    def _cost(self, charge: TokenCharge) -> int:
+        return charge.nano_usd(self._prices.models.get(charge.model, self._prices.default))
