@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ServiceTier
 
 
 class Bill(NamedTuple):
@@ -24,12 +25,20 @@ class Bill(NamedTuple):
     cost_nano_usd: int | None = 0
 
     @classmethod
-    def of(cls, input_tokens: int, output_tokens: int, cached_tokens: int, price: Price | None) -> Bill:
-        """Returns the bill of one reply, valid or not."""
+    def of(
+        cls,
+        input_tokens: int,
+        output_tokens: int,
+        cached_tokens: int,
+        price: Price | None,
+        service_tier: ServiceTier = "standard",
+    ) -> Bill:
+        """Returns the bill of one reply, valid or not, at the price of the tier that served it."""
         tokens = (input_tokens, output_tokens, cached_tokens)
-        if price is None:
+        ratio = TIER_RATIOS.get(service_tier)
+        if price is None or ratio is None:
             return cls(*tokens, None) if any(tokens) else NOTHING
-        return cls(*tokens, round(price.cost_usd(*tokens) * NANO))
+        return cls(*tokens, round(price.cost_usd(*tokens, ratio) * NANO))
 
     def plus(self, other: Bill) -> Bill:
         """Returns the bill of both."""

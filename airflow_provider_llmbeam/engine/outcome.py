@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from airflow_provider_llmbeam.spec.model.tier import ServiceTier
+
 FailureKind = Literal[
     # before any request
     "unreadable_row",  # the line of the source is not a row
@@ -64,6 +66,7 @@ class Completion:
         padded_tokens: Input tokens that the server computed for this prompt, including padding.
         sent_at: Unix time of the first request.
         answered_at: Unix time of the answer.
+        service_tier: Tier at which it was served.
     """
 
     text: str
@@ -82,6 +85,7 @@ class Completion:
     padded_tokens: int = 0
     sent_at: float
     answered_at: float
+    service_tier: ServiceTier = "standard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,7 @@ class Failure:
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         max_repairs: Number of attempts that an invalid answer was allowed to cost, for a refused answer.
         answered_at: Unix time of a refused answer; 0 for other failures.
+        service_tier: Tier at which a refused answer was served.
     """
 
     kind: FailureKind
@@ -113,6 +118,7 @@ class Failure:
     cost_nano_usd: int | None = 0
     max_repairs: int = 0
     answered_at: float = 0.0
+    service_tier: ServiceTier = "standard"
 
 
 Outcome = Completion | Failure

@@ -4,6 +4,7 @@ from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
+from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
@@ -38,6 +39,7 @@ __all__ = [
     "FilesSource",
     "GeminiModel",
     "Generation",
+    "Inference",
     "JobSpec",
     "Limits",
     "Media",

@@ -22,6 +22,8 @@ from airflow_provider_llmbeam.spec.base import (
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.deployment import DeploymentName
 from airflow_provider_llmbeam.spec.fields.names import JobName
+from airflow_provider_llmbeam.spec.inference import Inference
+from airflow_provider_llmbeam.spec.inference_rules import inference_fault
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
     Embedding,
@@ -35,7 +37,7 @@ from airflow_provider_llmbeam.spec.model import (
 from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.server import Server, server_of
-from airflow_provider_llmbeam.spec.output import output_problem, reads_own_dead_letter
+from airflow_provider_llmbeam.spec.output import milvus_fault, output_problem, reads_own_dead_letter
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
@@ -44,7 +46,6 @@ from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, So
 
 #: Fields of a prompt that do not apply to embeddings.
 _NOT_EMBEDDED = ("system", "output_schema", "media")
-_MILVUS_FIELD = re.compile(r"(?!(vector|llmbeam_id)$)[A-Za-z_][A-Za-z0-9_]{0,254}$")
 
 
 class JobSpec(SpecModel):
@@ -65,6 +66,7 @@ class JobSpec(SpecModel):
         model: The model.
         generation: Parameters of the text.
         embedding: Parameters of the vector, with `embed` only.
+        inference: Online or batch inference, and the time by which the answers are needed.
         limits: Rates, retries, timeouts and budget.
         batching: Size of batches and length buckets.
         sink: Sink of the answers.
@@ -84,6 +86,7 @@ class JobSpec(SpecModel):
     model: Model
     generation: Generation = Generation()
     embedding: Embedding | None = None
+    inference: Inference = Inference()
     limits: Limits = Limits()
     batching: Batching = Batching()
     sink: Sink
@@ -142,6 +145,14 @@ class JobSpec(SpecModel):
     def _output_is_sound(self) -> Self:
         if (problem := output_problem(self)) is not None:
             raise ValueError(problem)
+        if (fault := milvus_fault(self)) is not None:
+            raise fault
+        return self
+
+    @model_validator(mode="after")
+    def _model_supports_inference(self) -> Self:
+        if (fault := inference_fault(self)) is not None:
+            raise fault
         return self
 
     @model_validator(mode="after")
@@ -207,22 +218,6 @@ class JobSpec(SpecModel):
                 NOT_SHOWN,
                 self.model.name,
             )
-        return self
-
-    @model_validator(mode="after")
-    def _fits_milvus(self) -> Self:
-        if isinstance(self.sink, MilvusSink):
-            if self.embedding is None:
-                raise FieldFaultError(
-                    "task", "must be 'embed' with a sink of type 'milvus', which stores vectors", self.task
-                )
-            if odd := [column for column in self.source.key if not _MILVUS_FIELD.match(column)]:
-                raise FieldFaultError(
-                    "source.key",
-                    f"has {odd}, which cannot be fields of a sink of type 'milvus': letters, digits and _ are "
-                    "allowed, and `vector` and `llmbeam_id` are taken",
-                    list(self.source.key),
-                )
         return self
 
     @model_validator(mode="after")

@@ -6,19 +6,39 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from airflow_provider_llmbeam.spec.base import FieldFaultError
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
-from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink
+from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, FilesSource
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec
 
+_MILVUS_FIELD = re.compile(r"(?!(vector|llmbeam_id)$)[A-Za-z_][A-Za-z0-9_]{0,254}$")
 _WILDCARD = re.compile(r"(\*\*|\*|\?|\[[^\]]+\])")
 
 
 def output_problem(spec: JobSpec) -> str | None:
     """Returns what is wrong with the output of a job, as the second half of a sentence; `None` if nothing is."""
     return _source_problem(spec) or _merge_problem(spec) or _columns_problem(spec)
+
+
+def milvus_fault(spec: JobSpec) -> FieldFaultError | None:
+    """Returns why a sink of type `milvus` cannot store the answers of a job, or `None`."""
+    if not isinstance(spec.sink, MilvusSink):
+        return None
+    if spec.embedding is None:
+        return FieldFaultError(
+            "task", "must be 'embed' with a sink of type 'milvus', which stores vectors", spec.task
+        )
+    if odd := [column for column in spec.source.key if not _MILVUS_FIELD.match(column)]:
+        return FieldFaultError(
+            "source.key",
+            f"has {odd}, which cannot be fields of a sink of type 'milvus': letters, digits and _ are "
+            "allowed, and `vector` and `llmbeam_id` are taken",
+            list(spec.source.key),
+        )
+    return None
 
 
 def reads_own_dead_letter(spec: JobSpec) -> bool:

@@ -54,15 +54,13 @@ class GeminiBackend(HttpBackend):
         self._url = (
             f"{model.address}:{'streamGenerateContent?alt=sse' if generation.stream else 'generateContent'}"
         )
-        self._config = _plain(_config(generation, output_schema))
+        self._config = generation_config(generation, output_schema)
         self._usage = UsageReader(model.name)
         super().__init__(HttpClient(self._url, open_access(model)))
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one `generateContent` request."""
-        body: dict[str, Any] = {"contents": [_contents(prompt)], "generationConfig": self._config}
-        if prompt.system:
-            body["systemInstruction"] = {"role": "user", "parts": [{"text": prompt.system}]}
+        body = request_body(prompt, self._config)
         started = time.monotonic()
         async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
             if response.status != 200:
@@ -70,7 +68,7 @@ class GeminiBackend(HttpBackend):
             if self._generation.stream:
                 return await self._stream(response, prompt, started)
             content = await response.read()
-        return _reply(json_object(content, _NO_ANSWER), prompt, self._model.name, self._usage)
+        return read_reply(json_object(content, _NO_ANSWER), prompt, self._model.name, self._usage)
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         first_token_seconds, text, last = None, StreamedText(), {}
@@ -86,7 +84,7 @@ class GeminiBackend(HttpBackend):
                 first_token_seconds = time.monotonic() - started
         if not (_candidate(last).get("finishReason") or last.get("promptFeedback")):
             raise incomplete_stream()
-        reply = _reply(last, prompt, self._model.name, self._usage, text.whole())
+        reply = read_reply(last, prompt, self._model.name, self._usage, text.whole())
         return replace(reply, first_token_seconds=first_token_seconds)
 
 
@@ -108,9 +106,10 @@ def _api_key() -> str:
     )
 
 
-def _config(generation: Generation, output_schema: Mapping[str, Any] | None) -> types.GenerationConfig:
+def generation_config(generation: Generation, output_schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the configuration that is the same in all requests of a job."""
     budget = generation.thinking_budget_tokens
-    return types.GenerationConfig(
+    config = types.GenerationConfig(
         max_output_tokens=generation.max_output_tokens,
         temperature=generation.temperature,
         top_p=generation.top_p,
@@ -120,6 +119,15 @@ def _config(generation: Generation, output_schema: Mapping[str, Any] | None) -> 
         response_mime_type="application/json" if output_schema is not None else None,
         response_json_schema=dict(output_schema) if output_schema is not None else None,
     )
+    return config.model_dump(by_alias=True, exclude_none=True)
+
+
+def request_body(prompt: Prompt, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the body of one request."""
+    body: dict[str, Any] = {"contents": [_contents(prompt)], "generationConfig": config}
+    if prompt.system:
+        body["systemInstruction"] = {"role": "user", "parts": [{"text": prompt.system}]}
+    return body
 
 
 def _contents(prompt: Prompt) -> dict[str, Any]:
@@ -133,11 +141,6 @@ def _part(uri: str, mime_type: str | None) -> dict[str, Any]:
     return {"fileData": {"fileUri": uri, "mimeType": mime_type}}
 
 
-def _plain(value: types.GenerationConfig) -> dict[str, Any]:
-    """Converts a value of google-genai to JSON types."""
-    return value.model_dump(by_alias=True, exclude_none=True)
-
-
 def _candidate(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return next(map(mapping_of, list_of(body.get("candidates"))), {})
 
@@ -147,7 +150,7 @@ def _text(body: Mapping[str, Any]) -> str:
     return "".join(str_of(part.get("text")) for part in parts if not part.get("thought"))
 
 
-def _reply(
+def read_reply(
     body: Mapping[str, Any], prompt: Prompt, model: str, usage: UsageReader, text: str | None = None
 ) -> Reply:
     """Reads a response.

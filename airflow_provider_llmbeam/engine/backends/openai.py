@@ -67,7 +67,7 @@ class ChatBackend(HttpBackend):
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one chat completion request."""
-        body = {**self._parameters, "messages": _messages(prompt)}
+        body = {**self._parameters, "messages": chat_messages(prompt)}
         started = time.monotonic()
         async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
             if response.status == 200 and self._generation.stream:
@@ -97,7 +97,7 @@ class ChatBackend(HttpBackend):
             raise incomplete_stream()
         choice = {"finish_reason": finish_reason, "message": {"content": text.whole()}}
         whole = {"choices": [choice], "usage": usage, "model": model}
-        reply = _reply_of(whole, b"", prompt, self._name, self._usage)
+        reply = read_reply(whole, b"", prompt, self._name, self._usage)
         return dataclasses.replace(reply, first_token_seconds=first_token_seconds)
 
 
@@ -116,7 +116,7 @@ class OpenAIBackend(ChatBackend):
             f"{model.base_url}/chat/completions",
             model.name,
             generation,
-            _parameters(model, generation, output_schema),
+            model_parameters(model, generation, output_schema),
             error_of,
         )
 
@@ -140,9 +140,10 @@ def open_client(model: OpenAIModel) -> HttpClient:
     return HttpClient(model.base_url, FixedAccess({"Authorization": f"Bearer {key}"} if key else None))
 
 
-def _parameters(
+def model_parameters(
     model: OpenAIModel, generation: Generation, output_schema: Mapping[str, Any] | None
 ) -> dict[str, Any]:
+    """Returns the fields of a request that are the same for all prompts of a job."""
     # Newer models of OpenAI reject `max_tokens`; vLLM, Ollama and llama.cpp accept it.
     cap = "max_completion_tokens" if "api.openai.com" in model.base_url else "max_tokens"
     return {"model": model.name, **chat_parameters(generation, output_schema, cap)}
@@ -173,7 +174,8 @@ def chat_parameters(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _messages(prompt: Prompt) -> list[dict[str, Any]]:
+def chat_messages(prompt: Prompt) -> list[dict[str, Any]]:
+    """Returns the messages of one request."""
     content: Any = prompt.text
     if prompt.media:
         content = [*(_part(*media) for media in prompt.media), {"type": "text", "text": prompt.text}]
@@ -201,10 +203,10 @@ def _chunk(data: bytes) -> dict[str, Any]:
 
 
 def _reply(content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
-    return _reply_of(json_object(content, _NO_ANSWER), content, prompt, model, usage)
+    return read_reply(json_object(content, _NO_ANSWER), content, prompt, model, usage)
 
 
-def _reply_of(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
+def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
     """Reads a chat completion; `content` is quoted in the error of any other object."""
     choice = next(map(mapping_of, list_of(body.get("choices"))), {})
     message = choice.get("message")

@@ -16,6 +16,7 @@ import orjson
 
 from airflow_provider_llmbeam.engine.journal.segment_name import segment_of
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
+from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ def encode_entry(fingerprint: str, job: str, outcome: Outcome) -> bytes:
         entry |= {"refused": outcome.kind, **{name: getattr(outcome, name) for name in _REFUSAL_FIELDS}}
     else:
         entry.update(zip(_FIELDS, _values(outcome), strict=True))
+    if outcome.service_tier == "standard":  # as the entries of earlier versions, which have no tier
+        del entry["service_tier"]
     try:
         return orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)  # 1.3 us where `json` takes 15
     except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
@@ -76,7 +79,7 @@ def decode_entry(line: bytes) -> Entry:
     if type(fields) is not dict:
         raise ValueError(f"it is a JSON {type(fields).__name__}, not an object")
     is_refusal = "refused" in fields
-    checks, required = (_REFUSAL_CHECKS, _REFUSAL_CHECKS.keys()) if is_refusal else (_CHECKS, _REQUIRED)
+    checks, required = (_REFUSAL_CHECKS, _REFUSAL_REQUIRED) if is_refusal else (_CHECKS, _REQUIRED)
     for name, value in fields.items():
         is_valid = checks.get(name)
         if is_valid is None:
@@ -222,6 +225,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "padded_tokens": _is_count,
     "sent_at": _is_seconds,
     "answered_at": _is_seconds,
+    "service_tier": lambda value: type(value) is str and value in SERVICE_TIERS,
 }
 _REFUSAL_CHECKS: dict[str, Callable[[Any], bool]] = {
     **{name: _CHECKS[name] for name in ("fingerprint", "job", *_REFUSAL_FIELDS) if name in _CHECKS},
@@ -230,6 +234,7 @@ _REFUSAL_CHECKS: dict[str, Callable[[Any], bool]] = {
     "max_repairs": _is_count,
     "http_status": lambda value: value is None or _is_count(value),
 }
+_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"service_tier"}
 _REQUIRED = frozenset(
     {"fingerprint"}
     | {field.name for field in dataclasses.fields(Completion) if field.default is dataclasses.MISSING}

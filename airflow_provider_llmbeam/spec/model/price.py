@@ -37,7 +37,7 @@ class LongPromptPrice(_Rates):
 
 
 class Price(_Rates):
-    """Price of tokens in US dollars.
+    """Price of tokens at the standard tier, in US dollars.
 
     Attributes:
         input_usd_per_million_tokens: Price of input tokens.
@@ -49,22 +49,27 @@ class Price(_Rates):
 
     long_prompts: LongPromptPrice | None = None
 
-    def cost_usd(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
-        """Returns the cost of one request, in US dollars.
+    def cost_usd(
+        self, input_tokens: float, output_tokens: float, cached_tokens: float = 0, tier_ratio: float = 1.0
+    ) -> float:
+        """Returns the cost of one request, or the mean cost of many, in US dollars.
 
         Args:
             input_tokens: Input tokens, including those from the provider's cache.
             output_tokens: Output tokens.
-            cached_tokens: Input tokens from the provider's cache.
+            cached_tokens: Input tokens from the provider's cache. Their price is the same at every tier: the
+                discount of the cache takes precedence over that of batch inference.
+                Source: docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-gemini
+            tier_ratio: Price of the other tokens over that of the standard tier.
         """
         long = self.long_prompts
         rates: _Rates = self if long is None or input_tokens <= long.above_input_tokens else long
         cached = rates.cached_input_usd_per_million_tokens
         cached = rates.input_usd_per_million_tokens if cached is None else cached
         return (
-            (input_tokens - cached_tokens) * rates.input_usd_per_million_tokens
-            + cached_tokens * cached
-            + output_tokens * rates.output_usd_per_million_tokens
+            (input_tokens - cached_tokens) * rates.input_usd_per_million_tokens * tier_ratio
+            + cached_tokens * min(cached, rates.input_usd_per_million_tokens * tier_ratio)
+            + output_tokens * rates.output_usd_per_million_tokens * tier_ratio
         ) / 1e6
 
 

@@ -18,10 +18,10 @@ from google.oauth2 import credentials as google_credentials
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.gemini import (
     GeminiBackend,
-    _config,
-    _contents,
-    _reply,
     error_of,
+    generation_config,
+    read_reply,
+    request_body,
 )
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -105,7 +105,7 @@ def response(**body: Any) -> dict[str, Any]:
 
 
 def read(body: dict[str, Any], model: str = "m") -> Reply:
-    return _reply(body, Prompt("hello"), model, UsageReader(model))
+    return read_reply(body, Prompt("hello"), model, UsageReader(model))
 
 
 def candidate(text: str = "Hi.", **changes: Any) -> dict[str, Any]:
@@ -246,8 +246,7 @@ def test_any_other_400_is_a_bad_request() -> None:
 
 
 def test_only_parameters_that_are_set_are_sent() -> None:
-    config = _config(Generation(), None).model_dump(exclude_none=True)
-    assert config.keys() == {"max_output_tokens"}
+    assert generation_config(Generation(), None) == {"maxOutputTokens": 1024}
 
 
 def test_every_parameter_that_is_set_is_sent() -> None:
@@ -259,21 +258,25 @@ def test_every_parameter_that_is_set_is_sent() -> None:
         stop_sequences=("END",),
         thinking_budget_tokens=0,
     )
-    config = _config(generation, SCHEMA)
-    assert (config.max_output_tokens, config.temperature, config.top_p, config.seed) == (9, 0.0, 0.5, 0)
-    assert config.stop_sequences == ["END"]
-    assert config.thinking_config is not None
-    assert config.thinking_config.thinking_budget == 0
-    assert (config.response_mime_type, config.response_json_schema) == ("application/json", SCHEMA)
+    assert generation_config(generation, SCHEMA) == {
+        "maxOutputTokens": 9,
+        "temperature": 0.0,
+        "topP": 0.5,
+        "seed": 0,
+        "stopSequences": ["END"],
+        "thinkingConfig": {"thinkingBudget": 0},
+        "responseMimeType": "application/json",
+        "responseJsonSchema": SCHEMA,
+    }
 
 
 def test_an_empty_schema_still_requests_json() -> None:
-    assert _config(Generation(), {}).response_mime_type == "application/json"
+    assert generation_config(Generation(), {})["responseMimeType"] == "application/json"
 
 
 def test_media_precedes_the_text_as_bytes_or_as_an_address() -> None:
     media = (("data:image/png;base64,aGk=", "image/png"), ("gs://b/b", "audio/wav"))
-    assert _contents(Prompt("What?", media=media))["parts"] == [
+    assert request_body(Prompt("What?", media=media), {})["contents"][0]["parts"] == [
         {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
         {"fileData": {"fileUri": "gs://b/b", "mimeType": "audio/wav"}},
         {"text": "What?"},

@@ -10,10 +10,10 @@ import pytest
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.openai import (
     OpenAIBackend,
-    _messages,
-    _parameters,
     _reply,
+    chat_messages,
     error_of,
+    model_parameters,
 )
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -165,12 +165,12 @@ def test_a_429_keeps_the_retry_delay_of_its_header() -> None:
 
 
 def test_only_parameters_that_are_set_are_sent() -> None:
-    assert _parameters(model(), Generation(), None) == {"model": "gemma", "max_tokens": 1024}
+    assert model_parameters(model(), Generation(), None) == {"model": "gemma", "max_tokens": 1024}
 
 
 def test_every_parameter_that_is_set_is_sent() -> None:
     generation = Generation(max_output_tokens=9, temperature=0.5, top_p=0.25, seed=0, stop_sequences=("END",))
-    assert _parameters(model(), generation, SCHEMA) == {
+    assert model_parameters(model(), generation, SCHEMA) == {
         "model": "gemma",
         "max_tokens": 9,
         "temperature": 0.5,
@@ -183,18 +183,18 @@ def test_every_parameter_that_is_set_is_sent() -> None:
 
 def test_requests_to_openai_use_max_completion_tokens() -> None:
     own = OpenAIModel(type="openai", name="gpt")
-    assert _parameters(own, Generation(), None)["max_completion_tokens"] == 1024
+    assert model_parameters(own, Generation(), None)["max_completion_tokens"] == 1024
 
 
 def test_a_prompt_becomes_messages() -> None:
-    assert _messages(Prompt("Hi", system="Be brief.")) == [
+    assert chat_messages(Prompt("Hi", system="Be brief.")) == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hi"},
     ]
 
 
 def test_media_is_sent_along_with_the_text() -> None:
-    (message,) = _messages(Prompt("What is it?", media=(("https://h/a.png", "image/png"),)))
+    (message,) = chat_messages(Prompt("What is it?", media=(("https://h/a.png", "image/png"),)))
     assert message["content"] == [
         {"type": "image_url", "image_url": {"url": "https://h/a.png"}},
         {"type": "text", "text": "What is it?"},
@@ -232,7 +232,7 @@ def test_media_is_sent_along_with_the_text() -> None:
     ],
 )
 def test_each_type_of_media_has_its_kind_of_part(uri: str, mime_type: str | None, part: dict[str, Any]) -> None:
-    (message,) = _messages(Prompt("What is it?", media=((uri, mime_type),)))
+    (message,) = chat_messages(Prompt("What is it?", media=((uri, mime_type),)))
     assert message["content"][0] == part
 
 

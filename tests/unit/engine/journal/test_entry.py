@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.entry import MAX_DEPTH, Entry, encode_entry, read_segment
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure
+from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from tests.hostile import examples
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=30)
@@ -39,6 +40,7 @@ completions = st.builds(
     padded_tokens=counts,
     sent_at=st.floats(0, 1e10),
     answered_at=st.floats(0, 1e10),
+    service_tier=st.sampled_from(SERVICE_TIERS),
 )
 FIELDS = {
     "fingerprint": "b",
@@ -54,6 +56,9 @@ FIELDS = {
     "sent_at": 1.0,
     "answered_at": 2.0,
 }
+
+
+FIELDS_OF_ANSWER: dict[str, Any] = {name: FIELDS[name] for name in FIELDS if name not in ("fingerprint", "job")}
 
 
 def line_of(**changes: Any) -> bytes:
@@ -75,6 +80,7 @@ refusals = st.builds(
     output_tokens=counts,
     max_repairs=counts,
     answered_at=st.floats(0, 1e10),
+    service_tier=st.sampled_from(SERVICE_TIERS),
 )
 REFUSAL = Failure(kind="truncated", message="cut", http_status=200, attempts=1, input_tokens=7, answered_at=2.0)
 BEFORE, AFTER = line_of(fingerprint="a"), line_of(fingerprint="c")
@@ -132,6 +138,13 @@ def test_an_incomplete_last_line_is_passed_over_and_the_rest_is_read(torn: Compl
     assert [entry.fingerprint for entry in read(BEFORE + line[:cut])] == ["a"]
 
 
+@pytest.mark.parametrize("outcome", [REFUSAL, Completion(**{**FIELDS_OF_ANSWER, "parsed": None})])
+def test_the_standard_tier_is_not_written_so_that_earlier_versions_read_the_line(outcome: Any) -> None:
+    assert "service_tier" not in json.loads(encode_entry("f", "nightly", outcome))
+    batch = dataclasses.replace(outcome, service_tier="batch")
+    assert json.loads(encode_entry("f", "nightly", batch))["service_tier"] == "batch"
+
+
 WRONG: dict[str, tuple[bytes, str]] = {
     "blank": (b"\n", "Expecting value"),
     "zeros": (b"\x00\x00\n", "Expecting value"),
@@ -147,6 +160,8 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "half a pair": (line_of(fingerprint="\ud800"), "its field `fingerprint` is '\\ud800'"),
     "job": (line_of(job=["a"]), "its field `job` is a JSON list"),
     "text": (line_of(text=None), "its field `text` is None"),
+    "tier": (line_of(service_tier="cheap"), "its field `service_tier` is 'cheap'"),
+    "list tier": (line_of(service_tier=["batch"]), "its field `service_tier` is a JSON list"),
     "list text": (line_of(text=["hi"]), "its field `text` is a JSON list"),
     "model": (line_of(model={}), "its field `model` is a JSON dict"),
     "finish_reason": (line_of(finish_reason=1), "its field `finish_reason` is 1"),

@@ -1,0 +1,57 @@
+"""The interface of the formats of batch inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.server_reply import parse_json
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLine:
+    """One line of a result file.
+
+    Attributes:
+        key: Key of the request, see `BatchFormat.key`.
+        result: The reply, or the error of this request.
+    """
+
+    key: str
+    result: Reply | RequestError
+
+
+class BatchFormat(Protocol):
+    """Encodes requests and decodes results, which are joined by key: no provider keeps the order."""
+
+    def key(self, fingerprint: str, prompt: Prompt) -> str:
+        """Returns what the result of a prompt is found by: its fingerprint, where the provider returns it."""
+        ...
+
+    def encode(self, fingerprint: str, prompt: Prompt) -> bytes:
+        """Returns the line of a request, with its line break."""
+        ...
+
+    def decode(self, line: bytes) -> ResultLine:
+        """Reads the line of a result.
+
+        Raises:
+            ValueError: The line is no result, or does not say of which request; the message says why.
+        """
+        ...
+
+
+def object_of(line: bytes) -> Mapping[str, Any]:
+    """Returns the JSON object of a line.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = parse_json(line.decode("utf-8", "replace"))
+    if not isinstance(found, Mapping):
+        raise ValueError("it is no JSON object")
+    return found

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
+from airflow_provider_llmbeam.spec import Price
+
+PRICE = Price(
+    input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=10.0, cached_input_usd_per_million_tokens=0.1
+)
+
+
+@pytest.mark.parametrize(("tier", "ratio"), [("standard", 1.0), ("flex", 0.5), ("batch", 0.5)])
+def test_tokens_cost_what_they_cost_at_the_tier_that_served_them(tier, ratio):
+    assert Bill.of(1000, 100, 0, PRICE, tier).cost_nano_usd == 2_000_000 * ratio
+
+
+def test_the_discounts_of_the_cache_and_of_the_tier_are_not_added():
+    assert (
+        Bill.of(1000, 0, 1000, PRICE, "batch").cost_nano_usd == Bill.of(1000, 0, 1000, PRICE).cost_nano_usd == 1e5
+    )
+
+
+def test_a_cached_token_never_costs_more_than_another_one_of_its_tier():
+    price = PRICE.model_copy(update={"cached_input_usd_per_million_tokens": None})
+    assert (
+        Bill.of(1000, 0, 1000, price, "batch").cost_nano_usd == Bill.of(1000, 0, 0, price, "batch").cost_nano_usd
+    )
+
+
+def test_the_cost_of_a_tier_without_a_known_price_is_unknown():
+    assert Bill.of(1000, 100, 0, PRICE, "priority") == Bill(1000, 100, 0, None)
+    assert Bill.of(0, 0, 0, PRICE, "priority") == NOTHING

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_provider_llmbeam.spec import Inference, JobSpec
+
+VERTEX = {"type": "gemini", "project": "p"}
+JOB = {
+    "name": "night",
+    "source": {"uri": "gs://b/in.jsonl", "key": ["id"]},
+    "prompt": {"template": "{{ row.text }}"},
+    "model": VERTEX,
+    "sink": {"uri": "gs://b/out/"},
+    "inference": {"mode": "batch"},
+}
+DATAFLOW = {"type": "dataflow", "project": "my-project", "location": "europe-west1"}
+
+
+def problem(**changes):
+    (found,) = JobSpec.problems(JOB | changes)
+    return found
+
+
+@pytest.mark.parametrize(
+    "model", [VERTEX, {"type": "gemini"}, "gemini-2.5-pro", {"type": "openai", "name": "gpt-5-mini"}]
+)
+@pytest.mark.parametrize("inference", [{"mode": "batch"}, {"mode": "auto", "finish_by": "PT6H"}])
+def test_models_of_google_and_openai_have_batch_inference(model, inference):
+    assert JobSpec.parse(JOB | {"model": model, "inference": inference}).inference.mode == inference["mode"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "echo"},
+        {"type": "openai", "name": "gemma", "base_url": "http://vllm:8000/v1"},
+        {"type": "vertex_endpoint", "name": "g", "endpoint": "projects/p/locations/l/endpoints/1"},
+    ],
+)
+def test_other_servers_have_none(model):
+    found = problem(model=model)
+    assert (found.field, found.got) == ("inference.mode", "batch")
+    assert "only Gemini and OpenAI itself have batch inference" in found.want
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "reason"),
+    [
+        ({"task": "embed", "model": {**VERTEX, "name": "gemini-embedding-001"}}, "inference.mode", "to embed"),
+        (
+            {"prompt": {"template": "?", "media": [{"uri": "gs://b/{{ row.id }}.png"}]}},
+            "inference.mode",
+            "`prompt.media`",
+        ),
+        ({"runner": DATAFLOW}, "inference.mode", "runner of type 'dataflow'"),
+        ({"sink": {"uri": "/out"}}, "state_uri", "Vertex AI reads request files from Cloud Storage alone"),
+        ({"inference": {"mode": "auto"}}, "inference.finish_by", "needed with mode 'auto'"),
+    ],
+)
+def test_what_batch_inference_cannot_do_is_refused(changes, field, reason):
+    found = problem(**changes)
+    assert found.field == field
+    assert reason in found.want
+
+
+def test_without_batch_inference_none_of_these_rules_holds():
+    assert JobSpec.parse(JOB | {"inference": {}, "runner": DATAFLOW, "model": VERTEX}).inference.mode == "online"
+
+
+def test_the_developer_api_takes_files_of_this_machine():
+    JobSpec.parse(JOB | {"model": {"type": "gemini"}, "sink": {"uri": "/out"}})
+
+
+@pytest.mark.parametrize(
+    ("given", "finish_by"),
+    [
+        ("PT6H", timedelta(hours=6)),
+        (timedelta(minutes=5), timedelta(minutes=5)),
+        ("2026-11-25 06:00:00+00:00", datetime(2026, 11, 25, 6, tzinfo=UTC)),
+        ("2026-11-25T07:00:00+01:00", datetime(2026, 11, 25, 6, tzinfo=UTC)),
+    ],
+)
+def test_the_time_is_a_moment_or_a_duration(given, finish_by):
+    assert Inference(finish_by=given).finish_by == finish_by
+
+
+@pytest.mark.parametrize("given", ["2026-11-25 06:00:00", "tonight", "PT0S", timedelta(hours=-1), 3600, 1e9])
+def test_a_time_without_a_zone_and_a_duration_of_nothing_are_refused(given):
+    assert {found.field.partition(".")[0] for found in Inference.problems({"finish_by": given})} == {"finish_by"}
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_wait_of_nothing_is_refused(seconds):
+    (found,) = Inference.problems({"max_batch_wait_seconds": seconds})
+    assert found.field == "max_batch_wait_seconds"
