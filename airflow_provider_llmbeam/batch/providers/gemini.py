@@ -1,0 +1,154 @@
+"""Batch inference of the Gemini Developer API, which keeps request and result files for 48 hours.
+
+Fields as in google-genai 2.34 (`batches.py`, `files.py`) and ai.google.dev/api/batch-api. The `BatchJob` of
+google-genai lacks `metadata.batchStats`, the numbers of answered and failed rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_llmbeam.batch.errors import (
+    BatchDeniedError,
+    BatchError,
+    BatchNotFoundError,
+    BatchQuotaError,
+    BatchRefusedError,
+    BatchUnavailableError,
+)
+from airflow_provider_llmbeam.batch.job import ENDED, BatchJob
+from airflow_provider_llmbeam.batch.providers.base import BatchLimits, OpenFile
+from airflow_provider_llmbeam.batch.providers.http import BatchHttp
+from airflow_provider_llmbeam.batch.providers.reported import error_of, google_count, google_phase, time_of
+from airflow_provider_llmbeam.batch.providers.rest import RestBatches
+from airflow_provider_llmbeam.batch.providers.upload import FileBody
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.server_reply import mapping_of, str_of
+from airflow_provider_llmbeam.spec.model import GeminiModel
+
+_NAME = re.compile(r"batches/[A-Za-z0-9_-]+")
+_FILE = re.compile(r"files/[A-Za-z0-9_-]+")
+_MIME_TYPE = "application/jsonl"
+
+
+class GeminiBatches(RestBatches):
+    """Batch inference of a Gemini model on the Developer API.
+
+    A line of the request file is `{"key": …, "request": …}`, one of a result file `{"key", "response" | "error"}`.
+
+    Args:
+        model: Model without `project`.
+        http: Requests to the API.
+    """
+
+    _NAME = _NAME
+    _JOBS = "operations"
+    # 2 GB per file, 20 GB for all files of a project, 100 jobs (ai.google.dev/gemini-api/docs/batch-api, files).
+    # Result files count and cannot be deleted: 90 jobs of 100 MB leave them 11 GB. No limit of rows is documented;
+    # a job that expires returns nothing, so that a small one loses less.
+    limits = BatchLimits(max_rows=50_000, max_bytes=100_000_000, max_jobs=90)
+
+    def __init__(self, model: GeminiModel, http: BatchHttp) -> None:
+        self._model = model.address
+        self._origin = model.address.rpartition("/v1beta/")[0]
+        super().__init__(http, jobs=f"{self._origin}/v1beta/batches", root=f"{self._origin}/v1beta")
+
+    def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
+        """See `BatchProvider`."""
+        file = self._http.upload(lambda: self._upload(display_name, uri, open_file, size))
+        body = {"batch": {"displayName": display_name, "inputConfig": {"fileName": file}}}
+        try:
+            return self._http.create(f"{self._model}:batchGenerateContent", body, display_name, job_of)
+        except (JobSpecError, BatchQuotaError):
+            with contextlib.suppress(BatchError):
+                self._delete_file(file)
+            raise
+
+    def delete(self, job: BatchJob) -> None:
+        """See `BatchProvider`."""
+        files = list(job.results)
+        with contextlib.suppress(BatchNotFoundError):
+            metadata = mapping_of(self._http.get(self._url(job.name)).get("metadata"))
+            files.append(str_of(mapping_of(metadata.get("inputConfig")).get("fileName")))
+        for file in files:
+            self._delete_file(file)
+        self._http.delete(self._url(job.name))
+
+    def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """See `BatchProvider`."""
+        for file in job.results:
+            yield file, self._http.download(f"{self._root}/{file}:download", {"alt": "media"})
+
+    def _upload(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> str:
+        """Uploads a file and returns its name."""
+        start = self._http.send_file(
+            f"{self._origin}/upload/v1beta/files",
+            {
+                "X-Goog-Upload-Protocol": "resumable",
+                "X-Goog-Upload-Command": "start",
+                "X-Goog-Upload-Header-Content-Length": str(size),
+                "X-Goog-Upload-Header-Content-Type": _MIME_TYPE,
+            },
+            json={"file": {"displayName": display_name, "mimeType": _MIME_TYPE}},
+        )
+        start.close()
+        # The file goes to the host of the API, as with a `base_url` of google-genai: no other one gets the key.
+        origin = urlsplit(self._origin)
+        address = urlsplit(start.headers.get("X-Goog-Upload-URL", ""))
+        with open_file(uri) as file:
+            reply = self._http.send_file(
+                address._replace(scheme=origin.scheme, netloc=origin.netloc).geturl(),
+                {"X-Goog-Upload-Command": "upload, finalize", "X-Goog-Upload-Offset": "0"},
+                data=FileBody(file, size),
+            )
+        name = str_of(mapping_of(self._http.json_object(reply).get("file")).get("name"))
+        if not _FILE.fullmatch(name):
+            raise BatchUnavailableError(f"The Gemini Developer API stored {uri!r} without a name.")
+        return name
+
+    def _delete_file(self, name: str) -> None:
+        # 403 is its answer for a file that does not exist, and 400 for a result file, whose name it finds too long
+        # to delete it: github.com/googleapis/python-genai/issues/1759. It expires.
+        if _FILE.fullmatch(name):
+            with contextlib.suppress(BatchDeniedError, BatchRefusedError):
+                self._http.delete(f"{self._root}/{name}")
+
+    def _query(self, prefix: str) -> Mapping[str, str]:
+        return {"pageSize": "100"}  # the API has no filter
+
+    def _display_name(self, reply: Mapping[str, Any]) -> str:
+        return str_of(mapping_of(reply.get("metadata")).get("displayName"))
+
+    def _job_of(self, reply: Mapping[str, Any]) -> BatchJob | None:
+        return job_of(reply)
+
+
+def job_of(reply: Mapping[str, Any]) -> BatchJob | None:
+    """Returns the job that an `Operation` describes; `None` if it has no valid name."""
+    if not _NAME.fullmatch(name := str_of(reply.get("name"))):
+        return None
+    metadata = mapping_of(reply.get("metadata"))
+    error = error_of(reply.get("error"))
+    state = str_of(metadata.get("state"))
+    phase = google_phase(state)
+    if reply.get("done") is True and phase not in ENDED:  # a state that is not known here
+        phase = "failed" if error else "succeeded"
+    stats = mapping_of(metadata.get("batchStats"))
+    outputs = (mapping_of(metadata.get("output")), mapping_of(reply.get("response")))
+    files = dict.fromkeys(str_of(output.get("responsesFile")) for output in outputs)
+    return BatchJob(
+        name=name,
+        display_name=str_of(metadata.get("displayName")),
+        state=state,
+        phase=phase,
+        created_at=time_of(metadata.get("createTime")) or 0.0,
+        ended_at=time_of(metadata.get("endTime")),
+        answered=google_count(stats, "successfulRequestCount"),
+        failed=google_count(stats, "failedRequestCount"),
+        error=error,
+        results=tuple(file for file in files if _FILE.fullmatch(file)) if phase in ENDED else (),
+    )

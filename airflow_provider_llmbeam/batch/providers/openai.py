@@ -1,0 +1,154 @@
+"""Batch inference of OpenAI (platform.openai.com/docs/api-reference/batch)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airflow_provider_llmbeam.batch.errors import (
+    BatchError,
+    BatchNotFoundError,
+    BatchQuotaError,
+    BatchUnavailableError,
+)
+from airflow_provider_llmbeam.batch.job import ENDED, BatchJob, BatchPhase
+from airflow_provider_llmbeam.batch.providers.base import BatchLimits, OpenFile
+from airflow_provider_llmbeam.batch.providers.http import BatchHttp
+from airflow_provider_llmbeam.batch.providers.reported import count_of, error_of, time_of
+from airflow_provider_llmbeam.batch.providers.rest import RestBatches
+from airflow_provider_llmbeam.batch.providers.upload import FileBody
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
+from airflow_provider_llmbeam.spec.model import OpenAIModel
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+#: Field of `metadata` with the display name: a batch of OpenAI has none.
+_DISPLAY_NAME = "display_name"
+_PHASES: Mapping[str, BatchPhase] = {
+    "validating": "queued",
+    "cancelling": "cancelling",
+    "completed": "succeeded",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "expired": "expired",
+}
+
+
+class OpenAIBatches(RestBatches):
+    """Batch inference of a model of OpenAI.
+
+    A line of the request file is `{"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": …}`,
+    one of a result file `{"custom_id", "response", "error"}`. There is a file of answers, and one of errors.
+
+    Args:
+        model: The model.
+        http: Requests to the API.
+    """
+
+    _NAME = _NAME
+    _JOBS = "data"
+    _CANCEL = "/cancel"
+    # 50,000 rows and 200 MB (platform.openai.com/docs/guides/batch); a tenth less, as it is not said whether that
+    # is 10^6 or 2^20 bytes, and how rows are counted. The numbers of jobs and of tokens depend on the account.
+    limits = BatchLimits(max_rows=45_000, max_bytes=180_000_000)
+
+    def __init__(self, model: OpenAIModel, http: BatchHttp) -> None:
+        super().__init__(http, jobs=f"{model.base_url}/batches", root=f"{model.base_url}/batches")
+        self._files = f"{model.base_url}/files"
+
+    def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
+        """See `BatchProvider`."""
+        file = self._http.upload(lambda: self._upload(uri, open_file, size))
+        body = {
+            "input_file_id": file,
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+            "metadata": {_DISPLAY_NAME: display_name},
+        }
+        try:
+            return self._http.create(self._jobs, body, display_name, job_of)
+        except (JobSpecError, BatchQuotaError):
+            with contextlib.suppress(BatchError):
+                self._delete_file(file)
+            raise
+
+    def delete(self, job: BatchJob) -> None:
+        """Deletes the files of a job; OpenAI keeps the job itself."""
+        files = list(job.results)
+        with contextlib.suppress(BatchNotFoundError):
+            files.append(str_of(self._http.get(self._url(job.name)).get("input_file_id")))
+        for file in files:
+            self._delete_file(file)
+
+    def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """See `BatchProvider`."""
+        for file in job.results:
+            yield file, self._http.download(f"{self._files}/{file}/content")
+
+    def _upload(self, uri: str, open_file: OpenFile, size: int) -> str:
+        """Uploads a file and returns its id."""
+        boundary = secrets.token_hex(16)
+        field = f'--{boundary}\r\nContent-Disposition: form-data; name="'
+        head = (
+            f'{field}purpose"\r\n\r\nbatch\r\n'
+            f'{field}file"; filename="requests.jsonl"\r\nContent-Type: application/jsonl\r\n\r\n'
+        )
+        with open_file(uri) as file:
+            reply = self._http.send_file(
+                self._files,
+                {"Content-Type": f"multipart/form-data; boundary={boundary}"},
+                data=FileBody(file, size, head.encode(), f"\r\n--{boundary}--\r\n".encode()),
+            )
+        name = str_of(self._http.json_object(reply).get("id"))
+        if not _NAME.fullmatch(name):
+            raise BatchUnavailableError(f"OpenAI stored {uri!r} without an id.")
+        return name
+
+    def _delete_file(self, name: str) -> None:
+        if _NAME.fullmatch(name):
+            self._http.delete(f"{self._files}/{name}")
+
+    def _query(self, prefix: str) -> Mapping[str, str]:
+        return {"limit": "100"}  # the API has no filter
+
+    def _next_page(self, page: Mapping[str, Any]) -> Mapping[str, str]:
+        last = str_of(mapping_of(next(reversed(list_of(page.get("data"))), None)).get("id"))
+        return {"after": last} if page.get("has_more") is True and last else {}
+
+    def _display_name(self, reply: Mapping[str, Any]) -> str:
+        return _display_name(reply)
+
+    def _job_of(self, reply: Mapping[str, Any]) -> BatchJob | None:
+        return job_of(reply)
+
+
+def job_of(reply: Mapping[str, Any]) -> BatchJob | None:
+    """Returns the job that a `Batch` describes; `None` if it has no valid id."""
+    if not _NAME.fullmatch(name := str_of(reply.get("id"))):
+        return None
+    state = str_of(reply.get("status"))
+    phase = _PHASES.get(state, "running")
+    counts = mapping_of(reply.get("request_counts"))
+    errors = list_of(mapping_of(reply.get("errors")).get("data"))
+    ended_at = (time_of(reply.get(f"{each}_at")) for each in ("completed", "failed", "expired", "cancelled"))
+    files = (str_of(reply.get("output_file_id")), str_of(reply.get("error_file_id")))
+    return BatchJob(
+        name=name,
+        display_name=_display_name(reply),
+        state=state,
+        phase=phase,
+        created_at=time_of(reply.get("created_at")) or 0.0,
+        started_at=time_of(reply.get("in_progress_at")),
+        ended_at=next((each for each in ended_at if each is not None), None),
+        answered=count_of(counts.get("completed")),
+        failed=count_of(counts.get("failed")),
+        error=next(filter(None, map(error_of, errors)), None),
+        results=tuple(file for file in files if _NAME.fullmatch(file)) if phase in ENDED else (),
+    )
+
+
+def _display_name(reply: Mapping[str, Any]) -> str:
+    return str_of(mapping_of(reply.get("metadata")).get(_DISPLAY_NAME))

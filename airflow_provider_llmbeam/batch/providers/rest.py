@@ -1,0 +1,74 @@
+"""What the batch-inference APIs of all providers have in common."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from airflow_provider_llmbeam.batch.errors import BatchNotFoundError, BatchRefusedError
+from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.batch.providers.http import BatchHttp
+from airflow_provider_llmbeam.batch.providers.reported import read_job
+from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
+
+
+class RestBatches(ABC):
+    """Finds, polls and cancels the jobs of a provider; see `BatchProvider`.
+
+    Args:
+        http: Requests to the API.
+        jobs: Address of the list of jobs.
+        root: Address before the name of a job.
+    """
+
+    _NAME: ClassVar[re.Pattern[str]]
+    #: Field of a page of the list that holds the jobs.
+    _JOBS: ClassVar[str]
+    _CANCEL: ClassVar[str] = ":cancel"
+
+    def __init__(self, http: BatchHttp, *, jobs: str, root: str) -> None:
+        self._http = http
+        self._jobs = jobs
+        self._root = root
+
+    def find(self, prefix: str) -> list[BatchJob]:
+        """Returns the jobs whose display name starts with a prefix, the newest first."""
+        pages = self._http.pages(self._jobs, self._query(prefix), self._next_page)
+        replies = (each for page in pages for each in map(mapping_of, list_of(page.get(self._JOBS))))
+        found = (read_job(each, self._job_of) for each in replies if self._display_name(each).startswith(prefix))
+        return sorted(found, key=lambda job: job.created_at, reverse=True)
+
+    def get(self, name: str) -> BatchJob:
+        """Returns a job."""
+        return read_job(self._http.get(self._url(name)), self._job_of)
+
+    def cancel(self, name: str) -> None:
+        """Cancels a job; does nothing if it has ended."""
+        try:
+            self._http.cancel(f"{self._url(name)}{self._CANCEL}")
+        except BatchRefusedError:
+            if not self.get(name).has_ended:
+                raise
+
+    def _url(self, name: str) -> str:
+        if not self._NAME.fullmatch(name):
+            raise BatchNotFoundError(f"{name!r} is not the name of a batch-inference job of this provider.")
+        return f"{self._root}/{name}"
+
+    def _next_page(self, page: Mapping[str, Any]) -> Mapping[str, str]:
+        token = str_of(page.get("nextPageToken"))
+        return {"pageToken": token} if token else {}
+
+    @abstractmethod
+    def _query(self, prefix: str) -> Mapping[str, str]:
+        """Returns the parameters of the list of jobs, which may then hold jobs with other display names, too."""
+
+    @abstractmethod
+    def _display_name(self, reply: Mapping[str, Any]) -> str:
+        """Returns the display name of a job."""
+
+    @abstractmethod
+    def _job_of(self, reply: Mapping[str, Any]) -> BatchJob | None:
+        """Returns the job that a reply describes; `None` if it describes none."""

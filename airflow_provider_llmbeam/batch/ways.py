@@ -1,0 +1,163 @@
+"""Ways in which the prompts of a run may reach the model: what each costs, and when it is finished. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from airflow_provider_llmbeam.batch.decide import CANCEL_SECONDS, ONLINE_MARGIN, BatchPlan
+from airflow_provider_llmbeam.batch.turnaround import Turnaround
+from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
+
+#: Time that one request takes at the flex tier, in seconds. Source: ai.google.dev/gemini-api/docs/flex-inference
+FLEX_SECONDS, SLOW_FLEX_SECONDS = 60.0, 900.0
+#: Share of the flex requests that are shed and sent at the standard tier. Assumed: no provider promises one.
+FLEX_SHED_RATIO = 0.2
+
+WayTier = Literal["standard", "flex", "batch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The rows that have no answer yet.
+
+    Attributes:
+        rows: Number of rows; at least 1.
+        input_tokens: Input tokens of all rows.
+        output_tokens: Output tokens of all rows.
+        prefix_tokens: Input tokens of all rows that a prefix cache would hold; 0 if none can be stored.
+    """
+
+    rows: int
+    input_tokens: int
+    output_tokens: int
+    prefix_tokens: int = 0
+
+    def cost_usd(self, price: Price | None, tier_ratio: float, prefix_cache: bool) -> float | None:
+        """Returns the cost at a tier in US dollars, without the storage of the prefix; `None` without a price."""
+        if price is None:
+            return None
+        cached = self.prefix_tokens / self.rows if prefix_cache else 0
+        return self.rows * price.cost_usd(
+            self.input_tokens / self.rows, self.output_tokens / self.rows, cached, tier_ratio
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way of asking.
+
+    Attributes:
+        tier: Tier of the requests.
+        prefix_cache: Whether the constant beginning of the prompts is read from the provider's cache.
+        cost_usd: Expected cost in US dollars, with what has to be sent at the standard tier; `None` if unknown.
+        price_ratio: The same over the cost online without a prefix cache, by the ratios of the tiers alone.
+        expected_at: Unix time at which the answers are there in half of the cases; `None` if unknown.
+        safe_at: Unix time at which they are there in nine of ten cases; `None` if unknown.
+        is_in_time: Whether they are there by the deadline.
+    """
+
+    tier: WayTier
+    prefix_cache: bool
+    cost_usd: float | None
+    price_ratio: float
+    expected_at: float | None
+    safe_at: float | None
+    is_in_time: bool
+
+    def __str__(self) -> str:
+        cost = "an unknown cost" if self.cost_usd is None else f"about ${self.cost_usd:,.2f}"
+        name = "online" if self.tier == "standard" else self.tier
+        return (
+            f"{name}: {cost}, finished at {_moment(self.expected_at)}, in 9 of 10 cases at "
+            f"{_moment(self.safe_at)}; {'in time' if self.is_in_time else 'too late'}"
+        )
+
+
+def ways_of(
+    work: Work, plan: BatchPlan, price: Price | None, turnaround: Turnaround, now: float, *, has_flex: bool
+) -> tuple[Way, ...]:
+    """Returns the ways that the provider offers.
+
+    Args:
+        work: The rows to answer.
+        plan: Deadline, and the time that the rows take online.
+        price: Price at the standard tier; `None` if it is not known.
+        turnaround: Turnaround of a batch-inference job of this size.
+        now: Unix time.
+        has_flex: Whether the model has a flex tier.
+    """
+    caches = (False, True) if work.prefix_tokens else (False,)
+    online = [_online("standard", cache, work, plan, price, now) for cache in caches]
+    flex = [_online("flex", cache, work, plan, price, now) for cache in caches] if has_flex else []
+    return (*online, *flex, _batch(work, plan, price, turnaround, now))
+
+
+def choose(ways: Sequence[Way]) -> tuple[Way, str]:
+    """Returns the way that `auto` takes, with the reason: the cheapest one in time, else the fastest one.
+
+    Without a prefix cache batch inference is taken where it ends in time in 8 of 10 cases, or where flex would be
+    too late: with a smaller chance, the standard tier for the rest costs more than flex for all.
+    """
+    in_time = [way for way in ways if way.is_in_time]
+    if not in_time:
+        fastest = next(way for way in ways if way.tier == "standard")
+        return fastest, "no way is finished by `inference.finish_by`; online is the fastest one"
+    best = min(in_time, key=lambda way: way.price_ratio if way.cost_usd is None else way.cost_usd)
+    cost = "its price is not known" if best.cost_usd is None else f"about ${best.cost_usd:,.2f}"
+    cached = " with a prefix cache" if best.prefix_cache else ""
+    return best, f"{best.tier}{cached} is the cheapest way that is finished in time: {cost}"
+
+
+def _online(
+    tier: Literal["standard", "flex"], cache: bool, work: Work, plan: BatchPlan, price: Price | None, now: float
+) -> Way:
+    shed = FLEX_SHED_RATIO if tier == "flex" else 0.0
+    ratio = TIER_RATIOS[tier] * (1 - shed) + shed
+    expected = safe = None
+    if plan.online_seconds is not None:
+        extra, slow = (FLEX_SECONDS, SLOW_FLEX_SECONDS) if tier == "flex" else (0.0, 0.0)
+        expected = now + plan.online_seconds * (1 + shed) + extra
+        safe = now + plan.online_seconds * (1 + shed) * ONLINE_MARGIN + slow
+    # Flex is not promised, so that it is refused where its time is not known.
+    unknown = tier == "standard"
+    return Way(
+        tier=tier,
+        prefix_cache=cache,
+        cost_usd=work.cost_usd(price, ratio, cache),
+        price_ratio=ratio,
+        expected_at=expected,
+        safe_at=safe,
+        is_in_time=plan.deadline_at is None or (unknown if safe is None else safe <= plan.deadline_at),
+    )
+
+
+def _batch(work: Work, plan: BatchPlan, price: Price | None, turnaround: Turnaround, now: float) -> Way:
+    """Batch inference reads no stored prefix: Vertex AI refuses explicit caches in it."""
+    wait = plan.switch_at(1.0) - now
+    chance = turnaround.chance(wait)
+    ratio = TIER_RATIOS["batch"] * chance + (1 - chance)
+    # Where jobs are not finished at the switch, the rest is online by then and this time.
+    rest = None if plan.online_seconds is None else wait + CANCEL_SECONDS + plan.online_seconds * ONLINE_MARGIN
+    return Way(
+        tier="batch",
+        prefix_cache=False,
+        cost_usd=work.cost_usd(price, ratio, prefix_cache=False),
+        price_ratio=ratio,
+        expected_at=_finish(turnaround.quantile(0.5), wait, rest, now),
+        safe_at=_finish(turnaround.quantile(0.9), wait, rest, now),
+        is_in_time=plan.pays(now),
+    )
+
+
+def _moment(at: float | None) -> str:
+    return "an unknown time" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _finish(seconds: float, wait: float, rest: float | None, now: float) -> float | None:
+    if seconds <= wait:
+        return now + seconds
+    return None if rest is None else now + rest

@@ -1,0 +1,144 @@
+"""What the clients of all providers do, against the sandbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.batch.errors import (
+    BatchDeniedError,
+    BatchNotFoundError,
+    BatchQuotaError,
+    UncertainSubmitError,
+)
+from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.sandbox import Fault
+
+
+def test_a_job_is_submitted_polled_and_read(cloud) -> None:
+    cloud.sandbox.batches.change(queue_seconds=60, run_seconds=600)
+    job = cloud.submit()
+    assert (job.display_name, job.phase, job.results) == ("night-1", "queued", ())
+    assert cloud.after(job, 60).phase == "running"
+    done = cloud.after(job, 600)
+    assert (done.phase, done.answered, done.failed, done.error) == ("succeeded", 3, 0, None)
+    assert done.has_ended
+    assert done.ended_at == pytest.approx(done.created_at + 660, abs=1)
+    assert len(cloud.rows(done)) == 3
+
+
+def test_rows_are_counted_while_a_job_runs(cloud) -> None:
+    cloud.sandbox.batches.change(run_seconds=100)
+    job = cloud.submit(rows=10)
+    cloud.after(job)
+    assert cloud.after(job, 40).answered == 4
+
+
+def test_jobs_are_found_by_the_beginning_of_their_names_the_newest_first(cloud) -> None:
+    for name in ("night-1", "day-1", "night-2", "nigh"):
+        cloud.submit(name)
+        cloud.clock.advance(1)
+    assert [job.display_name for job in cloud.provider.find("night-")] == ["night-2", "night-1"]
+    assert cloud.provider.find("evening") == []
+
+
+def test_all_pages_of_a_list_are_read(cloud) -> None:
+    for number in range(103):
+        cloud.submit(f"night-{number}", rows=1)
+    assert len(cloud.provider.find("night-")) == 103
+
+
+def test_a_job_is_cancelled_once_and_the_cancellation_of_an_ended_one_is_no_error(cloud) -> None:
+    cloud.sandbox.batches.change(outcome="stuck", cancel_seconds=30)
+    job = cloud.submit()
+    cloud.provider.cancel(job.name)
+    assert not cloud.after(job).has_ended
+    assert cloud.after(job, 30).phase == "cancelled"
+    cloud.provider.cancel(job.name)
+
+
+@pytest.mark.parametrize("kind", ["vertex", "openai"])
+def test_the_rows_that_a_cancelled_job_has_finished_are_read(open_cloud, kind) -> None:
+    cloud = open_cloud(kind)
+    cloud.sandbox.batches.change(run_seconds=100)
+    job = cloud.submit(rows=10)
+    cloud.after(job, 0)
+    cloud.clock.advance(40)
+    cloud.provider.cancel(job.name)
+    assert len(cloud.rows(cloud.after(job))) == 4
+
+
+@pytest.mark.parametrize(("outcome", "phase"), [("stuck", "expired"), ("failed", "failed")])
+def test_a_job_that_ends_without_an_answer_has_ended(cloud, outcome, phase) -> None:
+    cloud.sandbox.batches.change(outcome=outcome, expires_seconds=3600)
+    job = cloud.after(cloud.submit(), 3600)
+    assert job.phase == phase
+    assert job.error or phase == "expired"
+    assert job.has_ended
+
+
+def test_a_deleted_job_is_gone_with_its_files_and_a_second_deletion_is_no_error(cloud) -> None:
+    job = cloud.after(cloud.submit())
+    cloud.provider.delete(job)
+    if cloud.kind != "openai":
+        with pytest.raises(BatchNotFoundError, match="HTTP 404"):
+            cloud.provider.get(job.name)
+    if cloud.kind != "vertex":
+        with pytest.raises((BatchNotFoundError, BatchDeniedError)):
+            cloud.rows(job)
+    cloud.provider.delete(job)
+
+
+def test_a_failed_poll_is_repeated(cloud) -> None:
+    job = cloud.submit()
+    method = "retrieve" if cloud.kind == "openai" else "get"
+    cloud.sandbox.faults.queue(
+        f"{cloud.service}.{method}", Fault(kind="error", http_status=503), Fault(kind="disconnect")
+    )
+    assert cloud.provider.get(job.name).name == job.name
+
+
+def test_a_job_that_may_have_been_created_is_not_submitted_again(cloud) -> None:
+    cloud.sandbox.faults.queue(f"{cloud.service}.create", Fault(kind="disconnect"))
+    with pytest.raises(UncertainSubmitError, match=r"'night-1' may have been created.*Look it up"):
+        cloud.submit()
+    assert [job.display_name for job in cloud.provider.find("night-1")] == ["night-1"]
+
+
+def test_a_refused_job_costs_nothing_and_the_refusal_is_quoted(cloud) -> None:
+    fault = Fault(kind="error", http_status=400, message="The model cannot be used for batch inference.")
+    cloud.sandbox.faults.queue(f"{cloud.service}.create", fault)
+    with pytest.raises(JobSpecError, match=r"cannot be used for batch inference\. Nothing was sent or billed\."):
+        cloud.submit()
+
+
+@pytest.mark.parametrize("limit", [{"max_jobs": 1}, {"max_enqueued_tokens": 10}])
+def test_the_developer_api_takes_no_further_job_until_another_one_has_ended(open_cloud, limit) -> None:
+    cloud = open_cloud("gemini")
+    cloud.sandbox.batches.change(outcome="stuck", **limit)
+    first = cloud.submit()
+    with pytest.raises(BatchQuotaError, match=r"HTTP 429.*No job was created\. Submit it when another job"):
+        cloud.submit("night-2")
+    assert [record.method for record in cloud.sandbox.requests].count("gemini.files.delete") == 1
+    cloud.provider.cancel(first.name)
+    cloud.after(first)
+    assert cloud.submit("night-2").phase == "queued"
+
+
+def test_openai_takes_a_job_over_the_quota_and_lets_it_fail(open_cloud) -> None:
+    cloud = open_cloud("openai")
+    cloud.sandbox.batches.change(max_enqueued_tokens=3)
+    job = cloud.after(cloud.submit())
+    assert (job.phase, job.was_over_quota) == ("failed", True)
+    cloud.sandbox.batches.change(outcome="failed", max_enqueued_tokens=None)
+    assert not cloud.after(cloud.submit()).was_over_quota
+
+
+@pytest.mark.parametrize("name", ["batches/../files", "../x", "", "projects/p/locations/l/batchPredictionJobs/"])
+def test_a_name_that_is_none_is_not_sent(cloud, name) -> None:
+    with pytest.raises(BatchNotFoundError, match="is not the name of a batch-inference job"):
+        cloud.provider.get(name)
+    job = BatchJob(name="none", display_name="", state="", phase="failed", created_at=0.0, results=("../x",))
+    if cloud.kind != "openai":
+        with pytest.raises(BatchNotFoundError):
+            cloud.provider.delete(job)

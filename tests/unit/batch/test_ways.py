@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.batch.decide import BatchPlan
+from airflow_provider_llmbeam.batch.turnaround import Turnaround
+from airflow_provider_llmbeam.batch.ways import Work, choose, ways_of
+from airflow_provider_llmbeam.spec.model.price import Price
+
+NOW = 1_800_000_000.0
+HOUR = 3600.0
+PRICE = Price(
+    input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=2.0, cached_input_usd_per_million_tokens=0.1
+)
+WORK = Work(rows=1000, input_tokens=1_000_000, output_tokens=500_000)
+QUICK = Turnaround(((600.0, 95.0), (86_400.0, 5.0)))
+
+
+def ways(hours=10.0, online=HOUR, price=PRICE, turnaround=QUICK, work=WORK, has_flex=True):
+    plan = BatchPlan(
+        started_at=NOW,
+        deadline_at=None if hours is None else NOW + hours * HOUR,
+        max_wait_seconds=24 * HOUR,
+        online_seconds=online,
+    )
+    return ways_of(work, plan, price, turnaround, NOW, has_flex=has_flex)
+
+
+def chosen(**changes):
+    return choose(ways(**changes))[0].tier
+
+
+def test_batch_inference_is_taken_where_it_usually_ends_in_time():
+    assert chosen() == "batch"
+
+
+def test_flex_is_taken_where_batch_inference_often_ends_too_late():
+    assert chosen(turnaround=Turnaround(((600.0, 1.0), (86_400.0, 1.0)))) == "flex"
+
+
+def test_without_flex_a_small_chance_of_batch_inference_is_taken():
+    assert chosen(turnaround=Turnaround(((600.0, 1.0), (86_400.0, 9.0))), has_flex=False) == "batch"
+
+
+def test_a_near_deadline_leaves_the_standard_tier():
+    assert chosen(hours=1.25) == "standard"
+
+
+def test_where_nothing_is_in_time_the_fastest_way_is_taken():
+    way, reason = choose(ways(hours=0.5))
+    assert way.tier == "standard"
+    assert "no way is finished" in reason
+
+
+def test_without_a_price_the_ratios_of_the_tiers_decide():
+    way, reason = choose(ways(price=None))
+    assert (way.tier, way.cost_usd) == ("batch", None)
+    assert "not known" in reason
+
+
+def test_costs_follow_the_tiers_and_the_prefix():
+    found = {
+        (way.tier, way.prefix_cache): way.cost_usd
+        for way in ways(
+            work=Work(rows=1000, input_tokens=1_000_000, output_tokens=500_000, prefix_tokens=900_000),
+            turnaround=Turnaround(((600.0, 1.0),)),
+        )
+    }
+    assert found == pytest.approx(
+        {
+            ("standard", False): 2.0,
+            ("standard", True): 1.19,
+            ("flex", False): 1.2,
+            ("flex", True): 0.75,
+            ("batch", False): 1.0,
+        }
+    )
+
+
+def test_a_prefix_cache_may_be_cheaper_than_batch_inference():
+    work = Work(rows=1000, input_tokens=10_000_000, output_tokens=10_000, prefix_tokens=9_900_000)
+    way, reason = choose(ways(work=work))
+    assert way.prefix_cache
+    assert "with a prefix cache" in reason
+
+
+def test_the_time_of_batch_inference_includes_the_switch():
+    way = ways()[-1]
+    assert way.expected_at == way.safe_at == NOW + 600
+    late = ways(turnaround=Turnaround(((86_400.0, 1.0),)))[-1]
+    assert late.safe_at == pytest.approx(NOW + 10 * HOUR)
+
+
+def test_an_unknown_online_time_refuses_flex_and_has_no_finish():
+    found = {way.tier: way for way in ways(online=None, turnaround=Turnaround(((86_400.0, 1.0),)))}
+    assert found["standard"].is_in_time
+    assert not found["flex"].is_in_time
+    assert found["standard"].safe_at is found["batch"].safe_at is None
+
+
+def test_without_a_deadline_everything_is_in_time():
+    assert all(way.is_in_time for way in ways(hours=None, online=None))
+
+
+def test_a_way_reads_as_a_line_of_the_log():
+    online, batch = ways(has_flex=False)
+    assert str(online) == (
+        "online: about $2.00, finished at 2027-01-15 09:00 UTC, in 9 of 10 cases at 2027-01-15 09:12 UTC; in time"
+    )
+    assert str(batch).startswith("batch: about $1.05, finished at 2027-01-15 08:10 UTC")
+    unknown, _ = ways(has_flex=False, online=None, price=None)
+    assert str(unknown) == (
+        "online: an unknown cost, finished at an unknown time, in 9 of 10 cases at an unknown time; in time"
+    )
