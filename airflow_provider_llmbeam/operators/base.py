@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_provider_llmbeam.spec.cache import Cache
+    from airflow_provider_llmbeam.spec.inference import Inference
     from airflow_provider_llmbeam.spec.limits import Batching, Limits
     from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
     from airflow_provider_llmbeam.spec.prompt import PromptTemplate
@@ -43,6 +45,7 @@ class InferenceJobOperator(BaseOperator):
         "sink",
         "generation",
         "embedding",
+        "inference",
         "limits",
         "batching",
         "cache",
@@ -54,7 +57,7 @@ class InferenceJobOperator(BaseOperator):
         "impersonation_chain",
         "prompt_per_row",
     )
-    template_fields_renderers = dict.fromkeys((*template_fields[:10], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys((*template_fields[:11], "prompt_per_row"), "json")
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class InferenceJobOperator(BaseOperator):
         sink: Sink | Mapping[str, Any] | str | XComArg,
         generation: Generation | Mapping[str, Any] | XComArg | None = None,
         embedding: Embedding | Mapping[str, Any] | XComArg | None = None,
+        inference: Inference | Mapping[str, Any] | XComArg | None = None,
         limits: Limits | Mapping[str, Any] | XComArg | None = None,
         batching: Batching | Mapping[str, Any] | XComArg | None = None,
         cache: Cache | Mapping[str, Any] | XComArg | None = None,
@@ -89,6 +93,7 @@ class InferenceJobOperator(BaseOperator):
         self.sink = plain(sink)
         self.generation = plain(generation)
         self.embedding = plain(embedding)
+        self.inference = plain(inference)
         self.limits = plain(limits)
         self.batching = plain(batching)
         self.cache = plain(cache)
@@ -134,7 +139,7 @@ class InferenceJobOperator(BaseOperator):
         if is_on_dataflow and not runner.get("project"):
             location = str(runner.get("location"))
             data["runner"] = {**runner, "project": self._launcher(context).project(location)}
-        spec = JobSpec.parse(data)
+        spec = _with_deadline(JobSpec.parse(data), context)
         model_there = with_base_url(spec.model, os.environ, self.log)
         spec = spec.model_copy(update={"model": model_there})
         return spec, secrets | sink_environment(spec.sink)
@@ -155,6 +160,7 @@ class InferenceJobOperator(BaseOperator):
             "task": None if self.embedding is None else "embed",
             "generation": self.generation,
             "embedding": self.embedding,
+            "inference": self.inference,
             "limits": self.limits,
             "batching": self.batching,
             "cache": self.cache,
@@ -162,6 +168,16 @@ class InferenceJobOperator(BaseOperator):
             "state_uri": self.state_uri,
         }
         return {field: value for field, value in parts.items() if value is not None}
+
+
+def _with_deadline(spec: JobSpec, context: Context) -> JobSpec:
+    """Returns the spec with a time for a duration in `inference.finish_by`: all tries have the same one."""
+    finish_by = spec.inference.finish_by
+    if not isinstance(finish_by, timedelta):
+        return spec
+    started_at = context["dag_run"].start_date or datetime.now(UTC)
+    inference = spec.inference.model_copy(update={"finish_by": started_at + finish_by})
+    return spec.model_copy(update={"inference": inference})
 
 
 def _without_variables(prompt: Any) -> Any:

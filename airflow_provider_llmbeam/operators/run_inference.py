@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,14 @@ from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow, unless_skipped
 from airflow_provider_llmbeam.tasks.process import JobProcess
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
+from airflow_provider_llmbeam.triggers.wait import WaitTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+#: Shortest time between two polls of a task that is deferred during batch inference, in seconds.
+MIN_DEFERRED_SECONDS = 60.0
 
 
 class RunInferenceOperator(StoresLinks, InferenceJobOperator):
@@ -44,6 +50,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             `spec.MilvusSink`; or a directory.
         generation: Parameters of the answers, see `spec.Generation`.
         embedding: Parameters of the vectors, see `spec.Embedding`; requests vectors instead of texts. May be `{}`.
+        inference: Online or batch inference, and the time by which the answers are needed, see `spec.Inference`.
         limits: Rates, retries, timeouts and budget, see `spec.Limits`.
         batching: Length buckets and batch size, see `spec.Batching`.
         cache: Sharing of answers with other runs and Dags, see `spec.Cache`.
@@ -54,11 +61,13 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without a default
             connection, the credentials of the worker.
         impersonation_chain: Service account to impersonate on Dataflow, or a chain of them.
-        deferrable: Whether the task frees its worker slot while the job runs on Dataflow.
+        deferrable: Whether the task frees its worker slot while the job runs on Dataflow, or during batch
+            inference.
 
     Templated:
-        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `limits`, `batching`, `cache`,
-        `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
+        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `inference`, `limits`,
+        `batching`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`, `gcp_conn_id`,
+        `impersonation_chain`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and
@@ -91,10 +100,18 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
                 )
             self._process = JobProcess(spec, environment, self.log)
             self.store_link(context, OutputLink(), output_url(spec))
+            is_deferred = self.deferrable and spec.inference.mode != "online"
             with google_credentials(spec, self.gcp_conn_id):
-                manifest = unless_skipped(self._process.run())
+                outcome = self._process.run_or_defer() if is_deferred else {"report": self._process.run()}
+            if "batch" in outcome:
+                self._defer_batch(outcome["batch"]["wait_seconds"])
+            manifest = unless_skipped(outcome["report"])
             add_manifest(context, self.outlets, manifest)
             return manifest
+
+    def continue_batch(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Polls batch inference, and goes on with the job once that is over; Airflow calls it."""
+        return self.execute(context)
 
     def execute_complete(
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
@@ -115,7 +132,11 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         except (TaskDeferralError, TaskDeferralTimeout) as error:
             # Airflow 3.3 replaces the arguments of `defer` with the error: the job is found by its label.
             why = f"Waiting for the job ended with {type(error).__name__}."
-            self._launcher(context).abandon_left(self._job(context)[0], why)
+            spec, _ = self._job(context)
+            if isinstance(spec.runner, DataflowRunner):
+                self._launcher(context).abandon_left(spec, why)
+            else:
+                self.log.warning("%s Its batch-inference jobs are left running, and bill; a retry uses them.", why)
             raise
 
     def on_kill(self) -> None:
@@ -125,6 +146,17 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             self._dataflow.stop()
             if self._submitted is not None:
                 self._dataflow.abandon(self._submitted, "The task was killed.")
+
+    def _defer_batch(self, wait_seconds: float) -> None:
+        # A poll is a process of some seconds, so it is rarer than in a process that waits.
+        seconds = max(wait_seconds, MIN_DEFERRED_SECONDS)
+        self.log.info("Batch inference goes on at the provider. The task frees its slot for %.0f s.", seconds)
+        self._is_resumed = False  # `dag.test` reads the links of a deferred task, where no XCom can be read
+        self.defer(
+            trigger=WaitTrigger(until=time.time() + seconds),
+            method_name="continue_batch",
+            timeout=self.execution_timeout,
+        )
 
     def _run_on_dataflow(self, spec: JobSpec, runner: DataflowRunner, context: Context) -> dict[str, Any]:
         assert self._dataflow is not None

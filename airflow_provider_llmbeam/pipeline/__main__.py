@@ -10,23 +10,18 @@ import os
 import signal
 import sys
 import tempfile
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import (
-    JobFailedError,
-    JobSpecError,
-    LLMBeamError,
-)
-from airflow_provider_llmbeam.pipeline.failure import own_error, root, sentence
+from airflow_provider_llmbeam.batch.errors import BatchPendingError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.pipeline.failure import errors_of_job
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
+from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
-from airflow_provider_llmbeam.pipeline.secrets import known_secrets
-from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
@@ -34,6 +29,8 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner
 _log = logging.getLogger("llmbeam")
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_SPEC = 0, 1, 2
+#: As EX_TEMPFAIL of sysexits.h.
+EXIT_PENDING = 75
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as of a shell
 #: As the default of `skip_on_exit_code` of Airflow's BashOperator.
 EXIT_SKIPPED = 99
@@ -44,11 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 if the job is complete or submitted; 1 if it failed after its start; 2 if it could not start; 99 if it
-        was skipped, since its source has no rows; 130 after Ctrl-C.
+        was skipped, since its source has no rows; 75 if it is to be continued (`--defer`); 130 after Ctrl-C.
     """
     options, beam_options = _parser().parse_known_args(argv)
-    redactor = _Redactor()
-    _configure_logging(redactor, with_time=not options.child)
+    redactor = Redactor()
+    configure_logging(redactor, with_time=not options.child)
     if options.child:
         end_with_parent()
     spec = None
@@ -66,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.error("Interrupted. %s", redactor(what_remains(spec)))
         return EXIT_INTERRUPTED
     _write_outcome(options.result, outcome)
+    if "batch" in outcome:
+        return EXIT_PENDING
     reason = outcome.get("report", {}).get("skipped_because")
     if reason is not None:
         _log.warning("Skipped: %s", redactor(reason))
@@ -75,11 +74,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _outcome(spec: JobSpec, options: argparse.Namespace, beam_options: Sequence[str]) -> dict[str, Any]:
     if options.estimate:
         return {"estimate": estimate(spec, options.sample_size)}
-    return {"job": submit(spec, beam_options)} if options.submit else {"report": run(spec, beam_options)}
+    if options.submit:
+        return {"job": submit(spec, beam_options)}
+    try:
+        return {"report": run(spec, beam_options, waits=not options.defer)}
+    except BatchPendingError as pending:
+        return {"batch": {"wait_seconds": pending.wait_seconds}}
 
 
-def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
+def run(spec: JobSpec, beam_options: Sequence[str] = (), *, waits: bool = True) -> dict[str, Any]:
     """Runs a job and waits for it.
+
+    Args:
+        spec: The job.
+        beam_options: Options of Beam.
+        waits: Whether batch inference is waited for in this process.
 
     Returns:
         The manifest of the report.
@@ -87,26 +96,16 @@ def run(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         JobSpecError: The job cannot start; nothing was sent.
         JobError: The job failed, or no row was answered.
+        BatchPendingError: Batch inference has not ended, and this process does not wait for it.
     """
-    with _pipeline(spec, beam_options) as (pipeline, workers):
+    with _pipeline(spec, beam_options, waits=waits) as (pipeline, workers, batch):
         from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
         from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
-        with workers, shown_progress(others=workers.counts):
-            try:
-                _started(pipeline, spec).wait_until_finish()
-            except Exception as error:
-                cause = root(error)
-                if isinstance(cause, KeyboardInterrupt):  # which Beam converts
-                    raise cause from None
-                if own := own_error(error):
-                    raise own from None
-                # Beam re-raises through some thirty frames of its own; the last frames locate the error.
-                _log.error("%s", "".join(traceback.format_exception(root(error), limit=-4, chain=False)).rstrip())
-                raise JobFailedError(
-                    f"Job {spec.name!r} failed: {sentence(error)} The answers so far are in "
-                    f"{spec.journal_uri!r}; a retry sends only the rest."
-                ) from error
+        with workers, shown_progress(others=workers.counts), errors_of_job(spec):
+            _started(pipeline, spec).wait_until_finish()
+        if batch is not None:
+            batch.clean_up()
         from airflow_provider_llmbeam.pipeline import storage
 
         uri = spec.skipped_uri if storage.exists(spec.skipped_uri) else spec.report_uri
@@ -130,7 +129,7 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
             f"`runner.type`: only a job with runner 'dataflow' can be submitted; got {spec.runner.type!r}. "
             "Nothing was sent or billed."
         )
-    with _pipeline(spec, beam_options) as (pipeline, _):
+    with _pipeline(spec, beam_options) as (pipeline, *_):
         from apache_beam.options.pipeline_options import GoogleCloudOptions
 
         cloud = pipeline.options.view_as(GoogleCloudOptions)
@@ -168,11 +167,13 @@ def estimate(spec: JobSpec, sample_size: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True) -> Iterator[tuple[Any, Any, Any]]:
     """Builds the pipeline of a job, which can run in the body; an invalid job is rejected before.
 
+    Batch inference comes before the pipeline, which uses its answers.
+
     Yields:
-        The pipeline, and the `ProgressReader` of its workers.
+        The pipeline, the `ProgressReader` of its workers, and the `BatchInference` or `None`.
     """
     from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 
@@ -211,7 +212,12 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[tuple[Any,
             for uri in (spec.stop_uri, spec.skipped_uri):
                 if storage.exists(uri):  # of an earlier job, which has ended
                     storage.delete([uri])
-            build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None)
+        batch = _batch_inference(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
+        if batch is not None and (budget := spec.limits.budget_usd) is not None:
+            limits = spec.limits.model_copy(update={"budget_usd": max(budget - batch.cost_usd, 1e-9)})
+            spec = spec.model_copy(update={"limits": limits})
+        with _preparation(spec):
+            build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None, batch and batch.manifest)
             (refuse_other_owner if is_remote else claim)(spec)
         _log.info(
             "Job %r: %s %s, server %s, journal %s",
@@ -221,7 +227,19 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str]) -> Iterator[tuple[Any,
             spec.server,
             spec.journal_uri,
         )
-        yield pipeline, workers
+        yield pipeline, workers, batch
+
+
+def _batch_inference(spec: JobSpec, new_pipeline: Callable[[], Any], *, waits: bool) -> Any:
+    """Answers the prompts of a job by batch inference, if its spec says so."""
+    if spec.inference.mode == "online":
+        return None
+    from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
+
+    batch = BatchInference(spec, new_pipeline, waits=waits)
+    with errors_of_job(spec):
+        batch.fill_journal()
+    return batch
 
 
 @contextmanager
@@ -310,6 +328,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec", required=True, metavar="JOB.json", help="the job spec; may be on gs://")
     parser.add_argument("--result", type=Path, help="write the outcome to this file, as JSON")
     parser.add_argument("--submit", action="store_true", help="submit the job to Dataflow and do not wait for it")
+    parser.add_argument(
+        "--defer",
+        action="store_true",
+        help="do not wait for batch inference: end with exit code 75; the same command continues",
+    )
     parser.add_argument("--estimate", action="store_true", help="estimate the job and do not run it")
     parser.add_argument(
         "--sample-size",
@@ -330,41 +353,6 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a number of prompts, 0 or more; got {text!r}")
     return int(text)
-
-
-class _Redactor:
-    """Redacts what this process writes for people.
-
-    Attributes:
-        variables: Variables that hold secrets, besides those whose names say so; known with the spec.
-    """
-
-    def __init__(self) -> None:
-        self.variables: Sequence[str] = ()
-
-    def __call__(self, text: str) -> str:
-        """Returns the text without the secrets of the environment, which may have grown since the last call."""
-        return redact(text, known_secrets(self.variables))
-
-
-class _RedactingFormatter(logging.Formatter):
-    def __init__(self, line: str, redactor: _Redactor) -> None:
-        super().__init__(line, datefmt="%H:%M:%S")
-        self._redactor = redactor
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Returns the line, and the traceback if there is one, without secrets."""
-        return self._redactor(super().format(record))
-
-
-def _configure_logging(redactor: _Redactor, *, with_time: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_RedactingFormatter("%(asctime)s %(message)s" if with_time else "%(message)s", redactor))
-    logging.basicConfig(level=logging.ERROR, handlers=[handler])
-    for name in ("llmbeam", "airflow_provider_llmbeam"):
-        logging.getLogger(name).setLevel(logging.INFO)
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # its errors are raised, too
-    logging.getLogger("apache_beam.runners.dataflow.dataflow_runner").setLevel(logging.INFO)  # messages of the job
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

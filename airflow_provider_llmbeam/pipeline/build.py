@@ -9,6 +9,7 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accuracy
@@ -16,20 +17,19 @@ from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
-from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
-from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
-from airflow_provider_llmbeam.pipeline.transforms.keys import unique
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
-from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, ReadRows
-from airflow_provider_llmbeam.pipeline.transforms.render import Render
-from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at, reuse
+from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
 from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 def build(
-    root: beam.Pipeline, spec: JobSpec, progress_prefix: str | None = None, launcher: Launcher | None = None
+    root: beam.Pipeline,
+    spec: JobSpec,
+    progress_prefix: str | None = None,
+    launcher: Launcher | None = None,
+    batch: BatchManifest | None = None,
 ) -> beam.PCollection:
     """Adds the steps of a job to a pipeline.
 
@@ -38,6 +38,7 @@ def build(
         spec: The job.
         progress_prefix: See `CountingDoFn`.
         launcher: Process whose end ends the job, see `LLMModelHandler`.
+        batch: The batch inference of this run, whose answers are in the journal; `None` without any.
 
     Returns:
         A collection with one element: the report as JSON text.
@@ -47,31 +48,17 @@ def build(
     """
     check(spec)
     started_at = time.time()
-    source = root | "Read" >> ReadRows(spec, progress_prefix)
-    rows, duplicate_keys, duplicates = unique(source["rows"], spec.source, progress_prefix)
-    rendered = rows | "Render" >> beam.ParDo(Render(spec, progress_prefix)).with_outputs(FAILED, main="rows")
-    prompts, refused = rendered["rows"], [rendered[FAILED]]
-    if spec.prompt.media:
-        identified = (
-            prompts
-            | "BatchMedia" >> beam.BatchElements(min_batch_size=16, max_batch_size=64)
-            | "IdentifyMedia" >> beam.ParDo(IdentifyMedia(spec, progress_prefix)).with_outputs(FAILED, main="rows")
-        )
-        prompts, refused = identified["rows"], [*refused, identified[FAILED]]
-    oldest_at = oldest_useful_at(spec, started_at)
-    requests, reused, known_refusals = reuse(
-        root, prompts, spec, duplicate_keys, oldest_at, started_at, progress_prefix
+    prompts = read_prompts(root, spec, started_at, progress_prefix, None if batch is None else batch.created_at)
+    handler = handler_of_job(
+        spec, prompts.oldest_at, started_at, progress_prefix=progress_prefix, launcher=launcher
     )
-    requests, *reused = after_row_check((requests, *reused), (source["rows"], source[FAILED]), spec)
-    handler = handler_of_job(spec, oldest_at, started_at, progress_prefix=progress_prefix, launcher=launcher)
     inferred = (
-        after_sink_check(root, requests, spec)
+        after_sink_check(root, prompts.unanswered, spec)
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="answered")
     )
-    answered = (inferred["answered"], *reused)
-    failures = (source[FAILED], *duplicates, *refused, *known_refusals, inferred[FAILED])
-    failed = failures | "Failed" >> beam.Flatten()
+    answered = (inferred["answered"], *prompts.reused)
+    failed = (*prompts.failed, inferred[FAILED]) | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
     answer_files = answered | "WriteAnswers" >> WriteStaged(
@@ -91,7 +78,9 @@ def build(
         rows | f"CountOut{number}" >> beam.ParDo(TallyRows(spec.batching.resolved_boundaries))
         for number, rows in enumerate((*answered, failed))
     ]
-    tallies = (source[TALLIES], *tallied) | "Tallies" >> beam.Flatten()
+    if batch is not None:
+        tallied.append(root | "BatchInference" >> beam.Create([batch.tally()]))
+    tallies = (prompts.rows_read, *tallied) | "Tallies" >> beam.Flatten()
     return (
         root
         | "Once" >> beam.Impulse()

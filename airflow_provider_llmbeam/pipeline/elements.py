@@ -10,9 +10,9 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 
 Row = dict[str, Any]
 
-#: Origin of an answer: received now, received after a repair, found in the journal of this job or of another one,
-#: or shared with an equal prompt.
-Origin = Literal["fresh", "repaired", "resumed", "cached", "duplicate"]
+#: Origin of an answer: received now, after a repair, or by batch inference of this run; from the journal, of this
+#: job or of another one; or shared with an equal prompt.
+Origin = Literal["fresh", "repaired", "batch", "resumed", "cached", "duplicate"]
 
 #: Tag of the output with `FailedRow`s.
 FAILED = "failed"

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 
-from airflow_provider_llmbeam.exceptions import LLMBeamError, error_in, without_step
+from airflow_provider_llmbeam.batch.errors import BatchPendingError
+from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, error_in, without_step
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+_log = logging.getLogger("llmbeam")
 
 #: Limit on the quoted words of another error: Prism quotes the stacks of its own threads.
 _MAX_CHARACTERS = 500
+
+
+@contextmanager
+def errors_of_job(spec: JobSpec) -> Iterator[None]:
+    """Raises the errors of a pipeline of a job as those of this package.
+
+    Raises:
+        LLMBeamError: The error of this package that ended the pipeline, or `JobFailedError`.
+        KeyboardInterrupt: It was interrupted, which Beam converts.
+    """
+    try:
+        yield
+    except BatchPendingError:
+        raise
+    except Exception as error:
+        cause = root(error)
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause from None
+        if own := own_error(error):
+            raise own from None
+        # Beam re-raises through some thirty frames of its own; the last frames locate the error.
+        _log.error("%s", "".join(traceback.format_exception(cause, limit=-4, chain=False)).rstrip())
+        raise JobFailedError(
+            f"Job {spec.name!r} failed: {sentence(error)} The answers so far are in {spec.journal_uri!r}; a retry "
+            "sends only the rest."
+        ) from error
 
 
 def own_error(error: BaseException) -> LLMBeamError | None:

@@ -62,6 +62,17 @@ class JobProcess:
         report: dict[str, Any] = self._outcome_of()["report"]
         return report
 
+    def run_or_defer(self) -> dict[str, Any]:
+        """Runs the job until it ends, or until it only waits for batch inference.
+
+        Returns:
+            `report`, the manifest; or `batch`, with `wait_seconds` until the next call of this method.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        return self._outcome_of("--defer")
+
     def submit(self, beam_options: Sequence[str] = ()) -> dict[str, str]:
         """Submits the job to Dataflow.
 
@@ -106,6 +117,8 @@ class JobProcess:
         if self._child is None or self._child.poll() is not None:
             return
         self._log.warning("Stopping job %r. The answers so far are in its journal.", self._spec.name)
+        if self._spec.inference.mode != "online":
+            self._log.warning("Its batch-inference jobs go on, and bill; the next try uses their answers.")
         os.killpg(self._child.pid, signal.SIGTERM)
         try:
             self._child.wait(self.GRACE_SECONDS)

@@ -22,7 +22,9 @@ PARSED = [
     for name in MODULES
     if name.split(".")[1] in ("operators", "sensors", "triggers", "links", "provider_info")
 ]
-WITHOUT_AIRFLOW = [name for name in MODULES if name.split(".")[1] in ("spec", "engine", "pipeline", "sandbox")]
+WITHOUT_AIRFLOW = [
+    name for name in MODULES if name.split(".")[1] in ("spec", "engine", "batch", "pipeline", "sandbox")
+]
 
 
 def loaded_by(modules: list[str], among: tuple[str, ...], before: str = "json") -> list[str]:

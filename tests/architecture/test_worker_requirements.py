@@ -25,7 +25,7 @@ LOCAL_ONLY = {"milvus-lite"}
 
 def imports():
     """Returns the names that each import statement may load: both `a` and `a.b` for `from a import b`."""
-    for ring in ("spec", "engine", "pipeline"):
+    for ring in ("spec", "engine", "batch", "pipeline"):
         for path in (PACKAGE / ring).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):
@@ -41,7 +41,7 @@ def recorded(distribution):
 
 @pytest.fixture(scope="module")
 def imported():
-    """Returns the distributions that the three packages import."""
+    """Returns the distributions that these packages import."""
     owners = {}
     for one in distributions():
         owners |= dict.fromkeys(recorded(one), canonicalize_name(one.name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_run_resumes_where_the_budget_ended_the_previous_one(job, sandbox):
 
     ended = job.run(limits=limits(None))
     assert len(sandbox.requests) == 60 - 1, "the rest is asked, and nothing twice"
-    assert ended.origins == {"fresh": 59 - paid, "resumed": 1 + paid, "repaired": 0, "cached": 0, "duplicate": 0}
+    assert ended.origins == Counter({"fresh": 59 - paid, "resumed": 1 + paid})
     assert ended.manifest["cost_usd"] == ended.report["tokens"]["input"] + ended.report["tokens"]["output"]
 
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import requests
 from google.auth.exceptions import GoogleAuthError, TransportError
-from urllib3.exceptions import NewConnectionError
 
 from airflow_provider_llmbeam.batch.errors import (
     BatchDeniedError,
@@ -280,4 +279,5 @@ def _is_unconnected(error: requests.RequestException) -> bool:
     reason = getattr(error.args[0] if error.args else None, "reason", None)
     # A `ProxyError` may also be a connection that broke after the request (urllib3 2.8).
     reason = getattr(reason, "original_error", reason)
-    return isinstance(error, requests.ConnectTimeout) or isinstance(reason, NewConnectionError)
+    # By its name, as the workers' package does not require urllib3, which `requests` brings.
+    return isinstance(error, requests.ConnectTimeout) or type(reason).__name__ == "NewConnectionError"

@@ -15,4 +15,7 @@ def what_remains(spec: JobSpec | None) -> str:
             "The job may be running, and billing, on Dataflow: the same command finds it, and `gcloud dataflow "
             "jobs cancel` ends it."
         )
-    return f"The answers so far are in {spec.journal_uri!r}; the same command sends only the rest."
+    rest = f"The answers so far are in {spec.journal_uri!r}; the same command sends only the rest."
+    if spec.inference.mode != "online":
+        rest += " Batch-inference jobs go on, and bill: the same command finds them and uses their answers."
+    return rest

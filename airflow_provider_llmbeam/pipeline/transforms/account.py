@@ -41,7 +41,7 @@ class TallyRows(beam.DoFn):
         failure = element.failure
         tally.failed[failure.kind] += 1
         tally.messages.setdefault(failure.kind, failure.message)
-        if element.origin in ("resumed", "cached"):
+        if element.origin in ("batch", "resumed", "cached"):
             tally.sums["known_failures"] += 1
         elif element.origin == "fresh":
             _add_cost(tally, failure)

@@ -42,6 +42,7 @@ def reuse(
     oldest_at: float = 0.0,
     started_at: float = 0.0,
     progress_prefix: str | None = None,
+    batch_since: float | None = None,
 ) -> tuple[beam.PCollection, list[beam.PCollection], list[beam.PCollection]]:
     """Separates rows with an answer in the journal, or a refused one, from rows that need a request.
 
@@ -55,6 +56,7 @@ def reuse(
         oldest_at: Unix time; older answers are requested again.
         started_at: Unix time of the launch.
         progress_prefix: See `CountingDoFn`.
+        batch_since: Unix time at which the batch inference of this run began; `None` without any.
 
     Returns:
         One `Request` per fingerprint, with all its rows; and the `AnsweredRow`s and the `FailedRow`s from the
@@ -77,9 +79,9 @@ def reuse(
         {"rows": rendered, "journal": journal}
         | "ByFingerprint" >> beam.CoGroupByKey()
         | "Reuse"
-        >> beam.ParDo(Reuse(spec.name, answer_form(spec, started_at), progress_prefix), *guard).with_outputs(
-            REUSED, FAILED, main="requests"
-        )
+        >> beam.ParDo(
+            Reuse(spec.name, answer_form(spec, started_at), progress_prefix, batch_since), *guard
+        ).with_outputs(REUSED, FAILED, main="requests")
     )
     return decided["requests"], [decided[REUSED]], [decided[FAILED]]
 
@@ -158,16 +160,25 @@ class Reuse(MakeRequest):
     """Uses earlier outcomes for the rows of a fingerprint, or makes one `Request`.
 
     Outputs one `Request` for all rows of a fingerprint without an outcome; and `reused`, the answered rows, or
-    `failed`, those with a refused answer: `resumed` from this job, else `cached` from another.
+    `failed`, those with a refused answer: `batch` from the batch inference of this run, else `resumed` from this
+    job, else `cached` from another.
 
     Args:
         job: Name of the job.
         form: Form of its answers; others are passed over.
         progress_prefix: See `CountingDoFn`.
+        batch_since: Unix time at which the batch inference of this run began; `None` without any.
     """
 
-    def __init__(self, job: str, form: AnswerForm, progress_prefix: str | None = None) -> None:
+    def __init__(
+        self,
+        job: str,
+        form: AnswerForm,
+        progress_prefix: str | None = None,
+        batch_since: float | None = None,
+    ) -> None:
         super().__init__(progress_prefix)
+        self._batch_since = batch_since
         self._job = job
         self._form = form
         self._has_warned = False
@@ -189,6 +200,8 @@ class Reuse(MakeRequest):
         outcomes = answers or earlier
         origin: Origin = "resumed" if self._job in outcomes else "cached"
         outcome = outcomes[self._job] if origin == "resumed" else max(outcomes.values(), key=_answered_at)
+        if origin == "resumed" and self._is_of_batch(outcome):
+            origin = "batch"
         for row, *_ in found["rows"]:
             if isinstance(outcome, Completion):
                 self.count("resumed")
@@ -196,6 +209,10 @@ class Reuse(MakeRequest):
             else:
                 self.count("failed")
                 yield beam.pvalue.TaggedOutput(FAILED, FailedRow(row, outcome, origin))
+
+    def _is_of_batch(self, outcome: Outcome) -> bool:
+        since = self._batch_since
+        return since is not None and outcome.service_tier == "batch" and outcome.answered_at >= since
 
     def _usable(self, fingerprint: str, journal: Iterable[tuple[str, Outcome]]) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}

@@ -1,0 +1,1 @@
+"""Batch inference of a job: request files are prepared, submitted and harvested, before the job runs online."""

@@ -1,0 +1,218 @@
+"""Reads the results of batch inference into the journal."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.batch_formats import batch_format
+from airflow_provider_llmbeam.engine.bill import Bill
+from airflow_provider_llmbeam.engine.journal.entry import MAX_LINE_BYTES, encode_entry
+from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, shard_set
+from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums
+from airflow_provider_llmbeam.pipeline.secrets import known_secrets
+from airflow_provider_llmbeam.redaction import redact
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.price import price_of
+
+_log = logging.getLogger("llmbeam")
+
+#: Entries of one journal segment.
+_SEGMENT_ROWS = 10_000
+#: Files that Beam opens on Cloud Storage read lines byte by byte.
+_READ_BYTES = 2**20
+#: Keys are fingerprints, or digests.
+_KEY = re.compile("[0-9a-f]{64}")
+
+#: Outcome of a request; `None` for a line that is no result.
+_Result = Outcome | None
+
+
+def harvest(pipeline: beam.Pipeline, spec: JobSpec, file: RequestFile, results: Sequence[str], uri: str) -> None:
+    """Adds the steps that read the results of one job into the journal.
+
+    A request that the provider failed, and a line that is no result, leave their prompt without an entry: it is
+    sent online. Answers that the job cannot use are recorded as refusals, as those of online requests are.
+
+    Args:
+        pipeline: The pipeline.
+        spec: The job.
+        file: Its request file.
+        results: Addresses of the result files.
+        uri: Address to which the `Sums` are written.
+    """
+    lines = (
+        pipeline
+        | "ResultFiles" >> beam.Create(results, reshuffle=False)
+        | "Lines" >> beam.FlatMap(_lines)
+        | "Decode" >> beam.ParDo(_Decode(spec))
+    )
+    if file.index_uri is not None:
+        index = pipeline | "Index" >> beam.Create([file.index_uri]) | "Keys" >> beam.FlatMap(_keys)
+        lines = {"results": lines, "index": index} | "ByKey" >> beam.CoGroupByKey() | "Join" >> beam.FlatMap(_join)
+    else:
+        lines = lines | "ByKey" >> beam.GroupByKey() | "Best" >> beam.FlatMap(_best)
+    sums = lines | "Record" >> beam.ParDo(_Record(spec)) | "Sum" >> beam.CombineGlobally(Sums.total)
+    _ = sums | "WriteSums" >> beam.Map(lambda total: storage.replace(uri, total.model_dump_json().encode()))
+
+
+def _lines(uri: str) -> Iterator[bytes]:
+    with _opened(uri) as file:
+        # A line that is cut here is no result, and its rest is none, either.
+        while line := file.readline(MAX_LINE_BYTES):
+            if line.strip():
+                yield line
+
+
+def _keys(uri: str) -> Iterator[tuple[str, str]]:
+    with _opened(uri) as file:
+        for line in file:
+            key, _, fingerprint = line.decode().strip().partition(" ")
+            yield key, fingerprint
+
+
+def _opened(uri: str) -> io.BufferedReader:
+    file: Any = storage.open(uri)
+    return io.BufferedReader(file, _READ_BYTES)
+
+
+class _Decode(beam.DoFn):
+    """Reads result lines as outcomes by key; a line that is no result has the key ''."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._has_warned = False
+
+    def setup(self) -> None:
+        spec = self._spec
+        self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema)
+        self._parser = OutputParser(spec.prompt.output_schema)
+        self._price = price_of(spec.model, spec.limits.price)
+
+    def process(self, line: bytes) -> Iterator[tuple[str, _Result]]:
+        try:
+            found = self._format.decode(line)
+            if not _KEY.fullmatch(found.key):
+                raise ValueError("its key is none of a request")
+        except ValueError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "A line of a result file is no result, and its prompt is sent online: %s. It begins with %r. "
+                    "Further ones are only counted.",
+                    error,
+                    line[:80].decode("utf-8", "replace"),
+                )
+            yield "", None
+            return
+        yield found.key, self._outcome(found.result)
+
+    def _outcome(self, result: Reply | RequestError) -> Outcome:
+        now = time.time()
+        bill = Bill.of(result.input_tokens, result.output_tokens, result.cached_tokens, self._price, "batch")
+        try:
+            if isinstance(result, RequestError):
+                raise result
+            parsed = self._parser.parse(result)
+        except RequestError as error:
+            return Failure(
+                kind=error.kind,
+                message=redact(error.message, known_secrets(self._spec.secret_variables)),
+                http_status=error.http_status,
+                attempts=1,
+                answered_at=now,
+                service_tier="batch",
+                **bill._asdict(),
+            )
+        return Completion(
+            text=result.text,
+            parsed=parsed,
+            model=result.model,
+            finish_reason=result.finish_reason,
+            attempts=1,
+            latency_seconds=0.0,
+            padded_tokens=result.input_tokens,
+            sent_at=now,
+            answered_at=now,
+            service_tier="batch",
+            **bill._asdict(),
+        )
+
+
+def _join(group: tuple[str, dict[str, Iterable[Any]]]) -> Iterator[tuple[str, _Result]]:
+    _, found = group
+    fingerprint = next(iter(found["index"]), "")  # results without one are of no request of this job
+    if results := list(found["results"]):
+        yield from _best((fingerprint, results))
+
+
+def _best(group: tuple[str, Iterable[_Result]]) -> Iterator[tuple[str, _Result]]:
+    """Yields one result per request, an answer if there is one: a provider may deliver a line twice."""
+    key, results = group
+    if not key:
+        yield from ((key, result) for result in results)
+        return
+    found = list(results)
+    yield key, next((each for each in found if isinstance(each, Completion)), found[0])
+
+
+class _Record(beam.DoFn):
+    """Writes the outcomes of a bundle to the journal; the outputs are `Sums`."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._lines: list[tuple[str, bytes]] = []
+        self._sums: Counter[str] = Counter()
+
+    def start_bundle(self) -> None:
+        """Resets the sums."""
+        self._sums = Counter()
+
+    def process(self, element: tuple[str, _Result]) -> None:
+        """Records one result."""
+        fingerprint, outcome = element
+        if not fingerprint or outcome is None:
+            self._sums["malformed"] += 1
+            return
+        is_recorded = isinstance(outcome, Completion) or outcome.kind in REFUSED
+        if is_recorded:
+            self._lines.append((fingerprint, encode_entry(fingerprint, self._spec.name, outcome)))
+            if len(self._lines) >= _SEGMENT_ROWS:
+                self._write()
+        self._sums.update(
+            answered=int(is_recorded),
+            failed=int(not is_recorded),
+            input_tokens=outcome.input_tokens,
+            output_tokens=outcome.output_tokens,
+            cached_tokens=outcome.cached_tokens,
+            cost_nano_usd=outcome.cost_nano_usd or 0,
+            unpriced=int(outcome.cost_nano_usd is None),
+        )
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Writes the rest, and emits the sums."""
+        self._write()
+        yield GlobalWindows.windowed_value(Sums(**self._sums))
+
+    def _write(self) -> None:
+        if not self._lines:
+            return
+        name = SegmentName(shard_set(fingerprint for fingerprint, _ in self._lines), int(time.time()))
+        uri = f"{self._spec.journal_uri}{name.text(self._spec.name, uuid.uuid4().hex)}"
+        storage.replace(uri, b"".join(line for _, line in self._lines))
+        self._lines.clear()

@@ -1,0 +1,158 @@
+"""The state of a job's batch inference, kept beside its journal until the job has published."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+_log = logging.getLogger("llmbeam")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RequestFile(_Part):
+    """One request file, which becomes one batch-inference job.
+
+    Attributes:
+        uri: Its address.
+        index_uri: Address of the file that has the fingerprint of each key; `None` if the keys are fingerprints.
+        digest: Digest of the fingerprints in it: the same prompts give the same digest, in any order.
+        rows: Number of requests.
+        size: Size in bytes.
+        input_tokens: Estimated input tokens.
+    """
+
+    uri: str
+    index_uri: str | None
+    digest: str
+    rows: int
+    size: int
+    input_tokens: int
+
+
+class Sums(_Part):
+    """What the result lines of one job contained.
+
+    Attributes:
+        answered: Number of answers and refusals, which are in the journal.
+        failed: Number of requests that the provider failed; they are sent online.
+        malformed: Number of lines that are no results; their prompts are sent online.
+        input_tokens: Billed input tokens.
+        output_tokens: Billed output tokens.
+        cached_tokens: Billed input tokens from the provider's cache, which `input_tokens` includes.
+        cost_nano_usd: Cost of these tokens, in billionths of a US dollar.
+        unpriced: Number of answers whose price is not known.
+    """
+
+    answered: int = 0
+    failed: int = 0
+    malformed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost_nano_usd: int = 0
+    unpriced: int = 0
+
+    @classmethod
+    def total(cls, parts: Iterable[Sums]) -> Sums:
+        """Returns the sums of all parts."""
+        total: Counter[str] = Counter()
+        for part in parts:
+            total.update(dict(part))
+        return cls(**total)
+
+
+class BatchManifest(_Part):
+    """The state of a job's batch inference.
+
+    Attributes:
+        prompts: Digest of what the request files were made of, see `digest_of`.
+        created_at: Unix time.
+        deadline_at: Unix time by which the answers are needed; `None` for none.
+        online_seconds: Time that all rows of the files take online, in seconds; `None` if it is not known.
+        files: Request files by display name of their job, which is written before the job is submitted: a later
+            try finds the job by it.
+        submits: Number of submissions by display name.
+        history: `MonitorHistory` of the polls so far.
+        harvested: Sums by display name.
+        is_over: Whether the rest is sent online.
+    """
+
+    version: int = 1
+    prompts: str
+    created_at: float
+    deadline_at: float | None = None
+    online_seconds: float | None = None
+    files: dict[str, RequestFile] = {}
+    submits: dict[str, int] = {}
+    history: dict[str, Any] = {}
+    harvested: dict[str, Sums] = {}
+    is_over: bool = False
+
+    def changed(self, **fields: object) -> Self:
+        """Returns the manifest with other values of some fields."""
+        return self.model_copy(update=fields)
+
+    def tally(self) -> Tally:
+        """Returns what this batch inference adds to the sums of the report."""
+        sums = dict(Sums.total(self.harvested.values()))
+        requests = sums.pop("answered") + sums.pop("failed")
+        return Tally(sums=Counter({**sums, "requests": requests}))
+
+
+def manifest_uri(spec: JobSpec) -> str:
+    """Returns the address of the manifest of a job."""
+    return f"{batch_uri(spec)}manifest.json"
+
+
+def batch_uri(spec: JobSpec) -> str:
+    """Returns the directory of the request and result files of a job."""
+    return f"{spec.home_uri}batch/"
+
+
+def digest_of(spec: JobSpec) -> str:
+    """Returns a digest of what decides the prompts of a job, and the model that answers them.
+
+    A run with another digest has other prompts; the jobs of the earlier one would be paid for nothing.
+    """
+    decisive = spec.model_dump(
+        mode="json", include={"source", "prompt", "model", "generation", "embedding", "task", "cache"}
+    )
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_manifest(spec: JobSpec) -> BatchManifest | None:
+    """Returns the manifest of an earlier run that has not published; `None` if there is none that can be read."""
+    uri = manifest_uri(spec)
+    if not storage.exists(uri):
+        return None
+    with storage.open(uri) as file:
+        content = file.read()
+    try:
+        return BatchManifest.model_validate_json(content)
+    except ValidationError as error:
+        _log.warning(
+            "The state of batch inference in %r cannot be read and is passed over: %d faults, the first is %s. "
+            "Batch-inference jobs of this job that still run are found by their display name.",
+            uri,
+            error.error_count(),
+            error.errors()[0]["msg"],
+        )
+        return None
+
+
+def write_manifest(spec: JobSpec, manifest: BatchManifest) -> None:
+    """Writes the manifest; a reader finds the old one or the new one."""
+    storage.replace(manifest_uri(spec), manifest.model_dump_json(indent=1).encode())

@@ -1,0 +1,156 @@
+"""Writes the prompts that have no answer yet to request files."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import apache_beam as beam
+
+from airflow_provider_llmbeam.engine.batch_formats import batch_format
+from airflow_provider_llmbeam.engine.batch_formats.base import BatchFormat
+from airflow_provider_llmbeam.engine.plan import prompt_tokens
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, batch_uri
+from airflow_provider_llmbeam.pipeline.elements import Request
+from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimits:
+    """Limits of one request file.
+
+    Attributes:
+        max_rows: Maximum number of requests.
+        max_bytes: Maximum size in bytes.
+        max_tokens: Maximum number of estimated input tokens; `None` for no limit.
+    """
+
+    max_rows: int
+    max_bytes: int
+    max_tokens: int | None = None
+
+
+#: Fingerprint, key of the result, line and estimated input tokens of one request. A plain tuple, as `RenderedRow`.
+_Encoded = tuple[str, str, bytes, int]
+
+
+def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits) -> None:
+    """Adds the steps that write the request files of a job, and one file that lists them.
+
+    The number of files follows from the sums over all requests, and the fingerprint decides the file of a request:
+    the same prompts are in the same files, whatever the order of the rows.
+    """
+    prompts = read_prompts(pipeline, spec, time.time())
+    lines = prompts.unanswered | "Encode" >> beam.ParDo(_Encode(spec))
+    sizes = lines | "Sizes" >> beam.Map(_size) | "Sum" >> beam.CombineGlobally(_add_up)
+    files = (
+        lines
+        | "AssignFile" >> beam.Map(_with_file, limits, beam.pvalue.AsSingleton(sizes))
+        | "ByFile" >> beam.GroupByKey()
+        | "WriteFiles" >> beam.ParDo(_WriteFiles(batch_uri(spec), limits))
+    )
+    _ = (
+        pipeline
+        | "Once" >> beam.Impulse()
+        | "ListFiles" >> beam.Map(_list, prepared_uri(spec), beam.pvalue.AsList(files))
+    )
+
+
+def prepared_uri(spec: JobSpec) -> str:
+    """Returns the address of the list of request files."""
+    return f"{batch_uri(spec)}prepared.jsonl"
+
+
+def read_prepared(spec: JobSpec) -> list[RequestFile]:
+    """Returns the request files that `prepare` wrote, the smallest digest first."""
+    with storage.open(prepared_uri(spec)) as file:
+        found = [RequestFile.model_validate_json(line) for line in file.read().splitlines()]
+    return sorted(found, key=lambda each: each.digest)
+
+
+def files_needed(rows: int, size: int, tokens: int, limits: FileLimits) -> int:
+    """Returns the number of files for these sums, with room for an uneven division."""
+    parts = [rows / limits.max_rows, size / limits.max_bytes]
+    if limits.max_tokens is not None:
+        parts.append(tokens / limits.max_tokens)
+    # One file for what fits into one. With several, a file holds its share plus chance and the longest line.
+    return 1 if max(parts) <= 1 else int(max(parts) * 1.1) + 1
+
+
+class _Encode(beam.DoFn):
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._format: BatchFormat | None = None
+
+    def process(self, request: Request) -> Iterator[_Encoded]:
+        if self._format is None:
+            spec = self._spec
+            self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema)
+        fingerprint, prompt = request.fingerprint, request.prompt
+        key, line = self._format.key(fingerprint, prompt), self._format.encode(fingerprint, prompt)
+        yield fingerprint, key, line, prompt_tokens(prompt)
+
+
+def _size(encoded: _Encoded) -> tuple[int, int, int]:
+    _, _, line, tokens = encoded
+    return 1, len(line), tokens
+
+
+def _add_up(sizes: Iterable[tuple[int, int, int]]) -> tuple[int, int, int]:
+    rows = size = tokens = 0
+    for each in sizes:
+        rows, size, tokens = rows + each[0], size + each[1], tokens + each[2]
+    return rows, size, tokens
+
+
+def _with_file(encoded: _Encoded, limits: FileLimits, sums: tuple[int, int, int]) -> tuple[int, _Encoded]:
+    return int(encoded[0][:12], 16) % files_needed(*sums, limits), encoded
+
+
+class _WriteFiles(beam.DoFn):
+    """Writes the requests of one group, to further files where the limits of one are reached after all."""
+
+    def __init__(self, directory: str, limits: FileLimits) -> None:
+        self._directory = directory
+        self._limits = limits
+
+    def process(self, group: tuple[int, Iterable[_Encoded]]) -> Iterator[RequestFile]:
+        number, requests = group
+        limits, part = self._limits, list[_Encoded]()
+        size = tokens = parts = 0
+        for request in sorted(requests):
+            _, _, line, line_tokens = request
+            is_full = part and (
+                len(part) == limits.max_rows
+                or size + len(line) > limits.max_bytes
+                or (limits.max_tokens is not None and tokens + line_tokens > limits.max_tokens)
+            )
+            if is_full:
+                yield self._write(f"{number:05}-{parts:02}", part, size, tokens)
+                part, size, tokens, parts = [], 0, 0, parts + 1
+            part.append(request)
+            size += len(line)
+            tokens += line_tokens
+        yield self._write(f"{number:05}-{parts:02}", part, size, tokens)
+
+    def _write(self, name: str, requests: list[_Encoded], size: int, tokens: int) -> RequestFile:
+        digest = hashlib.sha256("".join(fingerprint for fingerprint, *_ in requests).encode()).hexdigest()[:16]
+        uri = f"{self._directory}requests-{name}-{digest}.jsonl"
+        index_uri = None
+        with storage.create(uri, is_private=True) as file:
+            file.writelines(line for _, _, line, _ in requests)
+        if any(key != fingerprint for fingerprint, key, *_ in requests):
+            index_uri = f"{self._directory}index-{name}-{digest}.txt"
+            with storage.create(index_uri, is_private=True) as file:
+                file.writelines(f"{key} {fingerprint}\n".encode() for fingerprint, key, *_ in requests)
+        return RequestFile(
+            uri=uri, index_uri=index_uri, digest=digest, rows=len(requests), size=size, input_tokens=tokens
+        )
+
+
+def _list(_: bytes, uri: str, files: list[RequestFile]) -> None:
+    storage.replace(uri, b"".join(file.model_dump_json().encode() + b"\n" for file in files))

@@ -1,0 +1,394 @@
+"""Answers the prompts of a job by batch inference, before it runs; continues what an earlier try began."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import apache_beam as beam
+
+from airflow_provider_llmbeam.batch.decide import (
+    MAX_POLL_SECONDS,
+    BatchPlan,
+    Cancel,
+    FileState,
+    Finish,
+    MonitorHistory,
+    Submit,
+    Wait,
+    decide,
+)
+from airflow_provider_llmbeam.batch.errors import (
+    BatchError,
+    BatchPendingError,
+    BatchQuotaError,
+    BatchUnavailableError,
+    UncertainSubmitError,
+)
+from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.batch.providers import open_provider
+from airflow_provider_llmbeam.batch.providers.base import BatchProvider
+from airflow_provider_llmbeam.batch.ways import Work, choose, ways_of
+from airflow_provider_llmbeam.counts import NANO
+from airflow_provider_llmbeam.exceptions import BudgetExceededError, SourceEmptyError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
+    BatchManifest,
+    RequestFile,
+    Sums,
+    batch_uri,
+    digest_of,
+    manifest_uri,
+    read_manifest,
+    write_manifest,
+)
+from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits, prepare, read_prepared
+from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
+from airflow_provider_llmbeam.pipeline.batch_inference.turnaround_file import (
+    expected_turnaround,
+    record_turnaround,
+)
+from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
+
+_log = logging.getLogger("llmbeam")
+
+#: Largest request file, in bytes. Files are answered side by side, and one that fails takes only its rows with it.
+MAX_FILE_BYTES = 200 * 2**20
+#: Number of prompts that are sent online first, so that a wrong prompt or model is found in a minute and not after
+#: hours. The job keeps their answers.
+PILOT_ROWS = 32
+#: Longest wait for a provider that cannot be polled, in seconds. Its jobs go on meanwhile.
+MAX_UNREACHABLE_SECONDS = 3600.0
+
+#: Waits before a job is looked for that may have been created, in seconds: a list may lag behind.
+FIND_SECONDS = (1.0, 5.0, 15.0)
+
+NewPipeline = Callable[[], beam.Pipeline]
+
+
+class BatchInference:
+    """The batch inference of one job.
+
+    Args:
+        spec: The job.
+        new_pipeline: Makes a pipeline of the job's runner.
+        waits: Whether `fill_journal` waits for the jobs.
+        provider: The provider; by default that of the model.
+        clock: Unix time, in seconds.
+        sleep: Waits, in seconds.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        new_pipeline: NewPipeline,
+        *,
+        waits: bool = True,
+        provider: BatchProvider | None = None,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._spec = spec
+        self._new_pipeline = new_pipeline
+        self._waits = waits
+        self._provider = provider or open_provider(spec.model, output_uri=f"{batch_uri(spec)}results/")
+        self._clock = clock
+        self._sleep = sleep
+        #: What was done; `None` if nothing was, as all prompts are answered, or as there is no time for it.
+        self.manifest: BatchManifest | None = None
+        self._jobs: dict[str, BatchJob] = {}
+        self._submits: dict[str, int] = {}
+        self._room: int | None = None
+        self._unreachable_since: float | None = None
+
+    def fill_journal(self) -> None:
+        """Brings the answers of batch inference into the journal; the job sends the rest online.
+
+        Raises:
+            LLMBeamError: The job cannot start, or its jobs at the provider cannot be polled.
+            BatchPendingError: The jobs have not ended, and this process does not wait for them.
+        """
+        self.manifest = self._earlier() or self._prepared()
+        if self.manifest is None:
+            return
+        plan = self._plan(self.manifest.created_at, self.manifest.deadline_at, self.manifest.online_seconds)
+        while True:
+            try:
+                self._jobs = self._found(self.manifest)
+                break
+            except BatchUnavailableError as error:
+                if self._clock() >= plan.switch_at(1.0):
+                    raise
+                _log.warning("%s Polling again in %.0f s.", error, MAX_POLL_SECONDS)
+                self._wait(MAX_POLL_SECONDS)
+        if not self.manifest.is_over:
+            self._monitor(self.manifest, plan)
+            self._save(is_over=True)
+        self._harvest(self.manifest)
+
+    @property
+    def cost_usd(self) -> float:
+        """Cost of its tokens in US dollars; tokens without a known price are left out."""
+        harvested = {} if self.manifest is None else self.manifest.harvested
+        return sum(sums.cost_nano_usd for sums in harvested.values()) / NANO
+
+    def clean_up(self) -> None:
+        """Deletes jobs and files, once the job has published; a failure is only logged."""
+        if self.manifest is None:
+            return
+        try:
+            # First, as a later run would count these answers again.
+            storage.delete([manifest_uri(self._spec)])
+            for job in self._jobs.values():
+                if job.has_ended:
+                    self._provider.delete(job)
+            storage.delete(storage.match(f"{batch_uri(self._spec)}**"))
+        except Exception as error:  # noqa: BLE001 - the job is complete
+            _log.warning("Jobs or files of the batch inference could not be deleted: %s", error)
+
+    def _save(self, **changes: object) -> None:
+        assert self.manifest is not None
+        self.manifest = self.manifest.changed(**changes)
+        write_manifest(self._spec, self.manifest)
+
+    def _earlier(self) -> BatchManifest | None:
+        manifest = read_manifest(self._spec)
+        if manifest is None or manifest.prompts == digest_of(self._spec):
+            return manifest
+        _log.info("The job has changed since its batch inference began: its jobs are cancelled.")
+        for display_name, job in self._found(manifest).items():
+            if not job.has_ended:
+                self._provider.cancel(job.name)
+                _log.info("Batch-inference job %r was cancelled.", display_name)
+        storage.delete(storage.match(f"{batch_uri(self._spec)}**"))
+        return None
+
+    def _prepared(self) -> BatchManifest | None:
+        spec, now = self._spec, self._clock()
+        deadline_at = _deadline_at(spec, now)
+        try:
+            estimate = make_estimate(spec, PILOT_ROWS)
+        except SourceEmptyError:
+            return None  # the job decides by `source.on_empty`
+        plan = self._plan(now, deadline_at, estimate.duration_seconds)
+        if not estimate.requests or not self._takes_batch(plan, estimate):
+            return None
+        limits = self._provider.limits
+        pipeline = self._new_pipeline()
+        prepare(
+            pipeline,
+            spec,
+            FileLimits(max_rows=limits.max_rows, max_bytes=min(limits.max_bytes, MAX_FILE_BYTES)),
+        )
+        pipeline.run().wait_until_finish()
+        files = {f"{self._prefix}{file.digest}": file for file in read_prepared(spec)}
+        manifest = BatchManifest(
+            prompts=digest_of(spec),
+            created_at=now,
+            deadline_at=deadline_at,
+            online_seconds=estimate.duration_seconds,
+            files=files,
+        )
+        # The intent, before the first job is submitted.
+        write_manifest(spec, manifest)
+        _log.info(
+            "Batch inference: %s rows, %.1f MiB, request files: %d.",
+            f"{sum(file.rows for file in files.values()):,}",
+            sum(file.size for file in files.values()) / 2**20,
+            len(files),
+        )
+        return manifest
+
+    def _takes_batch(self, plan: BatchPlan, estimate: Estimate) -> bool:
+        """Whether the prompts go to batch inference; logs what each way costs, and when it is finished."""
+        spec, now = self._spec, self._clock()
+        work = Work(
+            rows=estimate.requests, input_tokens=estimate.input_tokens, output_tokens=estimate.output_tokens
+        )
+        turnaround = expected_turnaround(spec, work.rows, now)
+        price = price_of(spec.model, spec.limits.price)
+        ways = ways_of(work, plan, price, turnaround, now, has_flex=False)
+        for way in ways:
+            _log.info("Way       %s", way)
+        cost, budget = work.cost_usd(price, TIER_RATIOS["batch"], prefix_cache=False), spec.limits.budget_usd
+        if cost is not None and budget is not None and cost > budget:
+            raise BudgetExceededError(
+                f"Batch inference of {work.rows:,} prompts costs about ${cost:,.2f}, and `limits.budget_usd` "
+                f"allows ${budget:,.2f}. No job was submitted. Raise the budget, or leave rows out."
+            )
+        if spec.inference.mode == "batch":
+            return True
+        chosen, reason = choose(ways)
+        _log.info("`inference.mode` 'auto': %s.", reason)
+        return chosen.tier == "batch"
+
+    def _plan(self, started_at: float, deadline_at: float | None, online_seconds: float | None) -> BatchPlan:
+        return BatchPlan(
+            started_at=started_at,
+            deadline_at=deadline_at,
+            max_wait_seconds=self._spec.inference.max_batch_wait_seconds,
+            online_seconds=online_seconds,
+        )
+
+    def _wait(self, seconds: float) -> None:
+        if not self._waits:
+            raise BatchPendingError(seconds)
+        self._sleep(seconds)
+
+    def _monitor(self, manifest: BatchManifest, plan: BatchPlan) -> None:
+        """Submits, polls and cancels, until the rest is sent online."""
+        history, said = MonitorHistory.from_dict(manifest.history), ""
+        self._submits = {name: manifest.submits.get(name, int(name in self._jobs)) for name in manifest.files}
+        while True:
+            files = [
+                FileState(display_name=name, rows=file.rows, job=self._jobs.get(name), submits=self._submits[name])
+                for name, file in manifest.files.items()
+            ]
+            decision, history = decide(files, plan, history, self._clock(), room=self._room)
+            match decision:
+                case Submit(display_names):
+                    for name in display_names:
+                        if not self._submit(name, manifest.files[name]):
+                            break
+                case Cancel(display_names, reason):
+                    _log.info("Batch inference is cancelled (%s): %s.", ", ".join(display_names), reason)
+                    for name in display_names:
+                        self._cancel(name)
+                    self._save(history=history.to_dict())
+                case Wait(seconds, message):
+                    if message != said:
+                        _log.info("%s", message)
+                        said = message
+                    self._wait(seconds)
+                    self._poll()
+                case Finish(reason, may_bill):
+                    _log.info("Batch inference is over: %s.", reason)
+                    if may_bill:
+                        _log.warning(
+                            "These batch-inference jobs have not ended and may still bill: %s.",
+                            ", ".join(f"{name} ({self._jobs[name].name})" for name in may_bill),
+                        )
+                    return
+
+    def _submit(self, display_name: str, file: RequestFile) -> bool:
+        """Submits a file; `False` if the provider takes no further job now."""
+        try:
+            job = self._provider.submit(display_name, file.uri, storage.open, file.size)
+        except BatchQuotaError as error:
+            self._room = 0
+            _log.info("The provider takes no further batch-inference job until another one has ended: %s", error)
+            return False
+        except UncertainSubmitError as error:
+            _log.warning("%s Looking for the job by its display name.", error)
+            job = self._found_one(display_name, error)
+        self._jobs[display_name] = job
+        self._submits[display_name] += 1
+        self._save(submits=self._submits)
+        _log.info("Batch-inference job %s has %s rows: %s", display_name, f"{file.rows:,}", job.name)
+        return True
+
+    def _found_one(self, display_name: str, error: UncertainSubmitError) -> BatchJob:
+        known = {job.name for job in self._jobs.values()}
+        for seconds in FIND_SECONDS:
+            self._sleep(seconds)
+            for job in self._provider.find(display_name):
+                if job.display_name == display_name and job.name not in known:
+                    return job
+        raise error
+
+    def _found(self, manifest: BatchManifest) -> dict[str, BatchJob]:
+        """Returns the newest job of each file."""
+        found: dict[str, BatchJob] = {}
+        for job in self._provider.find(self._prefix):
+            if job.display_name in manifest.files:
+                found.setdefault(job.display_name, job)
+        if found:
+            _log.info(
+                "Found %d of %d batch-inference jobs, which were submitted before.",
+                len(found),
+                len(manifest.files),
+            )
+        return found
+
+    def _cancel(self, display_name: str) -> None:
+        try:
+            self._provider.cancel(self._jobs[display_name].name)
+        except BatchError as error:
+            _log.warning("Batch-inference job %s could not be cancelled: %s", display_name, error)
+        self._poll()
+
+    def _poll(self) -> None:
+        """Reads the state of the jobs that have not ended."""
+        if all(job.has_ended for job in self._jobs.values()):
+            self._room = None  # jobs of somebody else were in the way; perhaps they have ended
+        for display_name, job in self._jobs.items():
+            if job.has_ended:
+                continue
+            try:
+                polled = self._provider.get(job.name)
+            except BatchError as error:
+                now = self._clock()
+                self._unreachable_since = self._unreachable_since or now
+                if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
+                    raise
+                _log.warning("%s Polling again.", error)
+                return
+            self._unreachable_since = None
+            self._jobs[display_name] = polled
+            if polled.was_over_quota and any(not job.has_ended for job in self._jobs.values()):
+                self._room = 0
+                self._submits[display_name] -= 1
+            elif polled.has_ended:
+                self._room = None
+            if polled.has_ended:
+                _log.info("Batch-inference job %s has ended: %s%s", display_name, polled.state, _error(polled))
+
+    def _harvest(self, manifest: BatchManifest) -> None:
+        """Reads the results of each job that has any; what was read by an earlier try is not read again."""
+        spec, harvested = self._spec, dict(manifest.harvested)
+        for display_name, job in self._jobs.items():
+            if display_name in harvested:
+                continue
+            file = manifest.files[display_name]
+            record_turnaround(spec, job, file.rows)
+            if results := result_files(self._provider, job, f"{batch_uri(spec)}results-{display_name}"):
+                uri = f"{batch_uri(spec)}sums-{file.digest}.json"
+                pipeline = self._new_pipeline()
+                harvest(pipeline, spec, file, results, uri)
+                pipeline.run().wait_until_finish()
+                with storage.open(uri) as sums_file:
+                    harvested[display_name] = Sums.model_validate_json(sums_file.read())
+                self._save(harvested=harvested)
+        sums = Sums.total(harvested.values())
+        rows = sum(file.rows for file in manifest.files.values())
+        _log.info(
+            "Batch inference has answered %s of %s rows; %s failed there, %s lines are no results. The rest is "
+            "sent online.",
+            *(f"{number:,}" for number in (sums.answered, rows, sums.failed, sums.malformed)),
+        )
+
+    @property
+    def _prefix(self) -> str:
+        """Beginning of the display names of this job's batch-inference jobs."""
+        spec = self._spec
+        identity = hashlib.sha256(f"{spec.deployment}\n{spec.name}\n{spec.home_uri}".encode()).hexdigest()[:12]
+        return f"llmbeam-{identity}-"
+
+
+def _deadline_at(spec: JobSpec, now: float) -> float | None:
+    finish_by = spec.inference.finish_by
+    if finish_by is None:
+        return None
+    return now + finish_by.total_seconds() if isinstance(finish_by, timedelta) else finish_by.timestamp()
+
+
+def _error(job: BatchJob) -> str:
+    return f": {job.error}" if job.error else ""

@@ -1,0 +1,40 @@
+"""Every review of the day at half the price: batch inference by night, and the rest online before the morning."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+# A run that is triggered manually has no logical date, and therefore no `{{ ds }}`.
+DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
+
+with DAG(
+    "half_price_night",
+    schedule="0 22 * * *",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    doc_md=__doc__,
+):
+    RunInferenceOperator(
+        task_id="judge",
+        source={"uri": f"{DATA}/reviews/{DAY}.jsonl", "key": "review_id"},
+        prompt={
+            "template": "What is the mood of this review?\n\n{{ row.text }}",
+            "output_schema": {
+                "type": "object",
+                "properties": {"mood": {"type": "string", "enum": ["good", "mixed", "bad"]}},
+                "required": ["mood"],
+            },
+        },
+        model="gemini-2.5-flash",
+        # Eight hours from the start of the run, so that the answers are there at six o'clock.
+        inference={"mode": "auto", "finish_by": "PT8H"},
+        limits={"requests_per_minute": 600},
+        # With a model of Vertex AI this has to be a directory on Cloud Storage, gs://…
+        sink={"uri": f"{DATA}/half_price/{DAY}"},
+    )

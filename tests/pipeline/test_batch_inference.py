@@ -1,0 +1,227 @@
+"""Jobs with `inference.mode` 'batch' against the emulated providers."""
+
+from __future__ import annotations
+
+import json
+import math
+import ssl
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+from google.cloud.storage import Client
+
+from airflow_provider_llmbeam.batch import decide
+from airflow_provider_llmbeam.batch.errors import BatchPendingError
+from airflow_provider_llmbeam.batch.providers import http
+from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.turnaround_file import expected_turnaround
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
+from airflow_provider_llmbeam.spec import JobSpec
+
+ROWS = 120
+PRICE = {"input_usd_per_million_tokens": 0.30, "output_usd_per_million_tokens": 2.50}
+
+JOB = {
+    "name": "night",
+    "prompt": {"template": "Say it: {{ row.text }}"},
+    "inference": {"mode": "batch"},
+    "limits": {"price": PRICE},
+    "sink": {"uri": "gs://rows/out/"},
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch):
+    monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
+
+
+@pytest.fixture
+def rows(google, sandbox):
+    """The address of the rows in Cloud Storage."""
+    lines = "".join(json.dumps({"id": number, "text": f"text {number}"}) + "\n" for number in range(ROWS))
+    Client().bucket("rows").blob("in.jsonl").upload_from_string(lines)
+    return "gs://rows/in.jsonl"
+
+
+@pytest.fixture
+def vertex(rows, google, sandbox):
+    """A job with a Gemini model of Vertex AI."""
+    model = {"type": "gemini", "project": google.project, "base_url": sandbox.gemini_url}
+    return {**JOB, "source": {"uri": rows, "key": ["id"]}, "model": model}
+
+
+@pytest.fixture
+def developer(sandbox, tmp_path):
+    """A job with a model of the Developer API, which takes uploads of files of this machine."""
+    rows = tmp_path / "in.jsonl"
+    rows.write_text("".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(ROWS)))
+    return {
+        **JOB,
+        "source": {"uri": str(rows), "key": ["id"]},
+        "model": {"type": "gemini", "base_url": sandbox.gemini_url},
+        "sink": {"uri": f"{tmp_path}/out"},
+    }
+
+
+@pytest.fixture(params=["vertex", "developer", "openai"])
+def job(request, sandbox, monkeypatch):
+    """A job of each provider."""
+    if request.param != "openai":
+        return request.getfixturevalue(request.param)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    trust(request.getfixturevalue("google"), monkeypatch)
+    model = {"type": "openai", "name": "gpt-5-mini"}
+    return request.getfixturevalue("developer") | {"model": model}
+
+
+def trust(google, monkeypatch):
+    """Lets aiohttp, which has read the certificates, trust those of the proxy."""
+    context = ssl.create_default_context(cafile=google.environment()["SSL_CERT_FILE"])
+    monkeypatch.setattr(aiohttp.connector, "_SSL_CONTEXT_VERIFIED", context)
+
+
+def report_of(manifest):
+    with storage.open(manifest["report_uri"]) as file:
+        return json.loads(file.read())
+
+
+def test_every_row_is_answered_once_at_half_the_price(job, sandbox):
+    sandbox.batches.settings = BatchSettings(reorders_echo=True)
+    spec = JobSpec.parse(job)
+    manifest = run(spec)
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+    answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
+    assert answers == {"batch": ROWS - PILOT_ROWS, "standard": PILOT_ROWS}
+    report = report_of(manifest)
+    assert report["cost_usd"] == pytest.approx(sandbox.token_bill.by_tier()["batch"] / 1e9, abs=1e-6)
+    assert storage.match(f"{spec.home_uri}batch/**") == []
+
+
+def test_rows_that_the_batch_does_not_answer_are_sent_online(job, sandbox):
+    sandbox.batches.settings = BatchSettings(fail_ratio=0.1, malformed_ratio=0.01, missing_ratio=0.02)
+    manifest = run(JobSpec.parse(job))
+    assert manifest["rows"]["answered"] == ROWS
+    rest = ROWS - PILOT_ROWS - manifest["origins"]["batch"]
+    assert manifest["origins"]["fresh"] == rest > 0.1 * (ROWS - PILOT_ROWS)
+
+
+@pytest.mark.parametrize("outcome", ["failed", "stuck", "stuck_at", "expired"])
+def test_whatever_becomes_of_the_batch_all_rows_are_answered(developer, sandbox, outcome, monkeypatch):
+    monkeypatch.setattr(decide, "CANCEL_SECONDS", 1.0)
+    sandbox.batches.settings = BatchSettings(outcome=outcome, run_seconds=0.2)
+    inference = {"mode": "batch", "max_batch_wait_seconds": 1.0}
+    manifest = run(JobSpec.parse(developer | {"inference": inference}))
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+
+
+def test_a_second_run_of_the_same_job_submits_nothing(developer, sandbox):
+    run(JobSpec.parse(developer))
+    bill = sandbox.token_bill.nano_usd
+    manifest = run(JobSpec.parse(developer))
+    assert manifest["origins"]["resumed"] == ROWS
+    assert sandbox.token_bill.nano_usd == bill
+
+
+def test_a_try_that_ends_while_its_batch_runs_is_continued_by_the_next_one(developer, sandbox, monkeypatch):
+    sandbox.batches.settings = BatchSettings(run_seconds=1.0)
+    from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchInference, "_poll", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(JobSpec.parse(developer))
+    manifest = run(JobSpec.parse(developer))
+    assert manifest["rows"]["answered"] == ROWS
+    assert {charge.tier: charge.answers for charge in sandbox.token_bill.charges}["batch"] == ROWS - PILOT_ROWS
+
+
+def test_without_time_for_batch_inference_all_rows_are_sent_online(developer, sandbox, caplog):
+    with caplog.at_level("INFO"):
+        manifest = run(JobSpec.parse(developer | {"inference": {"mode": "auto", "finish_by": "PT5M"}}))
+    assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
+    assert "`inference.mode` 'auto': standard is the cheapest way that is finished in time" in caplog.text
+
+
+def test_a_batch_that_threatens_the_deadline_is_cancelled_and_its_rows_are_sent_online(
+    developer, sandbox, caplog, monkeypatch
+):
+    sandbox.batches.settings = BatchSettings(run_seconds=3600.0)
+
+    def switch_at(plan, unanswered_ratio):
+        """The last moment has come as soon as there is a job."""
+        is_submitted = any(request.method == "gemini.batches.create" for request in sandbox.requests)
+        return 0.0 if is_submitted else math.inf
+
+    monkeypatch.setattr(decide.BatchPlan, "switch_at", switch_at)
+    with caplog.at_level("INFO"):
+        manifest = run(JobSpec.parse(developer | {"inference": {"mode": "batch", "finish_by": "PT1H"}}))
+    assert manifest["rows"]["answered"] == ROWS
+    assert "Batch inference is cancelled" in caplog.text
+    assert "answered by `inference.finish_by`" in caplog.text
+
+
+def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):
+    sandbox.batches.settings = BatchSettings(run_seconds=1.0)
+    spec = JobSpec.parse(developer)
+    run(spec)
+    found = expected_turnaround(spec, ROWS - PILOT_ROWS, time.time())
+    assert found.quantile(0.1) < 5
+
+
+def test_a_batch_above_the_budget_is_not_submitted(developer, sandbox):
+    limits = {"price": PRICE, "budget_usd": 0.001}
+    with pytest.raises(BudgetExceededError, match="No job was submitted"):
+        run(JobSpec.parse(developer | {"limits": limits}))
+    assert {charge.tier for charge in sandbox.token_bill.charges} == {"standard"}
+
+
+def test_a_source_without_rows_is_skipped_as_online(developer, sandbox):
+    Path(developer["source"]["uri"]).write_text("")
+    manifest = run(JobSpec.parse(developer | {"source": {**developer["source"], "on_empty": "skip"}}))
+    assert "has no rows" in manifest["skipped_because"]
+
+
+def test_a_provider_that_cannot_be_polled_for_a_while_is_polled_again(developer, sandbox, monkeypatch):
+    monkeypatch.setattr(http, "_RETRY_SECONDS", 0.0)
+    sandbox.batches.settings = BatchSettings(run_seconds=0.5)
+    spec = JobSpec.parse(developer)
+    with pytest.raises(BatchPendingError):
+        run(spec, waits=False)
+    sandbox.faults.queue("gemini.batches.list", Fault(kind="error", http_status=503))
+    with pytest.raises(BatchPendingError):
+        run(spec, waits=False)
+    assert run(spec)["origins"]["batch"] == ROWS - PILOT_ROWS
+
+
+def test_a_changed_prompt_cancels_the_batch_of_the_earlier_try(developer, sandbox):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    with pytest.raises(BatchPendingError):
+        run(JobSpec.parse(developer), waits=False)
+    sandbox.batches.settings = BatchSettings()
+    changed = developer | {"prompt": {"template": "Repeat: {{ row.text }}"}}
+    assert run(JobSpec.parse(changed), waits=True)["origins"]["batch"] == ROWS - PILOT_ROWS
+    cancelled = [each for each in sandbox.requests if each.method == "gemini.batches.cancel"]
+    assert len(cancelled) == 1
+
+
+def test_a_wrong_model_is_found_before_anything_is_submitted(developer, sandbox):
+    with pytest.raises(LLMBeamError, match="no such model"):
+        run(JobSpec.parse(developer | {"model": {**developer["model"], "name": "llama"}}))
+    assert sandbox.token_bill.nano_usd == 0
+
+
+def test_a_batch_that_the_provider_refuses_fails_the_job_and_bills_nothing_more(developer, sandbox):
+    sandbox.faults.queue("gemini.batches.create", Fault(kind="error", http_status=400, message="no"))
+    with pytest.raises(JobSpecError, match="no"):
+        run(JobSpec.parse(developer))

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from apache_beam import Pipeline
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from airflow_provider_llmbeam.engine.journal.entry import read_segment
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums
+from airflow_provider_llmbeam.spec import JobSpec
+
+KEY, OTHER = "a" * 64, "b" * 64
+PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 10.0}
+FILE = RequestFile(uri="/requests", index_uri=None, digest="d", rows=2, size=1, input_tokens=1)
+
+
+def answer(text="Paris", reason="STOP"):
+    return {
+        "candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": reason}],
+        "usageMetadata": {"promptTokenCount": 100, "candidatesTokenCount": 10},
+    }
+
+
+def line(key=KEY, response=None, **fields):
+    return json.dumps({"key": key, "response": response or answer(), **fields}).encode() + b"\n"
+
+
+@pytest.fixture
+def harvested(tmp_path):
+    """Reads result lines into the journal; returns the sums and the outcomes by fingerprint."""
+    spec = JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": "/in.jsonl", "key": ["id"]},
+            "prompt": {"template": "{{ row.text }}"},
+            "model": {"type": "gemini"},
+            "limits": {"price": PRICE},
+            "sink": {"uri": f"{tmp_path}/out/"},
+        }
+    )
+
+    def read(*contents):
+        uris = [f"{tmp_path}/results-{number}.jsonl" for number in range(len(contents))]
+        for uri, content in zip(uris, contents, strict=True):
+            with storage.create(uri) as file:
+                file.write(content)
+        (tmp_path / "out/.llmbeam/job").mkdir(parents=True, exist_ok=True)
+        with Pipeline(runner=FnApiRunner()) as pipeline:
+            harvest(pipeline, spec, FILE, uris, f"{tmp_path}/sums.json")
+        found = {}
+        for uri in storage.match(f"{spec.journal_uri}*.jsonl"):
+            for entry in read_segment(uri, storage.open):
+                found.setdefault(entry.fingerprint, []).append(entry.outcome)
+        return Sums.model_validate_json((tmp_path / "sums.json").read_bytes()), found
+
+    return read
+
+
+def test_an_answer_is_recorded_with_its_tier_and_half_the_price(harvested):
+    sums, found = harvested(line())
+    ((outcome,),) = found.values()
+    assert isinstance(outcome, Completion)
+    assert (outcome.text, outcome.service_tier, outcome.cost_nano_usd) == ("Paris", "batch", 100_000)
+    assert sums == Sums(answered=1, input_tokens=100, output_tokens=10, cost_nano_usd=100_000)
+
+
+def test_a_line_that_is_delivered_twice_counts_once(harvested):
+    failed = json.dumps({"key": KEY, "error": {"code": 500, "message": "x"}}).encode() + b"\n"
+    sums, found = harvested(failed + line(), line())
+    assert (sums.answered, sums.failed, len(found[KEY])) == (1, 0, 1)
+
+
+def test_a_failed_row_is_not_recorded_and_a_refused_answer_is(harvested):
+    failed = json.dumps({"key": KEY, "error": {"code": 500, "message": "x"}}).encode() + b"\n"
+    sums, found = harvested(failed + line(OTHER, answer("", "SAFETY")))
+    assert (sums.answered, sums.failed) == (1, 1)
+    assert list(found) == [OTHER]
+    assert isinstance(found[OTHER][0], Failure)
+    assert found[OTHER][0].kind == "blocked"
+
+
+NO_RESULTS = [
+    b"{",
+    b"\xff\xfe",
+    b"null",
+    line()[:-20],
+    line("\ud800"),
+    line("../" + KEY),
+    line(KEY.upper()),
+    b'{"key": ' + b"[" * 100_000,
+]
+
+
+def test_lines_that_are_no_result_of_a_request_are_counted_and_others_are_read(harvested, caplog):
+    lines = b"".join(content.rstrip(b"\n") + b"\n" for content in NO_RESULTS)
+    sums, found = harvested(lines + line(OTHER))
+    assert (sums.answered, sums.malformed, list(found)) == (1, len(NO_RESULTS), [OTHER])
+    assert "is no result, and its prompt is sent online" in caplog.text
+
+
+def test_empty_result_files_leave_all_prompts_for_online_requests(harvested):
+    assert harvested(b"", b"\n\n") == (Sums(), {})
+
+
+def test_many_answers_are_in_few_segments(harvested, tmp_path):
+    keys = [f"{number:064x}" for number in range(2_000)]
+    sums, found = harvested(b"".join(line(key) for key in keys))
+    assert sums.answered == len(found) == 2_000
+    assert len(storage.match(f"{tmp_path}/out/.llmbeam/job/**/*.jsonl")) < 20

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
+    BatchManifest,
+    RequestFile,
+    Sums,
+    digest_of,
+    manifest_uri,
+    read_manifest,
+    write_manifest,
+)
+from airflow_provider_llmbeam.spec import JobSpec
+
+FILE = RequestFile(uri="/f", index_uri=None, digest="d", rows=3, size=9, input_tokens=7)
+
+
+@pytest.fixture
+def job(tmp_path):
+    return {
+        "name": "job",
+        "source": {"uri": f"{tmp_path}/in.jsonl", "key": ["id"]},
+        "prompt": {"template": "{{ row.text }}"},
+        "model": {"type": "gemini"},
+        "sink": {"uri": f"{tmp_path}/out/"},
+    }
+
+
+@pytest.fixture
+def spec(job):
+    found = JobSpec.parse(job)
+    Path(manifest_uri(found)).parent.mkdir(parents=True)
+    return found
+
+
+def test_a_manifest_is_read_as_it_was_written(spec):
+    assert read_manifest(spec) is None
+    manifest = BatchManifest(
+        prompts="p", created_at=1.0, files={"a": FILE}, submits={"a": 1}, harvested={"a": Sums(answered=2)}
+    )
+    write_manifest(spec, manifest)
+    assert read_manifest(spec) == manifest
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 1}', b'{"prompts": 1, "created_at": "x"}'])
+def test_a_manifest_that_cannot_be_read_is_passed_over_with_a_warning(spec, content, caplog):
+    Path(manifest_uri(spec)).write_bytes(content)
+    assert read_manifest(spec) is None
+    assert "cannot be read and is passed over" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "is_other"),
+    [
+        ({"prompt": {"template": "Say {{ row.text }}"}}, True),
+        ({"model": {"type": "gemini", "name": "gemini-2.5-pro"}}, True),
+        ({"generation": {"max_output_tokens": 7}}, True),
+        ({"limits": {"max_in_flight": 7}}, False),
+        ({"inference": {"mode": "batch", "finish_by": "PT1H"}}, False),
+    ],
+)
+def test_only_what_decides_the_prompts_makes_other_files(job, change, is_other):
+    assert (digest_of(JobSpec.parse(job | change)) != digest_of(JobSpec.parse(job))) == is_other
+
+
+def test_what_was_billed_is_added_to_the_report(spec):
+    parts = {"a": Sums(answered=2, failed=1, cost_nano_usd=5), "b": Sums(answered=1, malformed=4, unpriced=1)}
+    tally = BatchManifest(prompts="p", created_at=1.0, harvested=parts).tally()
+    assert tally.sums["requests"] == 4
+    assert (tally.sums["cost_nano_usd"], tally.sums["unpriced"]) == (5, 1)
