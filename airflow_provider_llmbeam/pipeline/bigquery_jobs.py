@@ -210,8 +210,7 @@ def read_json(uri: str) -> dict[str, Any] | None:
     """Returns the value of a JSON file; `None` if it does not exist or is incomplete."""
     if not storage.exists(uri):
         return None
-    with storage.open(uri) as file:
-        text = file.read()
+    text = storage.read(uri)
     try:
         found = json.loads(text)
     except ValueError:

@@ -130,8 +130,7 @@ def _elsewhere(uri: str) -> MediaFile:
 
     def read() -> bytes:
         try:
-            with storage.open(uri) as file:
-                return bytes(file.read())
+            return storage.read(uri)
         except Exception as error:  # noqa: BLE001 - as above
             raise _unreadable(uri, error) from None
 

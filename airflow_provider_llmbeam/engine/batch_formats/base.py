@@ -17,7 +17,7 @@ class ResultLine:
     """One line of a result file.
 
     Attributes:
-        key: Key of the request, see `BatchFormat.key`.
+        key: Key of the request, see `BatchFormat.encode`.
         result: The reply, or the error of this request.
     """
 
@@ -28,12 +28,11 @@ class ResultLine:
 class BatchFormat(Protocol):
     """Encodes requests and decodes results, which are joined by key: no provider keeps the order."""
 
-    def key(self, fingerprint: str, prompt: Prompt) -> str:
-        """Returns what the result of a prompt is found by: its fingerprint, where the provider returns it."""
-        ...
+    def encode(self, fingerprint: str, prompt: Prompt) -> tuple[str, bytes]:
+        """Returns the key of a request, and its line with the line break.
 
-    def encode(self, fingerprint: str, prompt: Prompt) -> bytes:
-        """Returns the line of a request, with its line break."""
+        The result is found by the key: the fingerprint, where the provider returns it.
+        """
         ...
 
     def decode(self, line: bytes) -> ResultLine:

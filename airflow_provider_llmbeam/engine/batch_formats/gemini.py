@@ -44,13 +44,9 @@ class _GeminiFormat:
 class DeveloperFormat(_GeminiFormat):
     """Lines of the Developer API, which returns the key of each request."""
 
-    def key(self, fingerprint: str, prompt: Prompt) -> str:
-        """Returns the fingerprint."""
-        return fingerprint
-
-    def encode(self, fingerprint: str, prompt: Prompt) -> bytes:
-        """Returns `{"key", "request"}`."""
-        return _line({"key": fingerprint, "request": self._request(prompt)})
+    def encode(self, fingerprint: str, prompt: Prompt) -> tuple[str, bytes]:
+        """Returns the fingerprint, and `{"key", "request"}`."""
+        return fingerprint, _line({"key": fingerprint, "request": self._request(prompt)})
 
     def decode(self, line: bytes) -> ResultLine:
         """Reads `{"key", "response" | "error"}`; inline results have their key in `metadata`."""
@@ -67,13 +63,10 @@ class DeveloperFormat(_GeminiFormat):
 class VertexFormat(_GeminiFormat):
     """Lines of Vertex AI, which returns no key but the request: it is found by what differs between requests."""
 
-    def key(self, fingerprint: str, prompt: Prompt) -> str:
-        """Returns a digest of the contents and the system instruction."""
-        return _digest(self._request(prompt))
-
-    def encode(self, fingerprint: str, prompt: Prompt) -> bytes:
-        """Returns `{"request"}`."""
-        return _line({"request": self._request(prompt)})
+    def encode(self, fingerprint: str, prompt: Prompt) -> tuple[str, bytes]:
+        """Returns a digest of the contents and the system instruction, and `{"request"}`."""
+        request = self._request(prompt)
+        return _digest(request), _line({"request": request})
 
     def decode(self, line: bytes) -> ResultLine:
         """Reads `{"request", "response", "status"}`; `status` is empty for an answered request."""

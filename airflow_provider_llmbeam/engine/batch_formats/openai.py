@@ -29,15 +29,11 @@ class OpenAIFormat:
         unstreamed = generation.model_copy(update={"stream": False})
         self._parameters = model_parameters(model, unstreamed, output_schema)
 
-    def key(self, fingerprint: str, prompt: Prompt) -> str:
-        """Returns the fingerprint."""
-        return fingerprint
-
-    def encode(self, fingerprint: str, prompt: Prompt) -> bytes:
-        """Returns `{"custom_id", "method", "url", "body"}`."""
+    def encode(self, fingerprint: str, prompt: Prompt) -> tuple[str, bytes]:
+        """Returns the fingerprint, and `{"custom_id", "method", "url", "body"}`."""
         body = {**self._parameters, "messages": chat_messages(prompt)}
         line = {"custom_id": fingerprint, "method": "POST", "url": "/v1/chat/completions", "body": body}
-        return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        return fingerprint, json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
     def decode(self, line: bytes) -> ResultLine:
         """Reads `{"custom_id", "response": {"status_code", "body"}, "error"}`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import time
@@ -34,8 +33,6 @@ _log = logging.getLogger("llmbeam")
 
 #: Entries of one journal segment.
 _SEGMENT_ROWS = 10_000
-#: Files that Beam opens on Cloud Storage read lines byte by byte.
-_READ_BYTES = 2**20
 #: Keys are fingerprints, or digests.
 _KEY = re.compile("[0-9a-f]{64}")
 
@@ -72,7 +69,7 @@ def harvest(pipeline: beam.Pipeline, spec: JobSpec, file: RequestFile, results: 
 
 
 def _lines(uri: str) -> Iterator[bytes]:
-    with _opened(uri) as file:
+    with storage.open_buffered(uri) as file:
         # A line that is cut here is no result, and its rest is none, either.
         while line := file.readline(MAX_LINE_BYTES):
             if line.strip():
@@ -80,15 +77,10 @@ def _lines(uri: str) -> Iterator[bytes]:
 
 
 def _keys(uri: str) -> Iterator[tuple[str, str]]:
-    with _opened(uri) as file:
+    with storage.open_buffered(uri) as file:
         for line in file:
             key, _, fingerprint = line.decode().strip().partition(" ")
             yield key, fingerprint
-
-
-def _opened(uri: str) -> io.BufferedReader:
-    file: Any = storage.open(uri)
-    return io.BufferedReader(file, _READ_BYTES)
 
 
 class _Decode(beam.DoFn):

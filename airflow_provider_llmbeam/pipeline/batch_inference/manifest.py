@@ -138,10 +138,8 @@ def read_manifest(spec: JobSpec) -> BatchManifest | None:
     uri = manifest_uri(spec)
     if not storage.exists(uri):
         return None
-    with storage.open(uri) as file:
-        content = file.read()
     try:
-        return BatchManifest.model_validate_json(content)
+        return BatchManifest.model_validate_json(storage.read(uri))
     except ValidationError as error:
         _log.warning(
             "The state of batch inference in %r cannot be read and is passed over: %d faults, the first is %s. "

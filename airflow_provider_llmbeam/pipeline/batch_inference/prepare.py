@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from airflow_provider_llmbeam.engine.batch_formats import batch_format
-from airflow_provider_llmbeam.engine.batch_formats.base import BatchFormat
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, batch_uri
@@ -67,8 +66,7 @@ def prepared_uri(spec: JobSpec) -> str:
 
 def read_prepared(spec: JobSpec) -> list[RequestFile]:
     """Returns the request files that `prepare` wrote, the smallest digest first."""
-    with storage.open(prepared_uri(spec)) as file:
-        found = [RequestFile.model_validate_json(line) for line in file.read().splitlines()]
+    found = [RequestFile.model_validate_json(line) for line in storage.read(prepared_uri(spec)).splitlines()]
     return sorted(found, key=lambda each: each.digest)
 
 
@@ -84,15 +82,14 @@ def files_needed(rows: int, size: int, tokens: int, limits: FileLimits) -> int:
 class _Encode(beam.DoFn):
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._format: BatchFormat | None = None
+
+    def setup(self) -> None:
+        spec = self._spec
+        self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema)
 
     def process(self, request: Request) -> Iterator[_Encoded]:
-        if self._format is None:
-            spec = self._spec
-            self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema)
-        fingerprint, prompt = request.fingerprint, request.prompt
-        key, line = self._format.key(fingerprint, prompt), self._format.encode(fingerprint, prompt)
-        yield fingerprint, key, line, prompt_tokens(prompt)
+        key, line = self._format.encode(request.fingerprint, request.prompt)
+        yield request.fingerprint, key, line, prompt_tokens(request.prompt)
 
 
 def _size(encoded: _Encoded) -> tuple[int, int, int]:

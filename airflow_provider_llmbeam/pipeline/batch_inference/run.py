@@ -105,7 +105,6 @@ class BatchInference:
         #: What was done; `None` if nothing was, as all prompts are answered, or as there is no time for it.
         self.manifest: BatchManifest | None = None
         self._jobs: dict[str, BatchJob] = {}
-        self._submits: dict[str, int] = {}
         self._room: int | None = None
         self._unreachable_since: float | None = None
 
@@ -246,10 +245,9 @@ class BatchInference:
     def _monitor(self, manifest: BatchManifest, plan: BatchPlan) -> None:
         """Submits, polls and cancels, until the rest is sent online."""
         history, said = MonitorHistory.from_dict(manifest.history), ""
-        self._submits = {name: manifest.submits.get(name, int(name in self._jobs)) for name in manifest.files}
         while True:
             files = [
-                FileState(display_name=name, rows=file.rows, job=self._jobs.get(name), submits=self._submits[name])
+                FileState(display_name=name, rows=file.rows, job=self._jobs.get(name), submits=self._submits(name))
                 for name, file in manifest.files.items()
             ]
             decision, history = decide(files, plan, history, self._clock(), room=self._room)
@@ -262,6 +260,7 @@ class BatchInference:
                     _log.info("Batch inference is cancelled (%s): %s.", ", ".join(display_names), reason)
                     for name in display_names:
                         self._cancel(name)
+                    self._poll()
                     self._save(history=history.to_dict())
                 case Wait(seconds, message):
                     if message != said:
@@ -278,6 +277,15 @@ class BatchInference:
                         )
                     return
 
+    def _submits(self, display_name: str) -> int:
+        """Returns the number of submissions of a file; one that is not saved is known by its job."""
+        assert self.manifest is not None
+        return self.manifest.submits.get(display_name, int(display_name in self._jobs))
+
+    def _count_submit(self, display_name: str, change: int) -> None:
+        assert self.manifest is not None
+        self._save(submits={**self.manifest.submits, display_name: self._submits(display_name) + change})
+
     def _submit(self, display_name: str, file: RequestFile) -> bool:
         """Submits a file; `False` if the provider takes no further job now."""
         try:
@@ -289,9 +297,8 @@ class BatchInference:
         except UncertainSubmitError as error:
             _log.warning("%s Looking for the job by its display name.", error)
             job = self._found_one(display_name, error)
+        self._count_submit(display_name, 1)
         self._jobs[display_name] = job
-        self._submits[display_name] += 1
-        self._save(submits=self._submits)
         _log.info("Batch-inference job %s has %s rows: %s", display_name, f"{file.rows:,}", job.name)
         return True
 
@@ -323,7 +330,6 @@ class BatchInference:
             self._provider.cancel(self._jobs[display_name].name)
         except BatchError as error:
             _log.warning("Batch-inference job %s could not be cancelled: %s", display_name, error)
-        self._poll()
 
     def _poll(self) -> None:
         """Reads the state of the jobs that have not ended."""
@@ -345,7 +351,7 @@ class BatchInference:
             self._jobs[display_name] = polled
             if polled.was_over_quota and any(not job.has_ended for job in self._jobs.values()):
                 self._room = 0
-                self._submits[display_name] -= 1
+                self._count_submit(display_name, -1)
             elif polled.has_ended:
                 self._room = None
             if polled.has_ended:
@@ -364,9 +370,12 @@ class BatchInference:
                 pipeline = self._new_pipeline()
                 harvest(pipeline, spec, file, results, uri)
                 pipeline.run().wait_until_finish()
-                with storage.open(uri) as sums_file:
-                    harvested[display_name] = Sums.model_validate_json(sums_file.read())
-                self._save(harvested=harvested)
+                harvested[display_name] = Sums.model_validate_json(storage.read(uri))
+            elif not job.has_ended:
+                continue
+            else:
+                harvested[display_name] = Sums()
+            self._save(harvested=harvested)
         sums = Sums.total(harvested.values())
         rows = sum(file.rows for file in manifest.files.values())
         _log.info(

@@ -48,8 +48,7 @@ def _read(spec: JobSpec) -> TurnaroundHistory:
     try:
         if not storage.exists(turnaround_uri(spec)):
             return TurnaroundHistory()
-        with storage.open(turnaround_uri(spec)) as file:
-            return TurnaroundHistory.decode(file.read())
+        return TurnaroundHistory.decode(storage.read(turnaround_uri(spec)))
     except Exception as error:  # noqa: BLE001 - filesystems have errors of their own
         _log.warning("The turnaround of earlier jobs in %r is not used: %s", turnaround_uri(spec), error)
         return TurnaroundHistory()

@@ -178,8 +178,7 @@ def read_estimate(spec: JobSpec) -> Estimate | None:
     uri = estimate_uri(spec)
     if not storage.exists(uri):
         return None
-    with storage.open(uri) as file:
-        found = Estimate.model_validate(json.loads(file.read()))
+    found = Estimate.model_validate(json.loads(storage.read(uri)))
     if (found.name, found.model) != (spec.name, f"{spec.model.type}:{spec.model.name}"):
         raise ValueError(f"it is of job {found.name!r} with {found.model}")
     return found

@@ -24,7 +24,6 @@ _USUAL = CsvOptions()
 #: Number of portions of a large source.
 PORTIONS = 64
 _BATCH_ROWS = 1000
-_BUFFER_BYTES = 2**20
 #: Maximum size of the header of an Avro or CSV file.
 _HEAD_BYTES = 2**20
 
@@ -105,7 +104,7 @@ def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]
 
 
 def _whole(file: FileMetadata, file_format: FileFormat, options: CsvOptions) -> Iterator[Portion]:
-    with io.BufferedReader(storage.open(file.path), _BUFFER_BYTES) as stream:  # type: ignore[type-var]
+    with storage.open_buffered(file.path) as stream:
         for rows in _batches(_rows(stream, file_format, options)):
             yield Portion(rows, 0.0)
     yield Portion((), float(file.size_in_bytes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -48,8 +47,7 @@ class Launcher:
         self._read_at = now
         if not storage.exists(self.uri):
             return not is_local  # an object is deleted at the end of the job
-        with closing(storage.open(self.uri)) as file:
-            content = file.read()
+        content = storage.read(self.uri)
         if content != self._content:
             self._content, self._changed_at = content, now
         holder = Holder.parsed(content)

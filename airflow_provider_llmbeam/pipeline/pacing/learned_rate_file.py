@@ -55,8 +55,7 @@ class LearnedRateFile:
         try:
             if not storage.exists(self._uri):
                 return LearnedRateState()
-            with storage.open(self._uri) as file:
-                found = _Record.model_validate_json(file.read())
+            found = _Record.model_validate_json(storage.read(self._uri))
         except Exception as error:  # noqa: BLE001 - filesystems have errors of their own; the rate is learned again
             _log.warning("The rate of earlier runs in %r is not used, but learned again: %s", self._uri, error)
             return LearnedRateState()

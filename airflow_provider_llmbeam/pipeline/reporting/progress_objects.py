@@ -159,8 +159,7 @@ class ProgressReader:
             _log.debug("The progress of the workers could not be read from %r: %s", pattern, error)
 
     def _read_one(self, uri: str) -> None:
-        with storage.open(uri) as file:
-            content = file.read()
+        content = storage.read(uri)
         try:
             self._counts[uri] = _COUNTS.validate_json(content)
         except ValueError as error:

@@ -117,8 +117,7 @@ def _read(uri: str) -> Owner | None:
     """Returns the recorded owner; `None` if there is none, or its file is not valid."""
     if not storage.exists(uri):
         return None
-    with storage.open(uri) as file:
-        text = file.read()
+    text = storage.read(uri)
     try:
         found = json.loads(text)
         return Owner(str(found["job"]), str(found["deployment"]))

@@ -65,24 +65,24 @@ def reordered(value: Any, source: random.Random) -> Any:
 @given(text=st.text(), system=st.none() | st.text(min_size=1), seed=st.integers(0, 9))
 def test_a_result_of_vertex_ai_is_joined_to_its_request_however_it_is_echoed(text, system, seed) -> None:
     form, prompt = format_of(VERTEX), Prompt(text, system)
-    request = request_of(form.encode("f", prompt))
+    request = request_of(form.encode("f", prompt)[1])
     echoed = line({"request": reordered(request, random.Random(seed)), "response": GEMINI_ANSWER, "status": ""})
-    assert form.decode(echoed).key == form.key("f", prompt)
+    assert form.decode(echoed).key == form.encode("f", prompt)[0]
 
 
 @given(st.lists(st.text(), unique=True, min_size=2))
 def test_different_prompts_have_different_keys(texts) -> None:
     form = format_of(VERTEX)
-    assert len({form.key("f", Prompt(text)) for text in texts}) == len(texts)
-    assert form.key("f", Prompt(texts[0], "S")) != form.key("f", Prompt(texts[0]))
+    assert len({form.encode("f", Prompt(text))[0] for text in texts}) == len(texts)
+    assert form.encode("f", Prompt(texts[0], "S"))[0] != form.encode("f", Prompt(texts[0]))[0]
 
 
 def test_the_keys_of_files_are_their_addresses() -> None:
     form = format_of(VERTEX)
     first, second = (Prompt("What?", media=((f"gs://b/{name}", "image/png"),)) for name in "ab")
-    assert form.key("f", first) != form.key("f", second)
-    echoed = line({"request": request_of(form.encode("f", first)), "response": GEMINI_ANSWER})
-    assert form.decode(echoed).key == form.key("f", first)
+    assert form.encode("f", first)[0] != form.encode("f", second)[0]
+    echoed = line({"request": request_of(form.encode("f", first)[1]), "response": GEMINI_ANSWER})
+    assert form.decode(echoed).key == form.encode("f", first)[0]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_line_without_its_request_is_no_result(model, content) -> None:
 
 
 RESULTS = {
-    VERTEX: {"request": request_of(format_of(VERTEX).encode("f", Prompt("?", "S"))), "response": GEMINI_ANSWER},
+    VERTEX: {"request": request_of(format_of(VERTEX).encode("f", Prompt("?", "S"))[1]), "response": GEMINI_ANSWER},
     DEVELOPER: {"key": "f", "response": GEMINI_ANSWER, "error": {"code": 5, "message": "m"}},
     OPENAI: {"custom_id": "f", "response": {"status_code": 200, "body": CHAT_ANSWER}, "error": {"message": "m"}},
 }
@@ -150,7 +150,7 @@ def test_whatever_a_line_holds_it_is_a_result_or_none(model, data) -> None:
 
 
 def test_a_schema_is_sent_as_the_kind_that_batch_inference_obeys() -> None:
-    config = request_of(format_of(VERTEX, SCHEMA).encode("f", Prompt("?")))["generationConfig"]
+    config = request_of(format_of(VERTEX, SCHEMA).encode("f", Prompt("?"))[1])["generationConfig"]
     assert config["responseSchema"]["properties"]["label"]["enum"] == ["good", "bad"]
     assert config["responseMimeType"] == "application/json"
     assert "responseJsonSchema" not in config
@@ -159,14 +159,14 @@ def test_a_schema_is_sent_as_the_kind_that_batch_inference_obeys() -> None:
 @pytest.mark.parametrize("part", [{"$ref": "#/$defs/missing"}, {"type": "array", "uniqueItems": True}])
 def test_a_schema_that_cannot_be_converted_is_sent_as_it_is(part, caplog) -> None:
     schema = {"type": "object", "properties": {"a": part}}
-    config = request_of(format_of(VERTEX, schema).encode("f", Prompt("?")))["generationConfig"]
+    config = request_of(format_of(VERTEX, schema).encode("f", Prompt("?"))[1])["generationConfig"]
     assert config["responseJsonSchema"] == schema
     assert "cannot be converted" in caplog.text
 
 
 def test_a_request_of_openai_is_never_streamed() -> None:
     form = batch_format(OPENAI, Generation(stream=True), None)
-    encoded = json.loads(form.encode("f", Prompt("Hi")))
+    encoded = json.loads(form.encode("f", Prompt("Hi"))[1])
     assert (encoded["custom_id"], encoded["url"]) == ("f", "/v1/chat/completions")
     assert "stream" not in encoded["body"]
 
