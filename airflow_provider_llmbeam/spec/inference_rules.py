@@ -21,6 +21,11 @@ def inference_fault(spec: JobSpec) -> FieldFaultError | None:
     return _model_fault(spec, mode) or _job_fault(spec, mode) or _deadline_fault(spec)
 
 
+def has_batch_inference(spec: JobSpec) -> bool:
+    """Returns whether the job can be run with `inference.mode` 'batch'."""
+    return not (_model_fault(spec, "batch") or _job_fault(spec, "batch"))
+
+
 def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
     model = spec.model
     if isinstance(model, GeminiModel) or (isinstance(model, OpenAIModel) and is_openai(model.base_url)):

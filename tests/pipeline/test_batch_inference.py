@@ -19,7 +19,9 @@ from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecErro
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
-from airflow_provider_llmbeam.pipeline.batch_inference.turnaround_file import expected_turnaround
+from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.turnaround_file import expected_turnaround
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec
@@ -177,6 +179,36 @@ def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):
     run(spec)
     found = expected_turnaround(spec, ROWS - PILOT_ROWS, time.time())
     assert found.quantile(0.1) < 5
+
+
+def test_the_estimate_shows_each_way_and_the_one_that_auto_takes(developer):
+    spec = JobSpec.parse(developer | {"inference": {"mode": "auto", "finish_by": "PT3H"}})
+    found = make_estimate(spec)
+    online, batch = found.ways
+    assert (online.tier, batch.tier) == ("standard", "batch")
+    assert online.cost_usd == pytest.approx(found.cost_usd, abs=1e-6)
+    assert batch.cost_usd < online.cost_usd
+    assert online.is_in_time
+    assert batch.is_in_time
+    assert found.auto.startswith("batch is the cheapest way that is finished in time")
+    assert [line for line in found.lines() if line.startswith(("Way", "Auto"))] == [
+        f"Way       {online}",
+        f"Way       {batch}",
+        f"Auto      {found.auto}",
+    ]
+    assert read_estimate(spec) == found
+
+
+def test_the_estimate_of_a_job_that_can_only_be_run_online_shows_no_ways(developer):
+    found = make_estimate(JobSpec.parse(developer | {"inference": {}, "model": {"type": "echo"}}), sample_size=0)
+    assert (found.ways, found.auto) == ((), "")
+
+
+@pytest.mark.parametrize(("ratio", "exceeds"), [(0.4, True), (0.75, False)])
+def test_the_estimate_of_a_batch_compares_its_own_cost_with_the_budget(developer, ratio, exceeds):
+    cost = make_estimate(JobSpec.parse(developer), sample_size=0).cost_usd
+    limits = {"price": PRICE, "budget_usd": cost * ratio}
+    assert make_estimate(JobSpec.parse(developer | {"limits": limits}), sample_size=0).exceeds_budget is exceeds
 
 
 def test_a_batch_above_the_budget_is_not_submitted(developer, sandbox):

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
-from datetime import timedelta
 
 import apache_beam as beam
 
@@ -31,7 +30,7 @@ from airflow_provider_llmbeam.batch.errors import (
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
-from airflow_provider_llmbeam.batch.ways import Work, choose, ways_of
+from airflow_provider_llmbeam.batch.ways import choose
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, SourceEmptyError
 from airflow_provider_llmbeam.pipeline import storage
@@ -48,14 +47,13 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits, prepare, read_prepared
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
-from airflow_provider_llmbeam.pipeline.batch_inference.turnaround_file import (
-    expected_turnaround,
-    record_turnaround,
-)
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at, plan_of
+from airflow_provider_llmbeam.pipeline.turnaround_file import (
+    record_turnaround,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
 
 _log = logging.getLogger("llmbeam")
@@ -118,7 +116,8 @@ class BatchInference:
         self.manifest = self._earlier() or self._prepared()
         if self.manifest is None:
             return
-        plan = self._plan(self.manifest.created_at, self.manifest.deadline_at, self.manifest.online_seconds)
+        manifest = self.manifest
+        plan = plan_of(self._spec, manifest.created_at, manifest.deadline_at, manifest.online_seconds)
         while True:
             try:
                 self._jobs = self._found(self.manifest)
@@ -172,13 +171,11 @@ class BatchInference:
 
     def _prepared(self) -> BatchManifest | None:
         spec, now = self._spec, self._clock()
-        deadline_at = _deadline_at(spec, now)
         try:
             estimate = make_estimate(spec, PILOT_ROWS)
         except SourceEmptyError:
             return None  # the job decides by `source.on_empty`
-        plan = self._plan(now, deadline_at, estimate.duration_seconds)
-        if not estimate.requests or not self._takes_batch(plan, estimate):
+        if not estimate.requests or not self._takes_batch(estimate):
             return None
         limits = self._provider.limits
         pipeline = self._new_pipeline()
@@ -192,7 +189,7 @@ class BatchInference:
         manifest = BatchManifest(
             prompts=digest_of(spec),
             created_at=now,
-            deadline_at=deadline_at,
+            deadline_at=deadline_at(spec, now),
             online_seconds=estimate.duration_seconds,
             files=files,
         )
@@ -206,36 +203,22 @@ class BatchInference:
         )
         return manifest
 
-    def _takes_batch(self, plan: BatchPlan, estimate: Estimate) -> bool:
-        """Whether the prompts go to batch inference; logs what each way costs, and when it is finished."""
-        spec, now = self._spec, self._clock()
-        work = Work(
-            rows=estimate.requests, input_tokens=estimate.input_tokens, output_tokens=estimate.output_tokens
-        )
-        turnaround = expected_turnaround(spec, work.rows, now)
-        price = price_of(spec.model, spec.limits.price)
-        ways = ways_of(work, plan, price, turnaround, now, has_flex=False)
-        for way in ways:
-            _log.info("Way       %s", way)
-        cost, budget = work.cost_usd(price, TIER_RATIOS["batch"], prefix_cache=False), spec.limits.budget_usd
+    def _takes_batch(self, estimate: Estimate) -> bool:
+        """Whether the prompts go to batch inference."""
+        budget = self._spec.limits.budget_usd
+        # What is sent online instead is checked by the job itself.
+        cost = None if estimate.cost_usd is None else estimate.cost_usd * TIER_RATIOS["batch"]
         if cost is not None and budget is not None and cost > budget:
             raise BudgetExceededError(
-                f"Batch inference of {work.rows:,} prompts costs about ${cost:,.2f}, and `limits.budget_usd` "
-                f"allows ${budget:,.2f}. No job was submitted. Raise the budget, or leave rows out."
+                f"Batch inference of {estimate.requests:,} prompts costs about ${cost:,.2f}, "
+                f"and `limits.budget_usd` allows ${budget:,.2f}. No job was submitted. Raise the budget, or leave "
+                "rows out."
             )
-        if spec.inference.mode == "batch":
+        if self._spec.inference.mode == "batch":
             return True
-        chosen, reason = choose(ways)
+        chosen, reason = choose(estimate.ways)
         _log.info("`inference.mode` 'auto': %s.", reason)
         return chosen.tier == "batch"
-
-    def _plan(self, started_at: float, deadline_at: float | None, online_seconds: float | None) -> BatchPlan:
-        return BatchPlan(
-            started_at=started_at,
-            deadline_at=deadline_at,
-            max_wait_seconds=self._spec.inference.max_batch_wait_seconds,
-            online_seconds=online_seconds,
-        )
 
     def _wait(self, seconds: float) -> None:
         if not self._waits:
@@ -390,13 +373,6 @@ class BatchInference:
         spec = self._spec
         identity = hashlib.sha256(f"{spec.deployment}\n{spec.name}\n{spec.home_uri}".encode()).hexdigest()[:12]
         return f"llmbeam-{identity}-"
-
-
-def _deadline_at(spec: JobSpec, now: float) -> float | None:
-    finish_by = spec.inference.finish_by
-    if finish_by is None:
-        return None
-    return now + finish_by.total_seconds() if isinstance(finish_by, timedelta) else finish_by.timestamp()
 
 
 def _error(job: BatchJob) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict
 
+from airflow_provider_llmbeam.batch.ways import Way
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.estimate.projection import LimitedBy
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
@@ -60,7 +61,7 @@ class Estimate(_Part):
             were sent.
         cost_usd: Cost of these tokens, in US dollars; `None` if no price is known.
         cost_usd_range: 95 % interval of the cost, or the costs without output and with the longest output.
-        exceeds_budget: Whether `cost_usd` is above `limits.budget_usd`.
+        exceeds_budget: Whether the cost in the mode of the job is above `limits.budget_usd`.
         duration_seconds: Duration until the last answer, in seconds, including the start, if no other job uses the
             quota; `None` if neither a quota nor the latency is known.
         limited_by: The limit that determines the duration.
@@ -68,6 +69,9 @@ class Estimate(_Part):
         sample_usage: Usage of the estimate itself.
         price: Price that was used.
         demand: Demand of the job, for a quota sensor.
+        ways: What the same prompts cost online and by batch inference, and when each is finished; none for a job
+            that can only be run online.
+        auto: The way that `inference.mode` 'auto' takes, with the reason; '' without `ways`.
     """
 
     version: int = 1
@@ -93,6 +97,8 @@ class Estimate(_Part):
     sample_usage: SampleUsage
     price: Price | None
     demand: Demand
+    ways: tuple[Way, ...] = ()
+    auto: str = ""
 
     def lines(self) -> Iterator[str]:
         """Yields the estimate as lines of text."""
@@ -106,6 +112,10 @@ class Estimate(_Part):
         yield f"Tokens    {self.input_tokens:,} in, {bound}{self.output_tokens:,} out{error}"
         yield f"Cost      {self._cost()}"
         yield f"Time      {self._time()}"
+        for way in self.ways:
+            yield f"Way       {way}"
+        if self.auto:
+            yield f"Auto      {self.auto}"
         usage = self.sample_usage
         cost = "" if usage.cost_usd is None else f", {usd(usage.cost_usd)}"
         failed = f", {usage.failed:,} without an answer" if usage.failed else ""

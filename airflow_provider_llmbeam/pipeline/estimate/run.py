@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from airflow_provider_llmbeam.batch.ways import Work, choose
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
@@ -31,6 +32,7 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
     spread_over,
 )
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
+from airflow_provider_llmbeam.pipeline.estimate.ways import planned_cost_usd, ways_of_job
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_requests_per_minute
 from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, journal_entries, oldest_useful_at
@@ -206,10 +208,14 @@ def _estimated(
         round(found.scale * count) for count in (found.rows, requests / found.scale, found.failed)
     )
     duplicates = round(found.scale * sum(found.repeats.get(each, 1) - 1 for each in remaining))
+    duration, now = None if seconds is None else round(start + seconds, 1), time.time()
+    work = Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens)
+    ways = ways_of_job(spec, work, rates, duration, now)
+    planned, budget = planned_cost_usd(spec, cost, ways), spec.limits.budget_usd
     return Estimate(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
-        made_at=time.time(),
+        made_at=now,
         rows=rows,
         requests=sent,
         duplicates=duplicates,
@@ -226,8 +232,8 @@ def _estimated(
         else 0.0,
         cost_usd=None if cost is None else round(cost, 6),
         cost_usd_range=_range(bill, rates, cost, is_bound=not observed),
-        exceeds_budget=cost is not None and spec.limits.budget_usd is not None and cost > spec.limits.budget_usd,
-        duration_seconds=None if seconds is None else round(start + seconds, 1),
+        exceeds_budget=planned is not None and budget is not None and planned > budget,
+        duration_seconds=duration,
         limited_by=limited_by,
         latency_seconds=None if latency is None else round(latency, 3),
         sample_usage=usage,
@@ -237,6 +243,8 @@ def _estimated(
             input_tokens_per_row=round(input_tokens / sent, 1) if sent else 0.0,
             output_tokens_per_row=round(output_tokens / sent, 1) if sent else 0.0,
         ),
+        ways=ways,
+        auto=choose(ways)[1] if ways else "",
     )
 
 

@@ -1,0 +1,61 @@
+"""The ways in which the prompts of a job may reach its model."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow_provider_llmbeam.batch.decide import BatchPlan
+from airflow_provider_llmbeam.batch.ways import Way, Work, choose, ways_of
+from airflow_provider_llmbeam.pipeline.turnaround_file import expected_turnaround
+from airflow_provider_llmbeam.spec.inference_rules import has_batch_inference
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
+
+
+def ways_of_job(
+    spec: JobSpec, work: Work, price: Price | None, online_seconds: float | None, now: float
+) -> tuple[Way, ...]:
+    """Returns what each way costs, and when it is finished; none for a job that can only be run online.
+
+    Args:
+        spec: The job.
+        work: The prompts that have no answer yet.
+        price: Price at the standard tier; `None` if it is not known.
+        online_seconds: Time that they take online, in seconds; `None` if it is not known.
+        now: Unix time.
+    """
+    if not work.rows or not has_batch_inference(spec):
+        return ()
+    plan = plan_of(spec, now, deadline_at(spec, now), online_seconds)
+    return ways_of(work, plan, price, expected_turnaround(spec, work.rows, now), now, has_flex=False)
+
+
+def planned_cost_usd(spec: JobSpec, online_cost_usd: float | None, ways: tuple[Way, ...]) -> float | None:
+    """Returns the cost in the mode of a job, in US dollars; `None` if it is not known."""
+    match spec.inference.mode:
+        case "batch":
+            return None if online_cost_usd is None else online_cost_usd * TIER_RATIOS["batch"]
+        case "auto" if ways:
+            return choose(ways)[0].cost_usd
+    return online_cost_usd
+
+
+def plan_of(
+    spec: JobSpec, started_at: float, deadline_at: float | None, online_seconds: float | None
+) -> BatchPlan:
+    """Returns what is known before the first poll, see `BatchPlan`."""
+    return BatchPlan(
+        started_at=started_at,
+        deadline_at=deadline_at,
+        max_wait_seconds=spec.inference.max_batch_wait_seconds,
+        online_seconds=online_seconds,
+    )
+
+
+def deadline_at(spec: JobSpec, now: float) -> float | None:
+    """Returns the Unix time by which the answers of a run that starts now are needed; `None` for no deadline."""
+    finish_by = spec.inference.finish_by
+    if finish_by is None:
+        return None
+    return now + finish_by.total_seconds() if isinstance(finish_by, timedelta) else finish_by.timestamp()
