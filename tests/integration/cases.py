@@ -103,12 +103,13 @@ class Cloud:
             kind,
         )
 
-    def forget_task_heartbeats(self, run_id: str) -> None:
-        """Sets the clock forward for the tasks of a run whose supervisors were killed."""
+    def forget_task_heartbeats(self, run_id: str, task_id: str = "%") -> None:
+        """Sets the clock forward for the tasks of a run whose supervisors were killed; `task_id` is a LIKE pattern."""
         self.execute(
             "UPDATE task_instance SET last_heartbeat_at = last_heartbeat_at - interval '1 day'"
-            " WHERE run_id = %s AND state IN ('running', 'restarting')",
+            " WHERE run_id = %s AND task_id LIKE %s AND state IN ('running', 'restarting')",
             run_id,
+            task_id,
         )
 
     def revive(self, name: str, within_seconds: float = -HEARTBEATS_SECONDS) -> None:

@@ -307,7 +307,8 @@ def work_killed_with_its_supervisor(cloud: Cloud) -> Run:
     kill_all([process.parent(), process])
 
     def is_over() -> bool:
-        cloud.forget_task_heartbeats(run.run_id)  # again, as a last heartbeat may have been on its way
+        # Again, as a last heartbeat may have been on its way; of this task alone, as the teardown may run by now.
+        cloud.forget_task_heartbeats(run.run_id, WORK)
         return run.task_fields(WORK)["state"] != "running"
 
     until(is_over, "the end of the work", STEP_SECONDS, 1.0)
