@@ -188,6 +188,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
         from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
         from airflow_provider_llmbeam.pipeline.lease import leased
+        from airflow_provider_llmbeam.pipeline.prefix_cache import prefix_cache
         from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
         from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
 
@@ -216,8 +217,11 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         if batch is not None and (budget := spec.limits.budget_usd) is not None:
             limits = spec.limits.model_copy(update={"budget_usd": max(budget - batch.cost_usd, 1e-9)})
             spec = spec.model_copy(update={"limits": limits})
+        manifest = batch and batch.manifest
+        # After batch inference only its rest is left, of a few rows.
+        cache = until_end.enter_context(prefix_cache(spec)) if manifest is None else None
         with _preparation(spec):
-            build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None, batch and batch.manifest)
+            build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None, manifest, cache)
             (refuse_other_owner if is_remote else claim)(spec)
         _log.info(
             "Job %r: %s %s, server %s, journal %s",

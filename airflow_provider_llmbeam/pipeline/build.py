@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
+    from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 
 
 def build(
@@ -33,6 +34,7 @@ def build(
     progress_prefix: str | None = None,
     launcher: Launcher | None = None,
     batch: BatchManifest | None = None,
+    cache: PrefixCache | None = None,
 ) -> beam.PCollection:
     """Adds the steps of a job to a pipeline.
 
@@ -42,6 +44,7 @@ def build(
         progress_prefix: See `CountingDoFn`.
         launcher: Process whose end ends the job, see `LLMModelHandler`.
         batch: The batch inference of this run, whose answers are in the journal; `None` without any.
+        cache: What the provider has stored of the prompts; `None` for nothing.
 
     Returns:
         A collection with one element: the report as JSON text.
@@ -53,7 +56,12 @@ def build(
     started_at = time.time()
     prompts = read_prompts(root, spec, started_at, progress_prefix, None if batch is None else batch.created_at)
     handler = handler_of_job(
-        spec, prompts.oldest_at, started_at, progress_prefix=progress_prefix, launcher=launcher
+        spec,
+        prompts.oldest_at,
+        started_at,
+        progress_prefix=progress_prefix,
+        launcher=launcher,
+        cached_head=None if cache is None else cache.cached_head,
     )
     inferred = (
         after_sink_check(root, prompts.unanswered, spec)
@@ -89,7 +97,7 @@ def build(
         | "Once" >> beam.Impulse()
         | "Publish"
         >> beam.ParDo(
-            Publish(spec, started_at, estimate_accuracy),
+            Publish(spec, started_at, estimate_accuracy, cache),
             tallies=beam.pvalue.AsIter(tallies),
             answer_files=beam.pvalue.AsList(answer_files),
             failed_files=beam.pvalue.AsList(failed_files),

@@ -29,6 +29,7 @@ from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.plan import StaticBatching
+from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -118,6 +119,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             `{"GOOGLE_API_KEY": "projects/p/secrets/gemini-key/versions/latest"}`.
         progress_prefix: Beginning of the addresses of the objects to which each worker writes its counts about
             every 15 s; `None` for none.
+        cached_head: Beginning of the prompts that the provider has stored; `None` for none.
 
     Raises:
         JobSpecError: `journal_uri` is not one directory, or `limits.budget_usd` needs a price.
@@ -145,6 +147,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         max_repairs: int = 0,
         environment_secrets: Mapping[str, str] = MappingProxyType({}),
         progress_prefix: str | None = None,
+        cached_head: CachedHead | None = None,
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
@@ -173,6 +176,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._max_repairs = max_repairs
         self._environment_secrets = dict(environment_secrets)
         self._progress_prefix = progress_prefix
+        self._cached_head = cached_head
         self._run = uuid.uuid4().hex
 
     def load_model(self) -> EngineThread:
@@ -302,7 +306,9 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     def _open_engine(self, governor: MachineGovernor) -> Engine:
         limits = self._limits
         has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
-        backend = open_backend(self._model, self._generation, self._output_schema, self._embedding)
+        backend = open_backend(
+            self._model, self._generation, self._output_schema, self._embedding, self._cached_head
+        )
         # A vector costs no output tokens, so none are reserved.
         max_output_tokens = 0 if self._embedding else self._generation.max_output_tokens
         max_repairs = self._max_repairs if self._output_schema is not None else 0
@@ -328,7 +334,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             if has_quota or not isinstance(self._model, OpenAIModel | VertexEndpointModel)
             else ConcurrencyLimit(limits.max_in_flight),
             price=self._price,
-            budget=_budget(limits, self._run),
+            budget=_BUDGETS.setdefault(self._run, Budget(limits.budget_usd)) if limits.budget_usd else None,
             media=MediaLoader(media_rules(self._model), StoredMedia()),
             pilot=pilot,
             outage=outage,
@@ -337,11 +343,9 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     def _static_batching(self, backend: Backend) -> StaticBatching:
         batching = self._batching
         limits = getattr(backend, "limits", None)
-        if isinstance(limits, StaticBatching):
-            return limits.within(batching.max_padded_tokens, batching.max_instances)
-        return StaticBatching(max_padded_tokens=batching.max_padded_tokens).within(
-            batching.max_padded_tokens, batching.max_instances
-        )
+        if not isinstance(limits, StaticBatching):
+            limits = StaticBatching(max_padded_tokens=batching.max_padded_tokens)
+        return limits.within(batching.max_padded_tokens, batching.max_instances)
 
 
 def _journal_directory(uri: str) -> str:
@@ -359,6 +363,7 @@ def handler_of_job(
     can_stop: bool = True,
     progress_prefix: str | None = None,
     launcher: Launcher | None = None,
+    cached_head: CachedHead | None = None,
 ) -> LLMModelHandler[Request]:
     """Returns the handler of a job, with its limits and its journal.
 
@@ -369,6 +374,7 @@ def handler_of_job(
         can_stop: Whether the stop file of the job ends it.
         progress_prefix: See `LLMModelHandler`.
         launcher: See `LLMModelHandler`.
+        cached_head: See `LLMModelHandler`.
     """
     return LLMModelHandler(
         spec.model,
@@ -390,8 +396,5 @@ def handler_of_job(
         max_repairs=spec.prompt.max_repairs,
         environment_secrets=spec.environment_secrets,
         progress_prefix=progress_prefix,
+        cached_head=cached_head,
     )
-
-
-def _budget(limits: Limits, run: str) -> Budget | None:
-    return None if limits.budget_usd is None else _BUDGETS.setdefault(run, Budget(limits.budget_usd))

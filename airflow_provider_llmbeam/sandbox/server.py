@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.sandbox.core.records import RequestLog
 from airflow_provider_llmbeam.sandbox.dataflow.api import Dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.grpc import GrpcServer
 from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
+from airflow_provider_llmbeam.sandbox.models.cached_contents import CachedContents
 from airflow_provider_llmbeam.sandbox.models.quota import Quota
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.sandbox.monitoring.state import DEFAULT_DELAY_SECONDS, Monitoring
@@ -151,6 +152,11 @@ class Sandbox(Server):
     def token_bill(self) -> TokenBill:
         """The bill for tokens."""
         return self._services.models.token_bill
+
+    @property
+    def caches(self) -> CachedContents:
+        """The cached contents of Gemini."""
+        return self._services.caches
 
     @property
     def batches(self) -> Batches:

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.sandbox.core.rest import RestError
 from airflow_provider_llmbeam.sandbox.dataflow import api as dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.api import Dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
-from airflow_provider_llmbeam.sandbox.models import gemini, openai
+from airflow_provider_llmbeam.sandbox.models import cached_content_routes, cached_contents, gemini, openai
 from airflow_provider_llmbeam.sandbox.models.embedding import gemini as gemini_embeddings
 from airflow_provider_llmbeam.sandbox.models.embedding import openai as openai_embeddings
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
@@ -44,6 +44,7 @@ METHODS = Methods.joined(
     module.METHODS
     for module in (
         gemini,
+        cached_contents,
         gemini_embeddings,
         openai,
         openai_embeddings,
@@ -98,6 +99,14 @@ class Services:
     ) -> None:
         self.backend = Backend(clock, METHODS)
         self.models = ModelServer(self.backend, models, seed)
+        self.caches = cached_contents.CachedContents(
+            self.backend,
+            self.models.token_bill,
+            gemini.cache_texts,
+            min_tokens=models.min_cached_tokens,
+            storage_usd=models.cache_storage_usd,
+        )
+        self.models.token_bill.storage_nano_usd = self.caches.storage_nano_usd
         try:
             store = ObjectStore(clock, buckets)
         except RestError as error:
@@ -123,6 +132,7 @@ class Services:
         self.quotas = cloud_quotas.CloudQuotas(self.models, self.monitoring.requested_models, endpoints.gpu_quota)
         self.backend.on_reset += [
             self.batches.clear,
+            self.caches.clear,
             self.vertex_batches.jobs.clear,
             self.gemini_batches.clear,
             self.openai_batches.clear,
@@ -145,8 +155,8 @@ class Services:
     def routes(self) -> list[web.AbstractRouteDef]:
         """Returns the routes of all services; the last of an application, as Gemini's match every POST.
 
-        Models, metrics and quotas need no token: they run nothing, and keep nothing but the batches and files of
-        callers with an API key.
+        Models, metrics and quotas need no token: they run nothing, and keep nothing but the batches, files and
+        caches of callers with an API key or a token of their own.
         """
         access = self.backend.access
         return [
@@ -159,6 +169,7 @@ class Services:
             *access.guarded(dataflow.routes(self.dataflow)),
             *vertex_predictions.routes(self.models, self.vertex),
             *access.guarded(vertex_batches.routes(self.vertex_batches)),
+            *cached_content_routes.routes(self.caches),
             *access.guarded(vertex.routes(self.vertex)),
             *access.guarded(cloud_run.routes(self.cloud_run)),
             *openai.routes(self.models),
@@ -166,5 +177,5 @@ class Services:
             *openai_embeddings.routes(self.models),
             *gemini_batches.routes(self.gemini_batches),
             *gemini_embeddings.routes(self.models),
-            *gemini.routes(self.models),
+            *gemini.routes(self.models, self.caches),
         ]

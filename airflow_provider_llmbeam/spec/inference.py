@@ -22,11 +22,14 @@ class Inference(SpecModel):
         finish_by: Time by which the answers are needed, or the time that the run may take from its start. Batch
             inference that is not finished in time is cancelled, and the rest is sent online.
         max_batch_wait_seconds: Longest wait for batch inference, in seconds, also without `finish_by`.
+        prefix_cache: Whether the beginning that all prompts have in common is stored at Gemini while the job runs,
+            where that costs less than to send it with each request.
     """
 
     mode: Literal["online", "batch", "auto"] = "online"
     finish_by: AwareDatetime | timedelta | None = None
     max_batch_wait_seconds: Annotated[float, Field(gt=0)] = 86_400.0
+    prefix_cache: bool = True
 
     @field_validator("finish_by", mode="before")
     @classmethod

@@ -85,9 +85,13 @@ class BatchHttp:
             query |= further
         raise BatchRefusedError(f"{self._provider} lists more than {_PAGES} pages of batch-inference jobs.")
 
+    def send(self, method: str, url: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the reply to a request that may be sent twice."""
+        return self._retried(lambda: self.json_object(self._sent(method, url, json=body)))
+
     def cancel(self, url: str) -> None:
         """Sends a POST request without content."""
-        self._retried(lambda: self.json_object(self._sent("POST", url, json={})))
+        self.send("POST", url, {})
 
     def delete(self, url: str) -> None:
         """Deletes something; does nothing if it does not exist."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Backend
 from airflow_provider_llmbeam.engine.backends.embeddings import EmbeddingBackend
+from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.model import (
     EchoModel,
@@ -24,6 +25,7 @@ def open_backend(
     generation: Generation,
     output_schema: Mapping[str, Any] | None,
     embedding: Embedding | None = None,
+    cached_head: CachedHead | None = None,
 ) -> Backend:
     """Opens the client of a model, in the process that uses it, as clients cannot be pickled.
 
@@ -32,6 +34,7 @@ def open_backend(
         generation: Parameters of the texts.
         output_schema: JSON Schema of the texts.
         embedding: Parameters of the vectors, to request vectors instead of texts.
+        cached_head: What the provider has stored of the prompts of Gemini.
 
     Raises:
         JobSpecError: A key or credentials are missing.
@@ -42,7 +45,7 @@ def open_backend(
         case GeminiModel():
             from airflow_provider_llmbeam.engine.backends.gemini import GeminiBackend
 
-            return GeminiBackend(model, generation, output_schema)
+            return GeminiBackend(model, generation, output_schema, cached_head)
         case OpenAIModel():
             from airflow_provider_llmbeam.engine.backends.openai import OpenAIBackend
 

@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.engine.backends.reported import BilledTokens, Usag
 from airflow_provider_llmbeam.engine.backends.response import Response
 from airflow_provider_llmbeam.engine.media import inline_parts
 from airflow_provider_llmbeam.engine.outcome import FailureKind
+from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.streaming import StreamedText, incomplete_stream, with_idle_timeout
@@ -42,14 +43,26 @@ _NO_ANSWER = "no answer"
 class GeminiBackend(HttpBackend):
     """Client of a Gemini model.
 
+    Args:
+        model: The model.
+        generation: Parameters of the answer.
+        output_schema: JSON Schema of the answer.
+        cached: Cached content with the head of the prompts. Once it is refused, as it has expired or was deleted,
+            every prompt is sent whole.
+
     Raises:
         JobSpecError: No `project` and no `GOOGLE_API_KEY`, or `project` and no Google credentials.
     """
 
     def __init__(
-        self, model: GeminiModel, generation: Generation, output_schema: Mapping[str, Any] | None
+        self,
+        model: GeminiModel,
+        generation: Generation,
+        output_schema: Mapping[str, Any] | None,
+        cached: CachedHead | None = None,
     ) -> None:
         self._model = model
+        self._cached = cached
         self._generation = generation
         self._url = (
             f"{model.address}:{'streamGenerateContent?alt=sse' if generation.stream else 'generateContent'}"
@@ -59,8 +72,20 @@ class GeminiBackend(HttpBackend):
         super().__init__(HttpClient(self._url, open_access(model)))
 
     async def complete(self, prompt: Prompt) -> Reply:
-        """Sends one `generateContent` request."""
-        body = request_body(prompt, self._config)
+        """Sends one `generateContent` request, and a second one inline if the cache of the first one is gone."""
+        cached = self._cached
+        rest = None if cached is None else cached.head.rest_of(prompt)
+        if cached is not None and rest is not None:
+            body = request_body(replace(prompt, text=rest, system=None), self._config)
+            try:
+                return await self._send(prompt, {**body, "cachedContent": cached.name})
+            except RequestError as error:
+                if not is_cache_gone(error):
+                    raise
+                self._cached = None
+        return await self._send(prompt, request_body(prompt, self._config))
+
+    async def _send(self, prompt: Prompt, body: Mapping[str, Any]) -> Reply:
         started = time.monotonic()
         async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
             if response.status != 200:
@@ -86,6 +111,16 @@ class GeminiBackend(HttpBackend):
             raise incomplete_stream()
         reply = read_reply(last, prompt, self._model.name, self._usage, text.whole())
         return replace(reply, first_token_seconds=first_token_seconds)
+
+
+def is_cache_gone(error: RequestError) -> bool:
+    """Returns whether a request with a cached content was refused, unbilled, for a reason that may be the cache.
+
+    The Developer API answers 403 and Vertex AI 404; of an expired one Vertex AI also says 400 "is expired".
+    """
+    if error.http_status == 400:
+        return "expired" in error.message and "cache" in error.message.lower()
+    return error.http_status in (403, 404)
 
 
 def open_access(model: GeminiModel) -> ApiKey | BearerToken:

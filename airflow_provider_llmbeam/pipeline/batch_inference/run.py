@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable
@@ -47,6 +46,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits, prepare, read_prepared
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
+from airflow_provider_llmbeam.pipeline.display_name import display_name_prefix
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at, plan_of
@@ -98,6 +98,7 @@ class BatchInference:
         self._new_pipeline = new_pipeline
         self._waits = waits
         self._provider = provider or open_provider(spec.model, output_uri=f"{batch_uri(spec)}results/")
+        self._prefix = display_name_prefix(spec)
         self._clock = clock
         self._sleep = sleep
         #: What was done; `None` if nothing was, as all prompts are answered, or as there is no time for it.
@@ -366,13 +367,6 @@ class BatchInference:
             "sent online.",
             *(f"{number:,}" for number in (sums.answered, rows, sums.failed, sums.malformed)),
         )
-
-    @property
-    def _prefix(self) -> str:
-        """Beginning of the display names of this job's batch-inference jobs."""
-        spec = self._spec
-        identity = hashlib.sha256(f"{spec.deployment}\n{spec.name}\n{spec.home_uri}".encode()).hexdigest()[:12]
-        return f"llmbeam-{identity}-"
 
 
 def _error(job: BatchJob) -> str:

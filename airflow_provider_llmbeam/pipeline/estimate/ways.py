@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from airflow_provider_llmbeam.batch.decide import BatchPlan
 from airflow_provider_llmbeam.batch.ways import Way, Work, choose, ways_of
+from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache
 from airflow_provider_llmbeam.pipeline.turnaround_file import expected_turnaround
 from airflow_provider_llmbeam.spec.inference_rules import has_batch_inference
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -27,6 +29,9 @@ def ways_of_job(
     """
     if not work.rows or not has_batch_inference(spec):
         return ()
+    head = head_to_cache(spec)
+    if head is not None:
+        work = replace(work, prefix_tokens=min(head.tokens * work.rows, work.input_tokens))
     plan = plan_of(spec, now, deadline_at(spec, now), online_seconds)
     return ways_of(work, plan, price, expected_turnaround(spec, work.rows, now), now, has_flex=False)
 

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.pipeline import sinks, storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, RunUsage, build_report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
@@ -51,8 +52,10 @@ class Publish(beam.DoFn):
         spec: JobSpec,
         started_at: float,
         estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
+        cache: PrefixCache | None = None,
     ) -> None:
         self._spec = spec
+        self._cache = cache
         self._started_at = started_at
         self._estimate_accuracy = estimate_accuracy
 
@@ -69,6 +72,8 @@ class Publish(beam.DoFn):
     ) -> Iterator[str]:
         """Publishes the result of the job."""
         spec, tally = self._spec, add_up(tallies)
+        if self._cache is not None:
+            tally = add_up([tally, self._cache.tally(time.time())])
         check_sums(tally)
         if not tally.read and spec.source.on_empty != "write":
             self._clean_up()

@@ -94,10 +94,12 @@ class TokenBill:
 
     Attributes:
         on_read: Called before the bill is read: computes what is due by the clock.
+        storage_nano_usd: Returns the cost of cached contents, in nano-USD.
     """
 
     def __init__(self, prices: TokenPrices) -> None:
         self.on_read: list[Callable[[], None]] = []
+        self.storage_nano_usd: Callable[[], int] = int
         self._prices = prices
         self._lock = threading.Lock()
         self._charges: dict[tuple[str, Tier], TokenCharge] = {}
@@ -113,7 +115,7 @@ class TokenBill:
     @property
     def nano_usd(self) -> int:
         """Sum of all charges, in nano-USD."""
-        return sum(self.by_tier().values())
+        return sum(self.by_tier().values()) + self.storage_nano_usd()
 
     def by_tier(self) -> dict[Tier, int]:
         """Returns the sum of the charges of each tier, in nano-USD; 0 where there are none."""
@@ -125,16 +127,26 @@ class TokenBill:
     def fields(self) -> dict[str, Any]:
         """Returns the bill for JSON."""
         lines = [asdict(charge) | {"nano_usd": self._cost(charge)} for charge in self.charges]
-        by_tier = self.by_tier()
-        return {"lines": lines, "by_tier": by_tier, "nano_usd": sum(by_tier.values())}
+        by_tier, storage = self.by_tier(), self.storage_nano_usd()
+        nano_usd = sum(by_tier.values()) + storage
+        return {"lines": lines, "by_tier": by_tier, "storage_nano_usd": storage, "nano_usd": nano_usd}
 
-    def add(self, model: str, tier: Tier, input_tokens: int, cached_tokens: int, output_tokens: int) -> None:
-        """Charges for one answer; `input_tokens` include the cached ones."""
+    def add(
+        self,
+        model: str,
+        tier: Tier,
+        input_tokens: int,
+        cached_tokens: int,
+        output_tokens: int,
+        *,
+        answers: int = 1,
+    ) -> None:
+        """Charges for one answer, or for none; `input_tokens` include the cached ones."""
         with self._lock:
             charge = self._charges.get((model, tier)) or TokenCharge(model=model, tier=tier)
             self._charges[model, tier] = replace(
                 charge,
-                answers=charge.answers + 1,
+                answers=charge.answers + answers,
                 input_tokens=charge.input_tokens + input_tokens,
                 cached_tokens=charge.cached_tokens + cached_tokens,
                 output_tokens=charge.output_tokens + output_tokens,

@@ -38,6 +38,7 @@ class ModelCall:
         is_raw: Whether the answer omits the prompt.
         parts: Prompts to answer one by one; `prompt` then holds all of them.
         media: Images, audio, video and documents.
+        cached_tokens: Those of `input_tokens` that a cached content has.
     """
 
     model: str
@@ -57,6 +58,7 @@ class ModelCall:
     is_raw: bool = False
     parts: tuple[ModelCall, ...] = ()
     media: tuple[ReceivedMedia, ...] = ()
+    cached_tokens: int = 0
 
 
 class Dialect(Protocol):

@@ -30,6 +30,7 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
     pieces,
     prompt_sha256,
 )
+from airflow_provider_llmbeam.sandbox.models.cached_contents import CachedContent, CachedContents, missing
 from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
 from airflow_provider_llmbeam.sandbox.models.catalog import is_gemini
 from airflow_provider_llmbeam.sandbox.models.media import (
@@ -59,6 +60,10 @@ _METHODS: Mapping[str, Method] = {
     "streamGenerateContent": "gemini.streamGenerateContent",
     "countTokens": "gemini.countTokens",
 }
+_NOT_WITH_CACHE = (
+    "CachedContent can not be used with GenerateContent request setting system_instruction, tools or tool_config."
+    "\n\nProposed fix: move those values to CachedContent from GenerateContent request."
+)
 _ROLES = frozenset({"", "user", "model", "function", "tool"})
 _NO_KEY = (
     "Method doesn't allow unregistered callers (callers without established identity). Please use API "
@@ -84,6 +89,7 @@ class GeminiDialect:
         is_sse: Whether a stream is sent as server-sent events, not as one JSON array.
         input_token_limit: Longest prompt that the model accepts, in tokens.
         any_model: Whether models that are not in the catalogue answer, too.
+        caches: Cached contents that requests may name; None for batch inference.
     """
 
     method: Method
@@ -94,6 +100,7 @@ class GeminiDialect:
     is_sse: bool
     input_token_limit: int
     any_model: bool = True
+    caches: CachedContents | None = None
 
     @property
     def is_metered(self) -> bool:
@@ -187,6 +194,7 @@ class GeminiDialect:
             raise RefusedError(google_error(400, message, (info,)))
 
     def _call(self, fields: Mapping[str, Any]) -> ModelCall:
+        cache = self._cache(fields)
         contents = _field(fields, "contents") or []
         contents = [contents] if isinstance(contents, Mapping) else contents
         if not contents:
@@ -201,6 +209,8 @@ class GeminiDialect:
             if (found := self._media(part)) is not None
         )
         prompt, system = _text(contents), _text([_field(fields, "systemInstruction") or {}])
+        if cache is not None:
+            prompt, system = cache.prompt + prompt, cache.system
         input_tokens = count_tokens(prompt) + count_tokens(system) + TOKENS_PER_MEDIA * len(media)
         prompt = "\n".join([*map(str, media), prompt])
         config = _field(fields, "generationConfig") or {}
@@ -217,7 +227,27 @@ class GeminiDialect:
             is_streamed=self.method == "gemini.streamGenerateContent",
             is_blocked=BLOCK_MARKER in prompt,
             media=media,
+            cached_tokens=min(input_tokens, cache.tokens) if cache else 0,
         )
+
+    def _cache(self, fields: Mapping[str, Any]) -> CachedContent | None:
+        """Returns the cached content that a request names; raises `RefusedError`."""
+        name = _field(fields, "cachedContent")
+        if not name:
+            return None
+        if any(_field(fields, field) for field in ("systemInstruction", "tools", "toolConfig")):
+            raise RefusedError(google_error(400, _NOT_WITH_CACHE))
+        cache = self.caches.named(str(name)) if self.caches else None
+        if cache is None or cache.name.startswith("projects/") != bool(self.project):
+            error = missing(str(name))
+            raise RefusedError(google_error(error.http_status, error.message))
+        if cache.model != self.model:
+            message = (
+                f"Model used by GenerateContent request (models/{self.model}) and CachedContent "
+                f"(models/{cache.model}) has to be the same."
+            )
+            raise RefusedError(google_error(400, message))
+        return cache
 
     def _media(self, part: Mapping[str, Any]) -> ReceivedMedia | None:
         try:
@@ -259,6 +289,8 @@ class GeminiDialect:
             "totalTokenCount": call.input_tokens + output_tokens,
             "promptTokensDetails": [{"modality": "TEXT", "tokenCount": call.input_tokens}],
         }
+        if call.cached_tokens:
+            usage["cachedContentTokenCount"] = call.cached_tokens
         if output_tokens:
             usage["candidatesTokenCount"] = output_tokens
         if self.publisher:
@@ -276,7 +308,13 @@ class GeminiDialect:
         return Reply(chunks=tuple(array), content_type=JSON_TYPE, is_streamed=True)
 
 
-def find_dialect(request: web.Request, *, input_token_limit: int, any_model: bool = True) -> GeminiDialect | None:
+def find_dialect(
+    request: web.Request,
+    *,
+    input_token_limit: int,
+    any_model: bool = True,
+    caches: CachedContents | None = None,
+) -> GeminiDialect | None:
     """Returns the dialect for the path of a request; None for other paths than Gemini's."""
     match = _PATH.fullmatch(request.path)
     if match is None:
@@ -290,21 +328,33 @@ def find_dialect(request: web.Request, *, input_token_limit: int, any_model: boo
         is_sse=request.query.get("alt") == "sse",
         input_token_limit=input_token_limit,
         any_model=any_model,
+        caches=caches,
     )
 
 
-def routes(server: ModelServer) -> list[web.RouteDef]:
+def routes(server: ModelServer, caches: CachedContents) -> list[web.RouteDef]:
     """Returns the routes of the Gemini API; the last of an application, as they match every POST."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         settings = server.settings
-        dialect = find_dialect(request, input_token_limit=settings.input_token_limit, any_model=settings.any_model)
+        dialect = find_dialect(
+            request,
+            input_token_limit=settings.input_token_limit,
+            any_model=settings.any_model,
+            caches=caches,
+        )
         if dialect is None:
             reply = google_error(404, f"The requested URL {request.path} was not found on this server.")
             return web.Response(status=404, body=reply.body, headers=reply.all_headers())
         return await server.serve(request, dialect)
 
     return [web.post("/{path:.*}", serve)]
+
+
+def cache_texts(fields: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Returns the text, the system text and the tokens of a cached content."""
+    prompt, system = _text(fields.get("contents") or ()), _text([fields.get("systemInstruction") or {}])
+    return prompt, system, count_tokens(prompt) + count_tokens(system)
 
 
 def _event(body: bytes) -> bytes:

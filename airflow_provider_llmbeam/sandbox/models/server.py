@@ -195,7 +195,7 @@ class ModelServer:
         dialect, arrival = work.dialect, work.arrival
         is_billed = answer is not None and dialect.is_metered
         if call and answer and is_billed and arrival.epoch == self.backend.log.epoch:
-            self.token_bill.add(call.model, work.tier, call.input_tokens, 0, answer.output_tokens)
+            self.token_bill.add(call.model, work.tier, call.input_tokens, call.cached_tokens, answer.output_tokens)
         self.backend.log.append(
             RequestRecord(
                 method=dialect.method,

@@ -63,6 +63,8 @@ class ModelSettings:
         any_model: Whether models that are not in the catalogue (`catalog`) answer, too: with the OpenAI API all
             names, with the Gemini API those that begin with `gemini` or `gemma`. If not, they are not found.
         prices: Prices of tokens.
+        min_cached_tokens: Minimum size of a cached content, in tokens.
+        cache_storage_usd: Price of the storage of a million cached tokens for 3,600 s, in USD.
 
     Raises:
         ValueError: `input_token_limit` is below 1.
@@ -76,6 +78,8 @@ class ModelSettings:
     openai_api_key: str | None = None
     any_model: bool = True
     prices: TokenPrices = field(default_factory=TokenPrices)
+    min_cached_tokens: int = 2_048
+    cache_storage_usd: float = 1.0
 
     def __post_init__(self) -> None:
         if self.input_token_limit < 1:

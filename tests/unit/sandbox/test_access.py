@@ -93,6 +93,9 @@ def test_only_models_metrics_and_statistics_need_no_token(sandbox: Sandbox) -> N
         "/{version}/files{tail}",
         "/upload/{version}/files",
         "/download/{version}/files/{tail}",
+        # Cached contents, by key or as Vertex AI has them.
+        "/{version}/cachedContents{tail}",
+        "/{version}/projects/{project}/locations/{location}/cachedContents{tail}",
         "/{path}",  # Gemini
     }
 

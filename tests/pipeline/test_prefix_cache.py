@@ -1,0 +1,123 @@
+"""Jobs whose prompts begin with a long head that all have in common."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_llmbeam.exceptions import LLMBeamError
+from airflow_provider_llmbeam.pipeline import prefix_cache as module
+from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.spec import JobSpec
+
+ROWS = 60
+HEAD = "Judge the text by these rules. " + "Rule: say what the text is about, in one word. " * 500
+PRICE = {
+    "input_usd_per_million_tokens": 0.30,
+    "output_usd_per_million_tokens": 2.50,
+    "cached_input_usd_per_million_tokens": 0.03,
+}
+
+
+@pytest.fixture(params=["developer", "vertex"])
+def job(request, sandbox, tmp_path, monkeypatch):
+    """A job of each API of Gemini."""
+    rows = tmp_path / "in.jsonl"
+    rows.write_text("".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(ROWS)))
+    model = {"type": "gemini", "base_url": sandbox.gemini_url}
+    if request.param == "vertex":
+        model["project"] = request.getfixturevalue("google").project
+    return {
+        "name": "night",
+        "source": {"uri": str(rows), "key": ["id"]},
+        "prompt": {"template": HEAD + "\n{{ row.text }}"},
+        "model": model,
+        "generation": {"max_output_tokens": 20},
+        "limits": {"price": PRICE},
+        "sink": {"uri": f"{tmp_path}/out"},
+    }
+
+
+def methods(sandbox):
+    return [request.method for request in sandbox.requests if request.method.startswith("gemini.caches.")]
+
+
+def report_of(manifest):
+    return json.loads(Path(manifest["report_uri"]).read_text())
+
+
+def test_the_head_is_stored_once_read_by_every_request_and_deleted_at_the_end(job, sandbox):
+    manifest = run(JobSpec.parse(job))
+    assert manifest["rows"]["answered"] == ROWS
+    assert methods(sandbox).count("gemini.caches.create") == 1
+    assert sandbox.caches.live == []
+    tokens = report_of(manifest)["tokens"]
+    assert tokens["cached"] > 0.95 * tokens["input"] * ROWS / (ROWS + 1)
+    other = {"name": "inline", "sink": {"uri": f"{job['sink']['uri']}2"}, "inference": {"prefix_cache": False}}
+    inline = run(JobSpec.parse(job | other))
+    assert report_of(inline)["tokens"]["cached"] == 0
+    ratio = report_of(manifest)["cost_usd"] / report_of(inline)["cost_usd"]
+    assert ratio < 0.15, "60 rows share one creation: 1/60 + 1/10 of the input"
+
+
+def test_the_cost_in_the_report_is_the_bill_of_the_provider(job, sandbox):
+    report = report_of(run(JobSpec.parse(job)))
+    assert report["cost_usd"] * 1e9 == pytest.approx(sandbox.token_bill.nano_usd, rel=0.001)
+
+
+def test_a_head_below_the_minimum_of_the_model_is_sent_with_each_request(job, sandbox):
+    run(JobSpec.parse(job | {"prompt": {"template": "Say it: {{ row.text }}"}}))
+    assert methods(sandbox) == []
+
+
+def test_the_head_of_one_row_is_sent_with_it(job, sandbox):
+    rows = [{"id": number, "text": "a"} for number in range(1)]
+    run(JobSpec.parse(job | {"source": {"type": "rows", "rows": rows, "key": ["id"]}}))
+    assert methods(sandbox) == []
+
+
+def test_a_provider_that_stores_nothing_costs_no_row(job, sandbox, caplog):
+    sandbox.faults.every("gemini.caches.create", 1, Fault(kind="error", http_status=400))
+    manifest = run(JobSpec.parse(job))
+    assert manifest["rows"]["answered"] == ROWS
+    assert "are sent with each request, as they could not be stored" in caplog.text
+
+
+def test_a_cache_that_is_deleted_while_the_job_runs_costs_no_row(job, sandbox, monkeypatch):
+    found = module._Client.created
+
+    def created_and_deleted(client):
+        cache = found(client)
+        client.delete_all()
+        return cache
+
+    monkeypatch.setattr(module._Client, "created", created_and_deleted)
+    manifest = run(JobSpec.parse(job))
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+
+
+def test_a_cache_is_extended_while_the_job_runs(job, sandbox, monkeypatch):
+    monkeypatch.setattr(module, "EXTEND_SECONDS", 0.01)
+    run(JobSpec.parse(job))
+    assert "gemini.caches.patch" in methods(sandbox)
+
+
+def test_a_run_that_fails_leaves_no_cache(job, sandbox):
+    sandbox.faults.every("gemini.generateContent", 1, Fault(kind="error", http_status=400))
+    with pytest.raises(LLMBeamError, match="Nothing more was sent"):
+        run(JobSpec.parse(job))
+    assert "gemini.caches.create" in methods(sandbox)
+    assert sandbox.caches.live == []
+
+
+def test_the_next_run_uses_and_deletes_the_cache_that_a_killed_run_left_behind(job, sandbox, tmp_path):
+    spec = JobSpec.parse(job)
+    left_behind = module._Client(spec, spec.model, module.head_to_cache(spec)).created()
+    manifest = run(spec)
+    assert manifest["rows"]["answered"] == ROWS
+    assert methods(sandbox).count("gemini.caches.create") == 1
+    assert sandbox.caches.live == []
+    assert left_behind.tokens > 2_048
