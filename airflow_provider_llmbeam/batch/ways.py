@@ -70,10 +70,10 @@ class Way:
 
     def __str__(self) -> str:
         cost = "an unknown cost" if self.cost_usd is None else f"about ${self.cost_usd:,.2f}"
-        name = "online" if self.tier == "standard" else self.tier
-        name = f"{name} with a prefix cache" if self.prefix_cache else name
+        tier = "online" if self.tier == "standard" else self.tier
+        cached = " with a prefix cache" if self.prefix_cache else ""
         return (
-            f"{name}: {cost}, finished at {_moment(self.expected_at)}, in 9 of 10 cases at "
+            f"{tier}{cached}: {cost}, finished at {_moment(self.expected_at)}, in 9 of 10 cases at "
             f"{_moment(self.safe_at)}; {'in time' if self.is_in_time else 'too late'}"
         )
 

@@ -104,7 +104,7 @@ class Cloud:
         )
 
     def forget_task_heartbeats(self, run_id: str, task_id: str = "%") -> None:
-        """Sets the clock forward for the tasks of a run whose supervisors were killed; `task_id` is a LIKE pattern."""
+        """Sets the clock forward for tasks whose supervisors were killed; `task_id` is a LIKE pattern."""
         self.execute(
             "UPDATE task_instance SET last_heartbeat_at = last_heartbeat_at - interval '1 day'"
             " WHERE run_id = %s AND task_id LIKE %s AND state IN ('running', 'restarting')",
