@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import google.auth
 import requests
@@ -32,8 +33,14 @@ def open_session(model: GeminiModel | OpenAIModel) -> requests.Session:
             f"{' or '.join(f'`{name}`' for name in names)}, e.g. from an `llmbeam` connection; found none. "
             "Nothing was sent or billed."
         )
+    return key_session(
+        {"x-goog-api-key": key} if isinstance(model, GeminiModel) else {"Authorization": f"Bearer {key}"}
+    )
+
+
+def key_session(header: Mapping[str, str]) -> requests.Session:
+    """Returns a session that sends a header with a key, and refuses redirects."""
     session = without_redirects(requests.Session())
-    header = {"x-goog-api-key": key} if isinstance(model, GeminiModel) else {"Authorization": f"Bearer {key}"}
 
     def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers.update(header)
