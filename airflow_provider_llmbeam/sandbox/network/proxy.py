@@ -16,7 +16,7 @@ from typing import Protocol
 
 from airflow_provider_llmbeam.sandbox.core.access import Access
 from airflow_provider_llmbeam.sandbox.network.credentials import write_service_account
-from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server
+from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server, stop_accepting
 
 log = logging.getLogger(__name__)
 
@@ -197,10 +197,12 @@ class Proxy(Server):
             # Also of a task that is cancelled before its first step, which runs no `finally`.
             task.add_done_callback(lambda _: writer.transport.abort())
 
-        server = await asyncio.start_server(accept, HOST, self._port, limit=_MAX_HEAD_BYTES)
-        ready(server.sockets[0].getsockname()[1])
-        await stopping.wait()
-        server.close()
+        with socket.create_server((HOST, self._port)) as listener:
+            server = await asyncio.start_server(accept, sock=listener, limit=_MAX_HEAD_BYTES)
+            ready(listener.getsockname()[1])
+            await stopping.wait()
+            await stop_accepting(listener)
+            server.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
@@ -13,7 +18,7 @@ import pytest
 from waiting import scaled, until
 
 import airflow_provider_llmbeam.sandbox as package
-from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox
+from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Proxy, Quota, Sandbox
 
 PATH = "/v1beta/models/gemini-2.5-flash:generateContent?key=k"
 BODY = {"contents": [{"parts": [{"text": "hi"}]}]}
@@ -141,8 +146,32 @@ def test_the_server_can_be_started_again_on_the_same_port() -> None:
     server.stop()
 
 
+@pytest.mark.parametrize("kind", [Sandbox, lambda: Proxy(Sandbox())], ids=["sandbox", "proxy"])
+def test_connections_that_arrive_while_a_server_stops_are_closed(
+    kind: Callable[[], Sandbox | Proxy], monkeypatch
+) -> None:
+    left: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", left.append)
+    for _ in range(30):
+        with kind() as running:
+            address = ("127.0.0.1", urlsplit(running.url).port)
+            clients = [threading.Thread(target=_connect_until_refused, args=(address,)) for _ in range(4)]
+            for client in clients:
+                client.start()
+        for client in clients:
+            client.join()
+        gc.collect()
+    assert left == []
+
+
+def _connect_until_refused(address: tuple[str, int]) -> None:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+        for _ in range(100):
+            opened.enter_context(socket.create_connection(address, timeout=1))
+
+
 def test_a_taken_port_is_an_error(sandbox: Sandbox) -> None:
-    with pytest.raises(OSError, match="address already in use"):
+    with pytest.raises(OSError, match="(?i)address already in use"):
         Sandbox(port=sandbox.port).start()
 
 
