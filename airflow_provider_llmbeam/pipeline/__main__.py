@@ -219,7 +219,8 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             spec = spec.model_copy(update={"limits": limits})
         manifest = batch and batch.manifest
         # After batch inference only its rest is left, of a few rows.
-        cache = until_end.enter_context(prefix_cache(spec)) if manifest is None else None
+        has_rest = manifest is not None and manifest.files
+        cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
         with _preparation(spec):
             build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None, manifest, cache)
             (refuse_other_owner if is_remote else claim)(spec)

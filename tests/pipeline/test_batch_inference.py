@@ -103,7 +103,7 @@ def test_every_row_is_answered_once_at_half_the_price(job, sandbox):
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
     assert answers == {"batch": ROWS - PILOT_ROWS, "standard": PILOT_ROWS}
     report = report_of(manifest)
-    assert report["cost_usd"] == pytest.approx(sandbox.token_bill.by_tier()["batch"] / 1e9, abs=1e-6)
+    assert report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
     assert storage.match(f"{spec.home_uri}batch/**") == []
 
 
@@ -153,6 +153,8 @@ def test_without_time_for_batch_inference_all_rows_are_sent_online(developer, sa
         manifest = run(JobSpec.parse(developer | {"inference": {"mode": "auto", "finish_by": "PT5M"}}))
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
     assert "`inference.mode` 'auto': standard is the cheapest way that is finished in time" in caplog.text
+    cost_usd = report_of(manifest)["cost_usd"]
+    assert cost_usd == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6), "with the pilot"
 
 
 def test_a_batch_that_threatens_the_deadline_is_cancelled_and_its_rows_are_sent_online(

@@ -86,6 +86,7 @@ class BatchManifest(_Part):
             try finds the job by it.
         submits: Number of submissions by display name.
         history: `MonitorHistory` of the polls so far.
+        pilot: Sums of the prompts that were sent online before.
         harvested: Sums by display name.
         is_over: Whether the rest is sent online.
     """
@@ -98,6 +99,7 @@ class BatchManifest(_Part):
     files: dict[str, RequestFile] = {}
     submits: dict[str, int] = {}
     history: dict[str, Any] = {}
+    pilot: Sums = Sums()
     harvested: dict[str, Sums] = {}
     is_over: bool = False
 
@@ -105,9 +107,14 @@ class BatchManifest(_Part):
         """Returns the manifest with other values of some fields."""
         return self.model_copy(update=fields)
 
+    @property
+    def total(self) -> Sums:
+        """Sums of the pilot and of all jobs."""
+        return Sums.total((self.pilot, *self.harvested.values()))
+
     def tally(self) -> Tally:
         """Returns what this batch inference adds to the sums of the report."""
-        sums = dict(Sums.total(self.harvested.values()))
+        sums = dict(self.total)
         requests = sums.pop("answered") + sums.pop("failed")
         return Tally(sums=Counter({**sums, "requests": requests}))
 

@@ -47,7 +47,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
 from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits, prepare, read_prepared
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
 from airflow_provider_llmbeam.pipeline.display_name import display_name_prefix
-from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
+from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at, plan_of
 from airflow_provider_llmbeam.pipeline.turnaround_file import (
@@ -101,7 +101,7 @@ class BatchInference:
         self._prefix = display_name_prefix(spec)
         self._clock = clock
         self._sleep = sleep
-        #: What was done; `None` if nothing was, as all prompts are answered, or as there is no time for it.
+        #: What was done; `None` for a source without rows. It has no files if the prompts are sent online.
         self.manifest: BatchManifest | None = None
         self._jobs: dict[str, BatchJob] = {}
         self._room: int | None = None
@@ -115,7 +115,7 @@ class BatchInference:
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
         self.manifest = self._earlier() or self._prepared()
-        if self.manifest is None:
+        if self.manifest is None or not self.manifest.files:
             return
         manifest = self.manifest
         plan = plan_of(self._spec, manifest.created_at, manifest.deadline_at, manifest.online_seconds)
@@ -136,12 +136,11 @@ class BatchInference:
     @property
     def cost_usd(self) -> float:
         """Cost of its tokens in US dollars; tokens without a known price are left out."""
-        harvested = {} if self.manifest is None else self.manifest.harvested
-        return sum(sums.cost_nano_usd for sums in harvested.values()) / NANO
+        return 0.0 if self.manifest is None else self.manifest.total.cost_nano_usd / NANO
 
     def clean_up(self) -> None:
         """Deletes jobs and files, once the job has published; a failure is only logged."""
-        if self.manifest is None:
+        if self.manifest is None or not self.manifest.files:
             return
         try:
             # First, as a later run would count these answers again.
@@ -171,13 +170,21 @@ class BatchInference:
         return None
 
     def _prepared(self) -> BatchManifest | None:
+        """Sends the pilot online, and writes the request files if the rest goes to batch inference."""
         spec, now = self._spec, self._clock()
         try:
             estimate = make_estimate(spec, PILOT_ROWS)
         except SourceEmptyError:
             return None  # the job decides by `source.on_empty`
+        manifest = BatchManifest(
+            prompts=digest_of(spec),
+            created_at=now,
+            deadline_at=deadline_at(spec, now),
+            online_seconds=estimate.duration_seconds,
+            pilot=_sums_of(estimate.sample_usage),
+        )
         if not estimate.requests or not self._takes_batch(estimate):
-            return None
+            return manifest
         limits = self._provider.limits
         pipeline = self._new_pipeline()
         prepare(
@@ -187,13 +194,7 @@ class BatchInference:
         )
         pipeline.run().wait_until_finish()
         files = {f"{self._prefix}{file.digest}": file for file in read_prepared(spec)}
-        manifest = BatchManifest(
-            prompts=digest_of(spec),
-            created_at=now,
-            deadline_at=deadline_at(spec, now),
-            online_seconds=estimate.duration_seconds,
-            files=files,
-        )
+        manifest = manifest.changed(files=files)
         # The intent, before the first job is submitted.
         write_manifest(spec, manifest)
         _log.info(
@@ -371,3 +372,14 @@ class BatchInference:
 
 def _error(job: BatchJob) -> str:
     return f": {job.error}" if job.error else ""
+
+
+def _sums_of(pilot: SampleUsage) -> Sums:
+    return Sums(
+        answered=pilot.requests - pilot.failed,
+        failed=pilot.failed,
+        input_tokens=pilot.input_tokens,
+        output_tokens=pilot.output_tokens,
+        cost_nano_usd=round((pilot.cost_usd or 0.0) * NANO),
+        unpriced=pilot.requests if pilot.cost_usd is None else 0,
+    )
