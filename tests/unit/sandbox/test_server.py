@@ -171,7 +171,7 @@ def _connect_until_refused(address: tuple[str, int]) -> None:
 
 
 def test_a_taken_port_is_an_error(sandbox: Sandbox) -> None:
-    with pytest.raises(OSError, match="(?i)address already in use"):
+    with pytest.raises(OSError, match=r"(?i)address already in use"):
         Sandbox(port=sandbox.port).start()
 
 
