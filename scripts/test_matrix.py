@@ -142,7 +142,7 @@ def run_tests(cell: Cell, pytest_arguments: Sequence[str]) -> Result:
     python = str(cell.environment / "bin" / "python")
     # Without bytecode, the imports of every Airflow process take seconds longer.
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    workers = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]  # as in scripts/test
+    workers = ["-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder"]  # as in scripts/test
     command = [python, "-m", "pytest", *workers, f"--junitxml={report}", *pytest_arguments]
     begun = time.monotonic()
     ended = subprocess.run(command, cwd=ROOT, check=False, env=settings)
