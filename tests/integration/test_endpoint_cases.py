@@ -66,6 +66,7 @@ class Left:
         there: Endpoints, models and services of this run that are still there.
         other_deployment: Whether the endpoint and the service of the same run in another deployment are still as
             they were.
+        log: Lines of all tries of `teardown`.
     """
 
     run: str
@@ -76,6 +77,7 @@ class Left:
     after_run_seconds: float
     there: tuple[str, ...]
     other_deployment: bool
+    log: str = field(repr=False)
 
 
 class Run(cases.Run):
@@ -205,25 +207,38 @@ class Run(cases.Run):
             run=run["state"],
             tasks=tuple(shown(tasks[task_id]) for task_id in (PROVISION, WORK, TEARDOWN)),
             at_once=most,
-            removed_by=self._removed_by(tasks[TEARDOWN]),
+            removed_by=self._removed_by(),
             after_work_seconds=self._billed(max((end.timestamp() for end in ends if end), default=0.0)),
             after_run_seconds=self._billed(datetime.fromisoformat(run["end_date"]).timestamp()),
             there=self.there,
             other_deployment=self._others() == self.others,
+            log=self.log(TEARDOWN),
         )
 
     def _billed(self, after: float) -> float:
         return sum(one.gpu_minutes(after) for one in self.charges) * 60
 
-    def _removed_by(self, teardown: dict[str, Any]) -> str:
+    def _removed_by(self) -> str:
         charges = self.charges
         if not charges or self.running:
             return "nobody" if charges else "-"
         if self.ids & self.cloud.sweepers.swept:
             return "sweeper"
-        begun = teardown["start_date"]
+        begun = self._first_start(TEARDOWN)
         ended = max(one.until for one in charges)
-        return "teardown" if begun is not None and ended > begun.timestamp() else "provision"
+        return "teardown" if begun is not None and ended > begun else "provision"
+
+    def _first_start(self, task_id: str) -> float | None:
+        """Start of the first try, as a later one may find nothing left to remove."""
+        ((begun,),) = self.cloud.execute(
+            "SELECT min(start_date) FROM (SELECT dag_id, run_id, task_id, start_date FROM task_instance"
+            " UNION ALL SELECT dag_id, run_id, task_id, start_date FROM task_instance_history) AS tries"
+            " WHERE dag_id = %s AND run_id = %s AND task_id = %s",
+            self.dag_id,
+            self.run_id,
+            task_id,
+        )
+        return begun and begun.timestamp()
 
     def _looks(self, after: float) -> bool:
         return any(
@@ -622,7 +637,7 @@ def test_no_gpu_outlives_its_run(left, case):
     assert found.other_deployment
     assert found.at_once <= 1
     assert found.removed_by in wanted.removed_by
-    assert found.tasks == wanted.tasks
+    assert found.tasks == wanted.tasks, found.log
     assert found.run == wanted.run
 
 
