@@ -7,6 +7,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from airflow_provider_llmbeam.sandbox.billing.tokens import Tier
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.methods import Method
 from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
@@ -39,6 +40,7 @@ class ModelCall:
         parts: Prompts to answer one by one; `prompt` then holds all of them.
         media: Images, audio, video and documents.
         cached_tokens: Those of `input_tokens` that a cached content has.
+        tier: Tier that the request asks for, and then the one that serves it.
     """
 
     model: str
@@ -59,6 +61,7 @@ class ModelCall:
     parts: tuple[ModelCall, ...] = ()
     media: tuple[ReceivedMedia, ...] = ()
     cached_tokens: int = 0
+    tier: Tier = "standard"
 
 
 class Dialect(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +44,8 @@ from airflow_provider_llmbeam.sandbox.models.quota_errors import quota_exceeded
 from airflow_provider_llmbeam.sandbox.models.schema import Schema
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
+FLEX_HEADER = "X-Vertex-AI-LLM-Shared-Request-Type"
+"""Header in which Vertex AI takes the tier; only the location `global` heeds it."""
 BLOCK_MARKER = "[[block]]"
 """Marker of prompts that the emulated safety filter blocks."""
 METHODS = Methods(
@@ -120,7 +122,8 @@ class GeminiDialect:
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
-        return self.parse(body)
+        is_flex = self.location == "global" and request.headers.get(FLEX_HEADER) == "flex"
+        return replace(self.parse(body), tier="flex") if is_flex else self.parse(body)
 
     def parse(self, body: bytes) -> ModelCall:
         """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
@@ -228,6 +231,7 @@ class GeminiDialect:
             is_blocked=BLOCK_MARKER in prompt,
             media=media,
             cached_tokens=min(input_tokens, cache.tokens) if cache else 0,
+            tier="flex" if not self.publisher and _field(fields, "serviceTier") == "flex" else "standard",
         )
 
     def _cache(self, fields: Mapping[str, Any]) -> CachedContent | None:
@@ -294,7 +298,9 @@ class GeminiDialect:
         if output_tokens:
             usage["candidatesTokenCount"] = output_tokens
         if self.publisher:
-            usage["trafficType"] = "ON_DEMAND"
+            usage["trafficType"] = "ON_DEMAND_FLEX" if call.tier == "flex" else "ON_DEMAND"
+        elif call.tier == "flex":
+            usage["serviceTier"] = "flex"
         return {"usageMetadata": usage}
 
     def _framed(self, bodies: list[dict[str, Any]]) -> Reply:

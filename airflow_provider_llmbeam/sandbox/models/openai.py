@@ -137,6 +137,8 @@ class OpenAIDialect:
         message = {"role": "assistant", "content": answer.text, "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
         body = {"object": "chat.completion", **common, "choices": [choice], "usage": _usage(call, answer)}
+        if call.tier == "flex":
+            body["service_tier"] = "flex"
         return json_reply(body)
 
     def error(self, http_status: int, message: str) -> Reply:
@@ -249,6 +251,7 @@ def chat_call(fields: Mapping[str, Any]) -> ModelCall:
         max_output_tokens=_max_output_tokens(fields),
         is_streamed=bool(fields.get("stream")),
         has_usage=bool((fields.get("stream_options") or {}).get("include_usage")),
+        tier="flex" if fields.get("service_tier") == "flex" else "standard",
     )
 
 

@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.sandbox.models.quota import LocationQuotas, Quota,
 from airflow_provider_llmbeam.sandbox.models.schema import SchemaError
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 
+NO_CAPACITY = "The model is overloaded at the flex tier. Please try again later."
 _NO_ANSWER = Answer(text="", output_tokens=0, is_cut=False)
 
 
@@ -134,11 +135,17 @@ class ModelServer:
         except RefusedError as refused:
             self._record(exchange, None, http_status=refused.reply.http_status)
             return await send(request, refused.reply)
+        if not self.settings.has_flex:
+            call = replace(call, tier="standard")
         rejection = self._rejection(exchange, call)
         if rejection is not None:
             refusal = dialect.quota_exceeded(call, rejection, rejection.retry_delay_seconds)
             self._record(exchange, call, http_status=refusal.http_status, limit_name=rejection.limit_name)
             return await send(request, refusal)
+        if call.tier == "flex" and self._random.random() < self.settings.flex_shed_ratio:
+            shed = dialect.error(503, NO_CAPACITY)
+            self._record(exchange, call, http_status=503, limit_name="flex")
+            return await send(request, shed)
         # A fault is taken only by a call that the quota has admitted.
         fault = self.backend.faults.take(dialect.method, f"{call.system}\n{call.prompt}")
         preempted = preempting(fault, dialect, call) if fault else None
@@ -195,7 +202,8 @@ class ModelServer:
         dialect, arrival = work.dialect, work.arrival
         is_billed = answer is not None and dialect.is_metered
         if call and answer and is_billed and arrival.epoch == self.backend.log.epoch:
-            self.token_bill.add(call.model, work.tier, call.input_tokens, call.cached_tokens, answer.output_tokens)
+            tier = call.tier if work.tier == "standard" else work.tier
+            self.token_bill.add(call.model, tier, call.input_tokens, call.cached_tokens, answer.output_tokens)
         self.backend.log.append(
             RequestRecord(
                 method=dialect.method,

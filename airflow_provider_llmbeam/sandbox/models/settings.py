@@ -64,10 +64,13 @@ class ModelSettings:
             names, with the Gemini API those that begin with `gemini` or `gemma`. If not, they are not found.
         prices: Prices of tokens.
         min_cached_tokens: Minimum size of a cached content, in tokens.
+        flex_shed_ratio: Share of the flex requests that are shed, drawn at random.
+        has_flex: Whether flex requests are served at that tier; if not, they are served and billed as standard
+            ones.
         cache_storage_usd: Price of the storage of a million cached tokens for 3,600 s, in USD.
 
     Raises:
-        ValueError: `input_token_limit` is below 1.
+        ValueError: `input_token_limit` is below 1, or `flex_shed_ratio` is not within [0, 1].
     """
 
     quota: Quota = field(default_factory=Quota)
@@ -80,9 +83,15 @@ class ModelSettings:
     prices: TokenPrices = field(default_factory=TokenPrices)
     min_cached_tokens: int = 2_048
     cache_storage_usd: float = 1.0
+    flex_shed_ratio: float = 0.0
+    has_flex: bool = True
 
     def __post_init__(self) -> None:
         if self.input_token_limit < 1:
             raise ValueError(
                 f"`ModelSettings.input_token_limit` must be >= 1 token; got {self.input_token_limit!r}."
+            )
+        if not 0 <= self.flex_shed_ratio <= 1:
+            raise ValueError(
+                f"`ModelSettings.flex_shed_ratio` must be within [0, 1]; got {self.flex_shed_ratio!r}."
             )
