@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
 from airflow_provider_llmbeam.engine.bill import Bill
-from airflow_provider_llmbeam.engine.deadline import Deadline
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media import MediaLoader, has_media
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure, FailureKind, Outcome
+from airflow_provider_llmbeam.engine.outcome import Failure, FailureKind, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.pacing.breaker import Breaker
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
@@ -23,8 +22,17 @@ from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.request import Batch, Observer, Record, Request, failure_of, failures_of
+from airflow_provider_llmbeam.engine.request import (
+    Batch,
+    Observer,
+    Record,
+    Request,
+    completion_of,
+    failure_of,
+    failures_of,
+)
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
+from airflow_provider_llmbeam.engine.tier import FlexTier, ShedError, Tier
 from airflow_provider_llmbeam.engine.unstored import Unstored
 from airflow_provider_llmbeam.engine.window import sliding_window
 from airflow_provider_llmbeam.spec.model.price import Price
@@ -66,6 +74,7 @@ class Engine:
         media: Reads the files of prompts.
         pilot: Stops sending if the first rows of the process all fail for one reason.
         outage: Holds requests while the server is down, and ends the job if it stays down.
+        flex: The flex tier, if requests are sent there.
         clock: Clock in seconds; with a shared governor the same for all processes of the machine.
     """
 
@@ -88,9 +97,10 @@ class Engine:
         media: MediaLoader | None = None,
         pilot: Pilot | None = None,
         outage: Outage | None = None,
+        flex: FlexTier | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._backend = backend
+        self._standard = Tier(backend, request_timeout_seconds)
         self._gate = Gate(governor, clock)
         self._buckets = buckets
         self._parser = parser
@@ -101,14 +111,13 @@ class Engine:
         self._breaker = Breaker(self._pilot, outage or Outage(), clock)
         self._slots = Slots(self._most_in_flight)
         self._unstored = Unstored(max_in_flight, self._slots.wake)
-        self._request_timeout_seconds = request_timeout_seconds
-        self._deadline = Deadline(request_timeout_seconds)
         self._observers = tuple(observers)
         self._batching = batching if isinstance(backend, StaticBackend) else None
         self._max_repairs = max_repairs
         self._price = price
         self._budget = budget
         self._media = media
+        self._flex = flex
         self._clock = clock
         self._answers = 0
         self._permanent_failures = 0
@@ -190,7 +199,8 @@ class Engine:
         """Closes the backend's connections."""
         if self._media is not None:
             self._media.close()
-        await self._backend.aclose()
+        for tier in filter(None, (self._standard, self._flex)):
+            await tier.backend.aclose()
 
     async def _outcomes(self, request: Request) -> Sequence[Outcome | None]:
         """Retries until there is an answer or the policy allows no retry; `None` if sending ends before."""
@@ -201,6 +211,11 @@ class Engine:
                 return await self._attempt(request)
             except _InvalidAnswer as invalid:
                 request.request_repair(invalid.error, self._bill(invalid.error))
+                continue
+            except ShedError as shed:
+                if shed.wait_seconds is None:
+                    return await self._fail(request, shed.error)
+                await asyncio.sleep(shed.wait_seconds)
                 continue
             except RequestError as error:
                 failure = error
@@ -248,19 +263,26 @@ class Engine:
         request.first_sent_at = request.first_sent_at or time.time()
         for observer in request.batch.observers:
             observer.sent()
+        tier = self._flex if self._flex is not None and self._flex.takes(request) else self._standard
         started = self._clock()
         try:
-            with self._deadline:
-                replies = await self._complete(prompts)
+            with tier.deadline:
+                replies = await self._complete(tier.backend, prompts)
         except TimeoutError:
             error = RequestError(
-                "timeout", f"no answer within {self._request_timeout_seconds:g} s (`request_timeout_seconds`)"
+                "timeout", f"no answer within {tier.timeout_seconds:g} s (`request_timeout_seconds`)"
             )
             self._on_error(request, error, reserved, started)
             raise error from None
         except RequestError as error:
+            if (shed := tier.shed(request, error)) is not None:
+                self._gate.governor.settle(reserved, 0)
+                raise shed from None
             self._on_error(request, error, reserved, started)
             raise
+        finally:
+            tier.ended(request)
+        tier.answered(replies)
         self._breaker.replied()
         for reply in replies:
             self._pay(reply)
@@ -278,14 +300,15 @@ class Engine:
 
     def _bill(self, billed: Reply | RequestError, request: Request | None = None) -> Bill:
         """Returns the bill of a reply, and of the invalid ones before it if it is the last of a request."""
-        bill = Bill.of(billed.input_tokens, billed.output_tokens, billed.cached_tokens, self._price)
+        tokens = (billed.input_tokens, billed.output_tokens, billed.cached_tokens)
+        bill = Bill.of(*tokens, self._price, billed.service_tier)
         return bill.plus(request.wasted) if request and request.repairs else bill
 
-    async def _complete(self, prompts: Sequence[Prompt]) -> list[Reply]:
-        if self._batching is not None and isinstance(self._backend, StaticBackend):
-            return await self._backend.complete_batch(prompts)
+    async def _complete(self, backend: Backend, prompts: Sequence[Prompt]) -> list[Reply]:
+        if self._batching is not None and isinstance(backend, StaticBackend):
+            return await backend.complete_batch(prompts)
         (prompt,) = prompts
-        return [await self._backend.complete(prompt)]
+        return [await backend.complete(prompt)]
 
     def _on_error(self, request: Request, error: RequestError, reserved: float, sent_at: float) -> None:
         self._pay(error)
@@ -326,24 +349,7 @@ class Engine:
             self._pilot.answered()
             bill = self._bill(reply, request)
             outcomes.append(
-                Completion(
-                    text=reply.text,
-                    parsed=parsed,
-                    model=reply.model,
-                    finish_reason=reply.finish_reason,
-                    attempts=request.attempts if first else 0,
-                    rejections=request.rejections if first else 0,
-                    repairs=request.repairs,
-                    latency_seconds=latency_seconds,
-                    first_token_seconds=reply.first_token_seconds,
-                    padded_tokens=padded_tokens,
-                    sent_at=request.first_sent_at,
-                    answered_at=time.time(),
-                    input_tokens=bill.input_tokens,
-                    output_tokens=bill.output_tokens,
-                    cached_tokens=bill.cached_tokens,
-                    cost_nano_usd=bill.cost_nano_usd,
-                )
+                completion_of(reply, parsed, bill, request, latency_seconds, padded_tokens, is_first=first)
             )
         return outcomes
 

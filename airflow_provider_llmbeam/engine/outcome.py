@@ -60,6 +60,7 @@ class Completion:
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
         rejections: Number of 429s received, counted in the same way.
+        sheds: Number of times that the flex tier had no capacity, counted in the same way.
         repairs: Number of attempts that followed an invalid answer.
         latency_seconds: Duration of the successful attempt, in seconds.
         first_token_seconds: Time from that attempt to its first text, in seconds, for a streamed answer.
@@ -79,6 +80,7 @@ class Completion:
     cost_nano_usd: int | None = None
     attempts: int
     rejections: int = 0
+    sheds: int = 0
     repairs: int = 0
     latency_seconds: float
     first_token_seconds: float | None = None
@@ -98,6 +100,7 @@ class Failure:
         http_status: HTTP status of the last response, or `None`.
         attempts: Number of requests sent, without 429s; 0 if nothing was sent.
         rejections: Number of 429s received.
+        sheds: Number of times that the flex tier had no capacity.
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
@@ -112,6 +115,7 @@ class Failure:
     http_status: int | None = None
     attempts: int = 0
     rejections: int = 0
+    sheds: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0

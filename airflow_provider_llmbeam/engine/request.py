@@ -8,10 +8,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
-from airflow_provider_llmbeam.engine.outcome import REFUSED, Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 
@@ -91,12 +92,15 @@ class Request:
     wasted: Bill = NOTHING
     #: Attempts that do not count, as the server was down.
     excused: int = 0
+    #: Number of times that the flex tier had no capacity, and the Unix time of the first.
+    sheds: int = 0
+    shed_since: float | None = None
     number: int = field(default_factory=itertools.count().__next__)
 
     @property
     def is_retry(self) -> bool:
         """Whether the request was sent before."""
-        return self.attempts + self.rejections > 0
+        return self.attempts + self.rejections + self.sheds > 0
 
     def request_repair(self, error: RequestError, bill: Bill) -> None:
         """Appends the validation error to the prompt; the bill of the invalid answer is counted at the end."""
@@ -116,6 +120,46 @@ class Request:
         return first, Request(self.prompts[middle:], self.input_tokens[middle:], self.batch)
 
 
+def completion_of(
+    reply: Reply,
+    parsed: Any,
+    bill: Bill,
+    request: Request,
+    latency_seconds: float,
+    padded_tokens: int,
+    *,
+    is_first: bool,
+) -> Completion:
+    """Returns the answer of a prompt.
+
+    Args:
+        reply: Reply of the server.
+        parsed: What its text says.
+        bill: Bill of the prompt.
+        request: The request.
+        latency_seconds: Duration of the request, in seconds.
+        padded_tokens: Input tokens that the server computed for the prompt.
+        is_first: Whether the attempts of the request are counted with this prompt.
+    """
+    return Completion(
+        text=reply.text,
+        parsed=parsed,
+        model=reply.model,
+        finish_reason=reply.finish_reason,
+        attempts=request.attempts if is_first else 0,
+        rejections=request.rejections if is_first else 0,
+        sheds=request.sheds if is_first else 0,
+        repairs=request.repairs,
+        latency_seconds=latency_seconds,
+        first_token_seconds=reply.first_token_seconds,
+        padded_tokens=padded_tokens,
+        sent_at=request.first_sent_at,
+        answered_at=time.time(),
+        service_tier=reply.service_tier,
+        **bill._asdict(),
+    )
+
+
 def failure_of(error: RequestError, bill: Bill, request: Request | None, max_repairs: int) -> Failure:
     """Returns the failure of a prompt; its attempts are counted with `request`, unless that is `None`."""
     return Failure(
@@ -124,6 +168,8 @@ def failure_of(error: RequestError, bill: Bill, request: Request | None, max_rep
         http_status=error.http_status,
         attempts=request.attempts if request else 0,
         rejections=request.rejections if request else 0,
+        sheds=request.sheds if request else 0,
+        service_tier=error.service_tier,
         max_repairs=max_repairs,
         answered_at=time.time() if error.kind in REFUSED else 0.0,
         **bill._asdict(),
@@ -132,6 +178,8 @@ def failure_of(error: RequestError, bill: Bill, request: Request | None, max_rep
 
 def failures_of(request: Request, failure: Failure) -> list[Outcome]:
     """Returns the same failure for every prompt of a request; its cost is counted with the first."""
-    first = dataclasses.replace(failure, attempts=request.attempts, rejections=request.rejections)
-    free = dataclasses.replace(failure, attempts=0, rejections=0, **NOTHING._asdict())
+    first = dataclasses.replace(
+        failure, attempts=request.attempts, rejections=request.rejections, sheds=request.sheds
+    )
+    free = dataclasses.replace(failure, attempts=0, rejections=0, sheds=0, **NOTHING._asdict())
     return [first, *[free] * (len(request.prompts) - 1)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.outcome import FailureKind
+from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
 #: Failures after which the same request may succeed.
 TRANSIENT_KINDS: frozenset[FailureKind] = frozenset({"server_error", "garbage", "timeout", "connection"})
@@ -25,6 +26,7 @@ class RequestError(Exception):
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        service_tier: Tier at which the billed tokens were served.
         is_unconnected: Whether no connection could be opened, so that the server cannot have received the request.
     """
 
@@ -38,6 +40,7 @@ class RequestError(Exception):
         input_tokens: int = 0,
         output_tokens: int = 0,
         cached_tokens: int = 0,
+        service_tier: ServiceTier = "standard",
         is_unconnected: bool = False,
     ) -> None:
         self.message = valid_text(message[:2000])
@@ -48,6 +51,7 @@ class RequestError(Exception):
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
         self.cached_tokens = cached_tokens
+        self.service_tier: ServiceTier = service_tier
         self.is_unconnected = is_unconnected
 
     @property

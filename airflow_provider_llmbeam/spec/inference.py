@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, field_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.model.tier import RequestedTier
 
 _WANTED = "must be a time with its zone, or a duration above zero, e.g. 'PT6H'"
 
@@ -22,6 +23,10 @@ class Inference(SpecModel):
         finish_by: Time by which the answers are needed, or the time that the run may take from its start. Batch
             inference that is not finished in time is cancelled, and the rest is sent online.
         max_batch_wait_seconds: Longest wait for batch inference, in seconds, also without `finish_by`.
+        service_tier: Tier of the requests that are sent online. `flex` costs half of `standard`, takes up to 15
+            minutes a request, and may be shed: the server then has no capacity for it, and the request is sent
+            again. With `flex_then_standard` a row that was shed four times, and every row where `finish_by` is
+            near, is sent at the standard tier.
         prefix_cache: Whether the beginning that all prompts have in common is stored at Gemini while the job runs,
             where that costs less than to send it with each request.
     """
@@ -29,7 +34,13 @@ class Inference(SpecModel):
     mode: Literal["online", "batch", "auto"] = "online"
     finish_by: AwareDatetime | timedelta | None = None
     max_batch_wait_seconds: Annotated[float, Field(gt=0)] = 86_400.0
+    service_tier: RequestedTier = "standard"
     prefix_cache: bool = True
+
+    @property
+    def needs_pilot(self) -> bool:
+        """Whether some prompts are sent online first, to learn what the rest costs and takes."""
+        return self.mode != "online" or (self.service_tier != "standard" and self.finish_by is not None)
 
     @field_validator("finish_by", mode="before")
     @classmethod

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def inference_fault(spec: JobSpec) -> FieldFaultError | None:
     """Returns why the inference of a job cannot work, or `None`."""
     mode = spec.inference.mode
+    if spec.inference.service_tier != "standard" and (fault := _tier_fault(spec)):
+        return fault
     if mode == "online":
         return None
     return _model_fault(spec, mode) or _job_fault(spec, mode) or _deadline_fault(spec)
@@ -24,6 +26,58 @@ def inference_fault(spec: JobSpec) -> FieldFaultError | None:
 def has_batch_inference(spec: JobSpec) -> bool:
     """Returns whether the job can be run with `inference.mode` 'batch'."""
     return not (_model_fault(spec, "batch") or _job_fault(spec, "batch"))
+
+
+def has_flex(spec: JobSpec) -> bool:
+    """Returns whether the model of a job has the flex tier, for what the job sends."""
+    return _flex_fault(spec) is None
+
+
+def _tier_fault(spec: JobSpec) -> FieldFaultError | None:
+    inference = spec.inference
+    if (fault := _flex_fault(spec)) or inference.finish_by is None:
+        return fault
+    if inference.service_tier == "flex":
+        return FieldFaultError(
+            "inference.service_tier",
+            "must be 'flex_then_standard' with `inference.finish_by`: nobody promises when flex answers",
+            inference.service_tier,
+        )
+    if inference.mode == "online" and not isinstance(spec.runner, DirectRunner):
+        return FieldFaultError(
+            "inference.finish_by",
+            f"must be left out with service tier 'flex_then_standard' and a runner of type {spec.runner.type!r}: "
+            "the task would have to send some prompts itself, to learn how long the rest takes",
+            inference.finish_by,
+        )
+    return None
+
+
+def _flex_fault(spec: JobSpec) -> FieldFaultError | None:
+    model, tier = spec.model, spec.inference.service_tier
+    is_served = isinstance(model, GeminiModel) or (isinstance(model, OpenAIModel) and is_openai(model.base_url))
+    if not is_served or spec.embedding is not None:
+        return FieldFaultError(
+            "inference.service_tier",
+            "must be 'standard' here: only Gemini and OpenAI itself have the flex tier, and only for texts",
+            tier,
+            model.name,
+        )
+    if isinstance(model, GeminiModel) and model.project and model.location != "global":
+        return FieldFaultError(
+            "inference.service_tier",
+            f"must be 'standard' with `model.location` {model.location!r}: Vertex AI has flex in 'global' alone, "
+            "and answers at the standard price elsewhere",
+            tier,
+            model.location,
+        )
+    if spec.generation.stream:
+        return FieldFaultError(
+            "inference.service_tier",
+            "must be 'standard' with `generation.stream`: a flex answer may begin after 15 minutes",
+            tier,
+        )
+    return None
 
 
 def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:

@@ -26,6 +26,8 @@ def open_backend(
     output_schema: Mapping[str, Any] | None,
     embedding: Embedding | None = None,
     cached_head: CachedHead | None = None,
+    *,
+    asks_flex: bool = False,
 ) -> Backend:
     """Opens the client of a model, in the process that uses it, as clients cannot be pickled.
 
@@ -35,6 +37,7 @@ def open_backend(
         output_schema: JSON Schema of the texts.
         embedding: Parameters of the vectors, to request vectors instead of texts.
         cached_head: What the provider has stored of the prompts of Gemini.
+        asks_flex: Whether requests of Gemini and OpenAI ask for the flex tier.
 
     Raises:
         JobSpecError: A key or credentials are missing.
@@ -45,11 +48,11 @@ def open_backend(
         case GeminiModel():
             from airflow_provider_llmbeam.engine.backends.gemini import GeminiBackend
 
-            return GeminiBackend(model, generation, output_schema, cached_head)
+            return GeminiBackend(model, generation, output_schema, cached_head, asks_flex=asks_flex)
         case OpenAIModel():
             from airflow_provider_llmbeam.engine.backends.openai import OpenAIBackend
 
-            return OpenAIBackend(model, generation, output_schema)
+            return OpenAIBackend(model, generation, output_schema, asks_flex=asks_flex)
         case VertexEndpointModel():
             from airflow_provider_llmbeam.engine.backends.vertex_endpoint import open_vertex_endpoint
 

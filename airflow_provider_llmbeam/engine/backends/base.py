@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class Reply:
         output_tokens: Billed output tokens, thoughts included.
         model: Version of the model.
         cached_tokens: Input tokens that the provider has read from its cache; `input_tokens` includes them.
+        service_tier: Tier at which it was served.
         first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
         vector: The embedding, as sent by the server.
     """
@@ -31,6 +33,7 @@ class Reply:
     output_tokens: int
     model: str
     cached_tokens: int = 0
+    service_tier: ServiceTier = "standard"
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None
 

@@ -22,7 +22,13 @@ from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
 from airflow_provider_llmbeam.engine.backends.google_access import ApiKey, BearerToken
 from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, encoded, json_object
-from airflow_provider_llmbeam.engine.backends.reported import BilledTokens, UsageReader, finish_reason_of, name_of
+from airflow_provider_llmbeam.engine.backends.reported import (
+    BilledTokens,
+    UsageReader,
+    finish_reason_of,
+    name_of,
+    tier_of,
+)
 from airflow_provider_llmbeam.engine.backends.response import Response
 from airflow_provider_llmbeam.engine.media import inline_parts
 from airflow_provider_llmbeam.engine.outcome import FailureKind
@@ -35,9 +41,17 @@ from airflow_provider_llmbeam.retry_info import retry_after_seconds as advised_s
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, parse_json, read_error, str_of
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 from airflow_provider_llmbeam.spec.model.media import place_of
+from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS
 
 _FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "max_tokens"}
 _NO_ANSWER = "no answer"
+#: Headers of a request at Vertex AI's flex tier; without `X-Server-Timeout` the service ends it after 20 minutes.
+#: Source: cloud.google.com/vertex-ai/generative-ai/docs/flex-paygo
+_VERTEX_FLEX = {
+    "X-Vertex-AI-LLM-Request-Type": "shared",
+    "X-Vertex-AI-LLM-Shared-Request-Type": "flex",
+    "X-Server-Timeout": f"{MAX_FLEX_SECONDS:.0f}",
+}
 
 
 class GeminiBackend(HttpBackend):
@@ -49,6 +63,7 @@ class GeminiBackend(HttpBackend):
         output_schema: JSON Schema of the answer.
         cached: Cached content with the head of the prompts. Once it is refused, as it has expired or was deleted,
             every prompt is sent whole.
+        asks_flex: Whether requests ask for the flex tier.
 
     Raises:
         JobSpecError: No `project` and no `GOOGLE_API_KEY`, or `project` and no Google credentials.
@@ -60,6 +75,8 @@ class GeminiBackend(HttpBackend):
         generation: Generation,
         output_schema: Mapping[str, Any] | None,
         cached: CachedHead | None = None,
+        *,
+        asks_flex: bool = False,
     ) -> None:
         self._model = model
         self._cached = cached
@@ -69,7 +86,9 @@ class GeminiBackend(HttpBackend):
         )
         self._config = generation_config(generation, output_schema)
         self._usage = UsageReader(model.name)
-        super().__init__(HttpClient(self._url, open_access(model)))
+        self._tier = {"serviceTier": "flex"} if asks_flex and not model.project else {}
+        headers = _VERTEX_FLEX if asks_flex and model.project else {}
+        super().__init__(HttpClient(self._url, open_access(model), headers))
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one `generateContent` request, and a second one inline if the cache of the first one is gone."""
@@ -78,12 +97,12 @@ class GeminiBackend(HttpBackend):
         if cached is not None and rest is not None:
             body = request_body(replace(prompt, text=rest, system=None), self._config)
             try:
-                return await self._send(prompt, {**body, "cachedContent": cached.name})
+                return await self._send(prompt, {**body, "cachedContent": cached.name, **self._tier})
             except RequestError as error:
                 if not is_cache_gone(error):
                     raise
                 self._cached = None
-        return await self._send(prompt, request_body(prompt, self._config))
+        return await self._send(prompt, {**request_body(prompt, self._config), **self._tier})
 
     async def _send(self, prompt: Prompt, body: Mapping[str, Any]) -> Reply:
         started = time.monotonic()
@@ -203,7 +222,12 @@ def read_reply(
     input_tokens = usage.total(reported, ("promptTokenCount",), prompt.text)
     output_tokens = usage.total(reported, ("candidatesTokenCount", "thoughtsTokenCount"), text)
     cached_tokens = usage.cached(mapping_of(reported).get("cachedContentTokenCount"), input_tokens)
-    billed = BilledTokens(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
+    billed = BilledTokens(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=cached_tokens,
+        service_tier=tier_of(mapping_of(reported).get("serviceTier") or mapping_of(reported).get("trafficType")),
+    )
 
     def refused(kind: FailureKind, message: str) -> RequestError:
         return RequestError(kind, message, http_status=200, **billed)

@@ -58,11 +58,13 @@ class HttpClient:
     Args:
         address: Address of the server.
         access: Authentication headers.
+        headers: Other headers of each request.
     """
 
-    def __init__(self, address: str, access: Access) -> None:
+    def __init__(self, address: str, access: Access, headers: Mapping[str, str] | None = None) -> None:
         self._address = address
         self._access = access
+        self._headers = headers or {}
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -99,6 +101,7 @@ class HttpClient:
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             self._session = open_session(self._address)
+            self._session.headers.update(self._headers)
         content: dict[str, Any] = {"json": body}
         if isinstance(body, bytes):
             # aiohttp warns of more than 1 MB of bytes, which it writes at once; a file is written in chunks.

@@ -19,7 +19,13 @@ from airflow_provider_llmbeam.engine.backends.http import (
     invalid_response,
     json_object,
 )
-from airflow_provider_llmbeam.engine.backends.reported import BilledTokens, UsageReader, finish_reason_of, name_of
+from airflow_provider_llmbeam.engine.backends.reported import (
+    BilledTokens,
+    UsageReader,
+    finish_reason_of,
+    name_of,
+    tier_of,
+)
 from airflow_provider_llmbeam.engine.backends.response import Response
 from airflow_provider_llmbeam.engine.media import inline_parts
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -104,19 +110,31 @@ class ChatBackend(HttpBackend):
 class OpenAIBackend(ChatBackend):
     """Client of a model of a server with the OpenAI API.
 
+    Args:
+        model: The model.
+        generation: Parameters of the answer.
+        output_schema: JSON Schema of the answer.
+        asks_flex: Whether requests ask for the flex tier, which OpenAI itself has.
+
     Raises:
         JobSpecError: The server requires an ID token, and there are no credentials that issue one.
     """
 
     def __init__(
-        self, model: OpenAIModel, generation: Generation, output_schema: Mapping[str, Any] | None
+        self,
+        model: OpenAIModel,
+        generation: Generation,
+        output_schema: Mapping[str, Any] | None,
+        *,
+        asks_flex: bool = False,
     ) -> None:
+        parameters = model_parameters(model, generation, output_schema)
         super().__init__(
             open_client(model),
             f"{model.base_url}/chat/completions",
             model.name,
             generation,
-            model_parameters(model, generation, output_schema),
+            {**parameters, "service_tier": "flex"} if asks_flex else parameters,
             error_of,
         )
 
@@ -217,7 +235,12 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
     output_tokens = usage.total(body.get("usage"), ("completion_tokens",), text)
     details = mapping_of(mapping_of(body.get("usage")).get("prompt_tokens_details"))
     cached_tokens = usage.cached(details.get("cached_tokens"), input_tokens)
-    billed = BilledTokens(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
+    billed = BilledTokens(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=cached_tokens,
+        service_tier=tier_of(body.get("service_tier")),
+    )
     reason = finish_reason_of(choice.get("finish_reason"))
     if message.get("refusal") or reason == "content_filter":
         raise RequestError(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,22 @@ class BilledTokens(TypedDict):
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    service_tier: NotRequired[ServiceTier]
+
+
+#: Tiers by the names of the Developer API (`usageMetadata.serviceTier`), Vertex AI (`usageMetadata.trafficType`)
+#: and OpenAI (`service_tier`).
+_TIERS: dict[str, ServiceTier] = {
+    "flex": "flex",
+    "on_demand_flex": "flex",
+    "priority": "priority",
+    "on_demand_priority": "priority",
+}
+
+
+def tier_of(reported: Any) -> ServiceTier:
+    """Returns the tier that a server reports; `standard`, the dearer one, if it reports none or another name."""
+    return _TIERS.get(reported.lower(), "standard") if isinstance(reported, str) else "standard"
 
 
 class UsageReader:

@@ -58,8 +58,11 @@ def encode_entry(fingerprint: str, job: str, outcome: Outcome) -> bytes:
         entry |= {"refused": outcome.kind, **{name: getattr(outcome, name) for name in _REFUSAL_FIELDS}}
     else:
         entry.update(zip(_FIELDS, _values(outcome), strict=True))
-    if outcome.service_tier == "standard":  # as the entries of earlier versions, which have no tier
+    # As the entries of earlier versions, which have no tier.
+    if outcome.service_tier == "standard":
         del entry["service_tier"]
+    if not outcome.sheds:
+        del entry["sheds"]
     try:
         return orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)  # 1.3 us where `json` takes 15
     except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
@@ -219,6 +222,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "cost_nano_usd": _is_count_or_none,
     "attempts": _is_count,
     "rejections": _is_count,
+    "sheds": _is_count,
     "repairs": _is_count,
     "latency_seconds": _is_seconds,
     "first_token_seconds": _is_seconds_or_none,
@@ -234,7 +238,7 @@ _REFUSAL_CHECKS: dict[str, Callable[[Any], bool]] = {
     "max_repairs": _is_count,
     "http_status": lambda value: value is None or _is_count(value),
 }
-_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"service_tier"}
+_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"service_tier", "sheds"}
 _REQUIRED = frozenset(
     {"fingerprint"}
     | {field.name for field in dataclasses.fields(Completion) if field.default is dataclasses.MISSING}

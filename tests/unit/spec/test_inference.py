@@ -95,3 +95,49 @@ def test_a_time_without_a_zone_and_a_duration_of_nothing_are_refused(given):
 def test_a_wait_of_nothing_is_refused(seconds):
     (found,) = Inference.problems({"max_batch_wait_seconds": seconds})
     assert found.field == "max_batch_wait_seconds"
+
+
+FLEX = {"service_tier": "flex_then_standard"}
+
+
+@pytest.mark.parametrize("tier", ["flex", "flex_then_standard"])
+@pytest.mark.parametrize("model", [VERTEX, {"type": "gemini"}, {"type": "openai", "name": "gpt-5-mini"}])
+def test_models_of_google_and_openai_have_the_flex_tier(model, tier):
+    inference = {"service_tier": tier}
+    assert JobSpec.parse(JOB | {"model": model, "inference": inference}).inference.service_tier == tier
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "reason"),
+    [
+        ({"model": {"type": "echo"}}, "inference.service_tier", "only Gemini and OpenAI itself"),
+        (
+            {"model": {"type": "openai", "name": "gemma", "base_url": "http://vllm:8000/v1"}},
+            "inference.service_tier",
+            "only Gemini and OpenAI itself",
+        ),
+        (
+            {"task": "embed", "model": {**VERTEX, "name": "gemini-embedding-001"}},
+            "inference.service_tier",
+            "only for texts",
+        ),
+        ({"model": {**VERTEX, "location": "us-central1"}}, "inference.service_tier", "'us-central1'"),
+        ({"generation": {"stream": True}}, "inference.service_tier", "`generation.stream`"),
+        (
+            {"inference": {"service_tier": "flex", "finish_by": "PT6H"}},
+            "inference.service_tier",
+            "must be 'flex_then_standard' with `inference.finish_by`",
+        ),
+        ({"inference": {**FLEX, "finish_by": "PT6H"}, "runner": DATAFLOW}, "inference.finish_by", "'dataflow'"),
+    ],
+)
+def test_a_flex_tier_that_cannot_work_is_refused(changes, field, reason):
+    found = problem(**{"inference": FLEX} | changes)
+    assert found.field == field
+    assert reason in found.want
+
+
+def test_a_dataflow_job_may_use_flex_without_a_deadline():
+    assert (
+        JobSpec.parse(JOB | {"inference": FLEX, "runner": DATAFLOW}).inference.service_tier == FLEX["service_tier"]
+    )

@@ -1,0 +1,82 @@
+"""The service tier in requests and replies of each API."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.backends import open_backend
+from airflow_provider_llmbeam.engine.backends.reported import tier_of
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.sandbox import ModelSettings, Sandbox
+from airflow_provider_llmbeam.spec import GeminiModel, Generation, OpenAIModel
+from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("GOOGLE_API_KEY", "a-key")
+
+
+def reply_of(model, **options):
+    async def main():
+        backend = open_backend(model, Generation(), None, **options)
+        try:
+            return await backend.complete(Prompt("How tall?"))
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(params=["developer", "vertex", "openai"])
+def model(request, sandbox):
+    match request.param:
+        case "developer":
+            return GeminiModel(base_url=sandbox.gemini_url)
+        case "vertex":
+            return GeminiModel(base_url=sandbox.gemini_url, project=request.getfixturevalue("google").project)
+        case _:
+            return OpenAIModel(type="openai", name="gpt-5-mini", base_url=sandbox.openai_url)
+
+
+def test_a_request_for_flex_is_served_there(model, sandbox):
+    assert reply_of(model, asks_flex=True).service_tier == "flex"
+    assert reply_of(model).service_tier == "standard"
+    assert [charge.tier for charge in sandbox.token_bill.charges] == ["flex", "standard"]
+
+
+def test_a_region_of_vertex_ai_serves_at_the_standard_tier_and_the_reply_says_so(sandbox, google):
+    model = GeminiModel(base_url=sandbox.gemini_url, project=google.project, location="us-central1")
+    assert reply_of(model, asks_flex=True).service_tier == "standard"
+    assert [charge.tier for charge in sandbox.token_bill.charges] == ["standard"]
+
+
+def test_a_server_without_flex_is_believed():
+    with Sandbox(models=ModelSettings(has_flex=False)) as sandbox:
+        assert reply_of(GeminiModel(base_url=sandbox.gemini_url), asks_flex=True).service_tier == "standard"
+
+
+@pytest.mark.parametrize(
+    ("reported", "tier"),
+    [
+        ("flex", "flex"),
+        ("FLEX", "flex"),
+        ("ON_DEMAND_FLEX", "flex"),
+        ("ON_DEMAND_PRIORITY", "priority"),
+        ("ON_DEMAND", "standard"),
+        ("PROVISIONED_THROUGHPUT", "standard"),
+        ("default", "standard"),
+        (None, "standard"),
+    ],
+)
+def test_the_names_of_the_tiers(reported, tier):
+    assert tier_of(reported) == tier
+
+
+@given(st.recursive(st.none() | st.text() | st.floats() | st.booleans(), st.lists))
+def test_whatever_a_server_reports_is_a_tier(reported):
+    assert tier_of(reported) in SERVICE_TIERS
