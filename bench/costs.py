@@ -1,4 +1,4 @@
-"""Compares the cost of real prompts online and by batch inference: `python -m bench.costs [--rows 10000]`.
+"""Compares the cost of prompts online, by flex and by batch inference: `python -m bench.costs [--rows 10000]`.
 
 The prompts are docstrings of the installed packages, each a different one. Every job runs in a process of its own
 against the sandbox, whose batch inference returns the results in random order. Prints, for each provider and way,
@@ -34,9 +34,14 @@ PRICE = {
 #: What differs between the ways; the first one is that to which the others are compared.
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "online": {"prefix_cache": False},
+    "flex": {"service_tier": "flex", "prefix_cache": False},
     "batch": {"mode": "batch", "prefix_cache": False},
 }
-WAYS_WITH_HEAD: Mapping[str, Mapping[str, Any]] = {"online": {"prefix_cache": False}, "prefix cache": {}}
+WAYS_WITH_HEAD: Mapping[str, Mapping[str, Any]] = {
+    "online": {"prefix_cache": False},
+    "prefix cache": {},
+    "flex, prefix cache": {"service_tier": "flex"},
+}
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,19 @@ from typing import Literal
 from airflow_provider_llmbeam.batch.decide import CANCEL_SECONDS, ONLINE_MARGIN, BatchPlan
 from airflow_provider_llmbeam.batch.turnaround import Turnaround
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
+from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS, TIER_RATIOS, RequestedTier
 
 #: Time that one request takes at the flex tier, in seconds. Source: ai.google.dev/gemini-api/docs/flex-inference
-FLEX_SECONDS, SLOW_FLEX_SECONDS = 60.0, 900.0
+TYPICAL_FLEX_SECONDS = 60.0
 #: Share of the flex requests that are shed and sent at the standard tier. Assumed: no provider promises one.
 FLEX_SHED_RATIO = 0.2
+
+#: Expected price of a request over that of the standard tier, by the tier that a job asks for.
+FLEX_RATIOS: dict[RequestedTier, float] = {
+    "standard": 1.0,
+    "flex": TIER_RATIOS["flex"],
+    "flex_then_standard": TIER_RATIOS["flex"] * (1 - FLEX_SHED_RATIO) + FLEX_SHED_RATIO,
+}
 
 WayTier = Literal["standard", "flex", "batch"]
 
@@ -113,14 +120,27 @@ def choose(ways: Sequence[Way]) -> tuple[Way, str]:
     return best, f"{best.tier}{cached} is the cheapest way that is finished in time: {cost}"
 
 
+def flex_until(deadline_at: float, online_seconds: float | None) -> float:
+    """Returns the Unix time from which on only the standard tier answers early enough, however little is answered.
+
+    Args:
+        deadline_at: Unix time by which the answers are needed.
+        online_seconds: Time that all rows take at the standard tier, in seconds; `None` if it is not known, and
+            then no row is sent at the flex tier.
+    """
+    if online_seconds is None:
+        return 0.0
+    return deadline_at - online_seconds * ONLINE_MARGIN - MAX_FLEX_SECONDS
+
+
 def _online(
     tier: Literal["standard", "flex"], cache: bool, work: Work, plan: BatchPlan, price: Price | None, now: float
 ) -> Way:
     shed = FLEX_SHED_RATIO if tier == "flex" else 0.0
-    ratio = TIER_RATIOS[tier] * (1 - shed) + shed
+    ratio = FLEX_RATIOS["flex_then_standard" if tier == "flex" else "standard"]
     expected = safe = None
     if plan.online_seconds is not None:
-        extra, slow = (FLEX_SECONDS, SLOW_FLEX_SECONDS) if tier == "flex" else (0.0, 0.0)
+        extra, slow = (TYPICAL_FLEX_SECONDS, MAX_FLEX_SECONDS) if tier == "flex" else (0.0, 0.0)
         expected = now + plan.online_seconds * (1 + shed) + extra
         safe = now + plan.online_seconds * (1 + shed) * ONLINE_MARGIN + slow
     # Flex is not promised, so that it is refused where its time is not known.

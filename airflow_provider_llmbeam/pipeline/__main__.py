@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -213,11 +213,15 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             for uri in (spec.stop_uri, spec.skipped_uri):
                 if storage.exists(uri):  # of an earlier job, which has ended
                     storage.delete([uri])
-        batch = _batch_inference(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
-        if batch is not None and (budget := spec.limits.budget_usd) is not None:
-            limits = spec.limits.model_copy(update={"budget_usd": max(budget - batch.cost_usd, 1e-9)})
+        batch, manifest = None, None
+        if spec.inference.needs_pilot:
+            from airflow_provider_llmbeam.pipeline.batch_inference.run import begin
+
+            with errors_of_job(spec):
+                batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
+        if manifest is not None and (budget := spec.limits.budget_usd) is not None:
+            limits = spec.limits.model_copy(update={"budget_usd": max(budget - manifest.cost_usd, 1e-9)})
             spec = spec.model_copy(update={"limits": limits})
-        manifest = batch and batch.manifest
         # After batch inference only its rest is left, of a few rows.
         has_rest = manifest is not None and manifest.files
         cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
@@ -233,18 +237,6 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             spec.journal_uri,
         )
         yield pipeline, workers, batch
-
-
-def _batch_inference(spec: JobSpec, new_pipeline: Callable[[], Any], *, waits: bool) -> Any:
-    """Answers the prompts of a job by batch inference, if its spec says so."""
-    if spec.inference.mode == "online":
-        return None
-    from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
-
-    batch = BatchInference(spec, new_pipeline, waits=waits)
-    with errors_of_job(spec):
-        batch.fill_journal()
-    return batch
 
 
 @contextmanager

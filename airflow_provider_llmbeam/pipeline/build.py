@@ -10,11 +10,12 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.pipeline.batch_inference.end_of_flex import end_of_flex
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accuracy
+from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
-from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
@@ -62,6 +63,8 @@ def build(
         progress_prefix=progress_prefix,
         launcher=launcher,
         cached_head=None if cache is None else cache.cached_head,
+        service_tier=spec.inference.service_tier,
+        flex_until=end_of_flex(spec, batch, started_at),
     )
     inferred = (
         after_sink_check(root, prompts.unanswered, spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 import uuid
@@ -26,16 +27,17 @@ from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
+from airflow_provider_llmbeam.engine.pacing.flex import FlexCapacity
 from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
+from airflow_provider_llmbeam.engine.tier import FlexTier
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
-from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.media import StoredMedia, media_identities
@@ -46,7 +48,6 @@ from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_e
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.base import plain_directory
-from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
     Embedding,
@@ -60,8 +61,7 @@ from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
+from airflow_provider_llmbeam.spec.model.tier import RequestedTier
 
 _log = logging.getLogger(__name__)
 
@@ -120,6 +120,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         progress_prefix: Beginning of the addresses of the objects to which each worker writes its counts about
             every 15 s; `None` for none.
         cached_head: Beginning of the prompts that the provider has stored; `None` for none.
+        service_tier: Tier that requests of Gemini and OpenAI ask for, see `spec.Inference`.
+        flex_until: Unix time from which on only the standard tier answers early enough.
 
     Raises:
         JobSpecError: `journal_uri` is not one directory, or `limits.budget_usd` needs a price.
@@ -148,6 +150,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         environment_secrets: Mapping[str, str] = MappingProxyType({}),
         progress_prefix: str | None = None,
         cached_head: CachedHead | None = None,
+        service_tier: RequestedTier = "standard",
+        flex_until: float = math.inf,
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
@@ -177,6 +181,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._environment_secrets = dict(environment_secrets)
         self._progress_prefix = progress_prefix
         self._cached_head = cached_head
+        self._service_tier = service_tier
+        self._flex_until = flex_until
         self._run = uuid.uuid4().hex
 
     def load_model(self) -> EngineThread:
@@ -306,9 +312,19 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     def _open_engine(self, governor: MachineGovernor) -> Engine:
         limits = self._limits
         has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
-        backend = open_backend(
-            self._model, self._generation, self._output_schema, self._embedding, self._cached_head
+        open_client = partial(
+            open_backend,
+            self._model,
+            self._generation,
+            self._output_schema,
+            self._embedding,
+            self._cached_head,
         )
+        backend, flex = open_client(), None
+        if self._service_tier != "standard":
+            has_fallback = self._service_tier == "flex_then_standard"
+            capacity = FlexCapacity(has_fallback, self._flex_until, limits.max_throttled_seconds)
+            flex = FlexTier(open_client(asks_flex=True), limits.request_timeout_seconds, capacity)
         # A vector costs no output tokens, so none are reserved.
         max_output_tokens = 0 if self._embedding else self._generation.max_output_tokens
         max_repairs = self._max_repairs if self._output_schema is not None else 0
@@ -338,6 +354,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             media=MediaLoader(media_rules(self._model), StoredMedia()),
             pilot=pilot,
             outage=outage,
+            flex=flex,
         )
 
     def _static_batching(self, backend: Backend) -> StaticBatching:
@@ -353,48 +370,3 @@ def _journal_directory(uri: str) -> str:
         return plain_directory(uri)
     except ValueError as error:
         raise JobSpecError(f"`journal_uri`: {error}; got {uri!r}. Nothing was sent or billed.") from None
-
-
-def handler_of_job(
-    spec: JobSpec,
-    oldest_at: float,
-    started_at: float,
-    *,
-    can_stop: bool = True,
-    progress_prefix: str | None = None,
-    launcher: Launcher | None = None,
-    cached_head: CachedHead | None = None,
-) -> LLMModelHandler[Request]:
-    """Returns the handler of a job, with its limits and its journal.
-
-    Args:
-        spec: The job.
-        oldest_at: Unix time; older answers in the journal are requested again.
-        started_at: Unix time of the launch; the graph has read the segments that were there then.
-        can_stop: Whether the stop file of the job ends it.
-        progress_prefix: See `LLMModelHandler`.
-        launcher: See `LLMModelHandler`.
-        cached_head: See `LLMModelHandler`.
-    """
-    return LLMModelHandler(
-        spec.model,
-        generation=spec.generation,
-        limits=limits_of_a_worker(spec.runner, spec.limits),
-        batching=spec.batching,
-        output_schema=spec.prompt.output_schema,
-        embedding=spec.embedding,
-        journal_uri=spec.journal_uri,
-        oldest_at=oldest_at,
-        since=started_at - CLOCK_SECONDS,
-        refused_since=started_at if spec.limits.retry_refused else 0.0,
-        stop_uri=spec.stop_uri if can_stop else None,
-        awaits_cancellation=isinstance(spec.runner, DataflowRunner),
-        launcher=launcher,
-        prompt_of=lambda request: request.prompt,
-        fingerprint_of=lambda request: request.fingerprint,
-        job=spec.name,
-        max_repairs=spec.prompt.max_repairs,
-        environment_secrets=spec.environment_secrets,
-        progress_prefix=progress_prefix,
-        cached_head=cached_head,
-    )

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.batch.providers import http
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import run
-from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.turnaround_file import expected_turnaround
@@ -186,19 +186,38 @@ def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):
 def test_the_estimate_shows_each_way_and_the_one_that_auto_takes(developer):
     spec = JobSpec.parse(developer | {"inference": {"mode": "auto", "finish_by": "PT3H"}})
     found = make_estimate(spec)
-    online, batch = found.ways
-    assert (online.tier, batch.tier) == ("standard", "batch")
+    online, flex, batch = found.ways
+    assert (online.tier, flex.tier, batch.tier) == ("standard", "flex", "batch")
     assert online.cost_usd == pytest.approx(found.cost_usd, abs=1e-6)
-    assert batch.cost_usd < online.cost_usd
+    assert batch.cost_usd < flex.cost_usd < online.cost_usd
     assert online.is_in_time
     assert batch.is_in_time
     assert found.auto.startswith("batch is the cheapest way that is finished in time")
     assert [line for line in found.lines() if line.startswith(("Way", "Auto"))] == [
         f"Way       {online}",
+        f"Way       {flex}",
         f"Way       {batch}",
         f"Auto      {found.auto}",
     ]
     assert read_estimate(spec) == found
+
+
+def test_auto_takes_flex_only_where_the_spec_allows_it(developer):
+    inference = {"mode": "auto", "finish_by": "PT1H"}
+    found = make_estimate(JobSpec.parse(developer | {"inference": inference}), sample_size=32)
+    assert "flex" in [way.tier for way in found.ways]
+    assert "flex" not in found.auto
+    inference["service_tier"] = "flex_then_standard"
+    found = make_estimate(JobSpec.parse(developer | {"inference": inference}), sample_size=32)
+    assert "flex is the cheapest way" in found.auto
+
+
+@pytest.mark.parametrize(("tier", "exceeds"), [("standard", True), ("flex_then_standard", False), ("flex", False)])
+def test_a_budget_is_compared_with_the_price_of_the_tier(developer, tier, exceeds):
+    full = make_estimate(JobSpec.parse(developer), sample_size=0).cost_usd
+    limits = {"price": PRICE, "budget_usd": 0.7 * full}
+    spec = JobSpec.parse(developer | {"limits": limits, "inference": {"service_tier": tier}})
+    assert make_estimate(spec, sample_size=0).exceeds_budget is exceeds
 
 
 def test_the_estimate_of_a_job_that_can_only_be_run_online_shows_no_ways(developer):

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -112,11 +113,18 @@ class BatchManifest(_Part):
         """Sums of the pilot and of all jobs."""
         return Sums.total((self.pilot, *self.harvested.values()))
 
+    @property
+    def cost_usd(self) -> float:
+        """Cost of its tokens in US dollars; tokens without a known price are left out."""
+        return self.total.cost_nano_usd / NANO
+
     def tally(self) -> Tally:
         """Returns what this batch inference adds to the sums of the report."""
         sums = dict(self.total)
         requests = sums.pop("answered") + sums.pop("failed")
-        return Tally(sums=Counter({**sums, "requests": requests}))
+        answers = {"standard": self.pilot.answered, "batch": Sums.total(self.harvested.values()).answered}
+        tiers = Counter({tier: number for tier, number in answers.items() if number})
+        return Tally(sums=Counter({**sums, "requests": requests}), tiers=tiers)
 
 
 def manifest_uri(spec: JobSpec) -> str:

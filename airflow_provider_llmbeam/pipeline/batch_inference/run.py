@@ -29,9 +29,7 @@ from airflow_provider_llmbeam.batch.errors import (
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
-from airflow_provider_llmbeam.batch.ways import choose
-from airflow_provider_llmbeam.counts import NANO
-from airflow_provider_llmbeam.exceptions import BudgetExceededError, SourceEmptyError
+from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
@@ -44,12 +42,12 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     read_manifest,
     write_manifest,
 )
+from airflow_provider_llmbeam.pipeline.batch_inference.pilot import send_pilot
 from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits, prepare, read_prepared
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
 from airflow_provider_llmbeam.pipeline.display_name import display_name_prefix
-from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at, plan_of
+from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
+from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, plan_of
 from airflow_provider_llmbeam.pipeline.turnaround_file import (
     record_turnaround,
 )
@@ -60,9 +58,6 @@ _log = logging.getLogger("llmbeam")
 
 #: Largest request file, in bytes. Files are answered side by side, and one that fails takes only its rows with it.
 MAX_FILE_BYTES = 200 * 2**20
-#: Number of prompts that are sent online first, so that a wrong prompt or model is found in a minute and not after
-#: hours. The job keeps their answers.
-PILOT_ROWS = 32
 #: Longest wait for a provider that cannot be polled, in seconds. Its jobs go on meanwhile.
 MAX_UNREACHABLE_SECONDS = 3600.0
 
@@ -133,11 +128,6 @@ class BatchInference:
             self._save(is_over=True)
         self._harvest(self.manifest)
 
-    @property
-    def cost_usd(self) -> float:
-        """Cost of its tokens in US dollars; tokens without a known price are left out."""
-        return 0.0 if self.manifest is None else self.manifest.total.cost_nano_usd / NANO
-
     def clean_up(self) -> None:
         """Deletes jobs and files, once the job has published; a failure is only logged."""
         if self.manifest is None or not self.manifest.files:
@@ -172,17 +162,10 @@ class BatchInference:
     def _prepared(self) -> BatchManifest | None:
         """Sends the pilot online, and writes the request files if the rest goes to batch inference."""
         spec, now = self._spec, self._clock()
-        try:
-            estimate = make_estimate(spec, PILOT_ROWS)
-        except SourceEmptyError:
-            return None  # the job decides by `source.on_empty`
-        manifest = BatchManifest(
-            prompts=digest_of(spec),
-            created_at=now,
-            deadline_at=deadline_at(spec, now),
-            online_seconds=estimate.duration_seconds,
-            pilot=_sums_of(estimate.sample_usage),
-        )
+        pilot = send_pilot(spec, now)
+        if pilot is None:
+            return None
+        estimate, manifest = pilot
         if not estimate.requests or not self._takes_batch(estimate):
             return manifest
         limits = self._provider.limits
@@ -218,7 +201,7 @@ class BatchInference:
             )
         if self._spec.inference.mode == "batch":
             return True
-        chosen, reason = choose(estimate.ways)
+        chosen, reason = auto_way(self._spec, estimate.ways)
         _log.info("`inference.mode` 'auto': %s.", reason)
         return chosen.tier == "batch"
 
@@ -374,12 +357,22 @@ def _error(job: BatchJob) -> str:
     return f": {job.error}" if job.error else ""
 
 
-def _sums_of(pilot: SampleUsage) -> Sums:
-    return Sums(
-        answered=pilot.requests - pilot.failed,
-        failed=pilot.failed,
-        input_tokens=pilot.input_tokens,
-        output_tokens=pilot.output_tokens,
-        cost_nano_usd=round((pilot.cost_usd or 0.0) * NANO),
-        unpriced=pilot.requests if pilot.cost_usd is None else 0,
-    )
+def begin(
+    spec: JobSpec, new_pipeline: NewPipeline, *, waits: bool
+) -> tuple[BatchInference | None, BatchManifest | None]:
+    """Does what comes before the requests that are sent online: the pilot, and batch inference if the spec has it.
+
+    Args:
+        spec: The job; its `inference.needs_pilot`.
+        new_pipeline: See `BatchInference`.
+        waits: See `BatchInference`.
+
+    Returns:
+        The batch inference, if there is any, and what was done; `None` for a source without rows.
+    """
+    if spec.inference.mode == "online":
+        pilot = send_pilot(spec, time.time())
+        return None, pilot and pilot[1]
+    batch = BatchInference(spec, new_pipeline, waits=waits)
+    batch.fill_journal()
+    return batch, batch.manifest

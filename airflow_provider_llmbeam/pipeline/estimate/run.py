@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from airflow_provider_llmbeam.batch.ways import Work, choose
+from airflow_provider_llmbeam.batch.ways import Work
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
@@ -32,9 +32,9 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
     spread_over,
 )
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
-from airflow_provider_llmbeam.pipeline.estimate.ways import planned_cost_usd, ways_of_job
+from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, planned_cost_usd, ways_of_job
+from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_requests_per_minute
-from airflow_provider_llmbeam.pipeline.run_inference import handler_of_job
 from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, journal_entries, oldest_useful_at
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -244,7 +244,7 @@ def _estimated(
             output_tokens_per_row=round(output_tokens / sent, 1) if sent else 0.0,
         ),
         ways=ways,
-        auto=choose(ways)[1] if ways else "",
+        auto=auto_way(spec, ways)[1] if ways else "",
     )
 
 

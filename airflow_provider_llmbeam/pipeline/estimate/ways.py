@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from airflow_provider_llmbeam.batch.decide import BatchPlan
-from airflow_provider_llmbeam.batch.ways import Way, Work, choose, ways_of
+from airflow_provider_llmbeam.batch.ways import FLEX_RATIOS, Way, Work, choose, ways_of
 from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache
 from airflow_provider_llmbeam.pipeline.turnaround_file import expected_turnaround
-from airflow_provider_llmbeam.spec.inference_rules import has_batch_inference
+from airflow_provider_llmbeam.spec.inference_rules import has_batch_inference, has_flex
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
@@ -33,7 +34,12 @@ def ways_of_job(
     if head is not None:
         work = replace(work, prefix_tokens=min(head.tokens * work.rows, work.input_tokens))
     plan = plan_of(spec, now, deadline_at(spec, now), online_seconds)
-    return ways_of(work, plan, price, expected_turnaround(spec, work.rows, now), now, has_flex=False)
+    return ways_of(work, plan, price, expected_turnaround(spec, work.rows, now), now, has_flex=has_flex(spec))
+
+
+def auto_way(spec: JobSpec, ways: Sequence[Way]) -> tuple[Way, str]:
+    """Returns the way that `auto` takes of those that the spec allows, with the reason."""
+    return choose([way for way in ways if way.tier != "flex" or spec.inference.service_tier != "standard"])
 
 
 def planned_cost_usd(spec: JobSpec, online_cost_usd: float | None, ways: tuple[Way, ...]) -> float | None:
@@ -42,8 +48,8 @@ def planned_cost_usd(spec: JobSpec, online_cost_usd: float | None, ways: tuple[W
         case "batch":
             return None if online_cost_usd is None else online_cost_usd * TIER_RATIOS["batch"]
         case "auto" if ways:
-            return choose(ways)[0].cost_usd
-    return online_cost_usd
+            return auto_way(spec, ways)[0].cost_usd
+    return None if online_cost_usd is None else online_cost_usd * FLEX_RATIOS[spec.inference.service_tier]
 
 
 def plan_of(

@@ -85,7 +85,7 @@ def counts_of(outcomes: Iterable[Outcome]) -> Counts:
     return Counts(
         answered=answered,
         failed=len(known) - answered,
-        requests=sum(outcome.attempts + outcome.rejections for outcome in known),
+        requests=sum(outcome.attempts + outcome.rejections + outcome.sheds for outcome in known),
         rejections=sum(outcome.rejections for outcome in known),
         input_tokens=sum(outcome.input_tokens for outcome in known),
         output_tokens=sum(outcome.output_tokens for outcome in known),

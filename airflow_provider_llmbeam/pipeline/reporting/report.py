@@ -34,10 +34,20 @@ class RowCounts(_Part):
 
 
 class RequestCounts(_Part):
-    """Requests of this run; `per_minute` covers the time from the first request to the last answer."""
+    """Requests of this run.
+
+    Attributes:
+        sent: All requests.
+        rejected: Those that received a 429.
+        shed: Those for which the flex tier had no capacity; they are not in `rejected`.
+        retried: Those after an error.
+        per_minute: Requests per minute, from the first request to the last answer.
+        quota_ratio: The same over `limits.requests_per_minute`.
+    """
 
     sent: int
     rejected: int
+    shed: int = 0
     retried: int
     per_minute: float | None
     quota_ratio: float | None
@@ -147,6 +157,8 @@ class Report(_Part):
     Attributes:
         origins: Answered rows by origin of the answer: `fresh`, `repaired` (received after an invalid answer),
             `resumed` from the journal, `cached` from another job, or `duplicate` of an equal prompt.
+        service_tiers: Answers of this run by the tier that served them, as the server reports it: `standard`,
+            `flex`, `priority` or `batch`.
         dead_letter_by_kind: Failed rows by kind of failure.
         dead_letter_words: Message of one failure per kind.
         padding_ratio: Padding over all input tokens that the server computed; 0 if it batches by itself.
@@ -169,6 +181,7 @@ class Report(_Part):
     sending_seconds: float | None
     rows: RowCounts
     origins: dict[str, int]
+    service_tiers: dict[str, int] = {}
     dead_letter_by_kind: dict[str, int]
     dead_letter_words: dict[str, str]
     requests: RequestCounts
@@ -232,11 +245,13 @@ def build_report(
         sending_seconds=round(seconds, 3) if minutes else None,
         rows=RowCounts(read=tally.read, answered=tally.answered.total(), dead_letter=tally.failed.total()),
         origins={origin: tally.answered[origin] for origin in get_args(Origin)},
+        service_tiers=dict(sorted(tally.tiers.items())),
         dead_letter_by_kind=dict(sorted(tally.failed.items())),
         dead_letter_words={kind: message[:500] for kind, message in sorted(tally.messages.items())},
         requests=RequestCounts(
             sent=sums["requests"],
             rejected=sums["rejections"],
+            shed=sums["sheds"],
             retried=sums["retries"],
             per_minute=_rounded(requests_per_minute),
             quota_ratio=_rounded(requests_per_minute / quota if requests_per_minute and quota else None),

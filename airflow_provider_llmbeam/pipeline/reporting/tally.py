@@ -20,9 +20,10 @@ class Tally:
         answered: Number of answered rows by origin.
         failed: Number of failed rows by kind of failure.
         messages: The message of one failure per kind.
-        sums: Numbers of requests, 429s and tokens.
+        sums: Numbers of requests, 429s, shed requests and tokens.
         latencies: Number of answers by latency class.
         first_tokens: Number of streamed answers by latency class of their first token.
+        tiers: Number of answers of this run by the tier that served them.
         buckets: Numbers of rows, input and output tokens by length bucket.
         first_sent_at: Unix time of the first request, or infinity.
         last_answered_at: Unix time of the last answer, or minus infinity.
@@ -35,6 +36,7 @@ class Tally:
     sums: Counter[str] = field(default_factory=Counter)
     latencies: Counter[int] = field(default_factory=Counter)
     first_tokens: Counter[int] = field(default_factory=Counter)
+    tiers: Counter[str] = field(default_factory=Counter)
     buckets: Counter[tuple[int, str]] = field(default_factory=Counter)
     first_sent_at: float = math.inf
     last_answered_at: float = -math.inf
@@ -59,7 +61,7 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
     """Adds up the tallies of all bundles."""
     total = Tally()
     for tally in tallies:
-        for name in ("answered", "failed", "sums", "latencies", "first_tokens", "buckets"):
+        for name in ("answered", "failed", "sums", "latencies", "first_tokens", "tiers", "buckets"):
             getattr(total, name).update(getattr(tally, name))
         total.read += tally.read
         total.messages = {**tally.messages, **total.messages}

@@ -52,6 +52,7 @@ class TallyRows(beam.DoFn):
 
     def _add_answer(self, tally: Tally, element: AnsweredRow) -> None:
         completion = element.completion
+        tally.tiers[completion.service_tier] += 1
         _add_cost(tally, completion)
         tally.sums["padded_tokens"] += max(completion.padded_tokens, completion.input_tokens)
         tally.sums["real_tokens"] += completion.input_tokens
@@ -68,7 +69,8 @@ class TallyRows(beam.DoFn):
 
 
 def _add_cost(tally: Tally, outcome: Outcome) -> None:
-    tally.sums["requests"] += outcome.attempts + outcome.rejections
+    tally.sums["requests"] += outcome.attempts + outcome.rejections + outcome.sheds
+    tally.sums["sheds"] += outcome.sheds
     tally.sums["rejections"] += outcome.rejections
     tally.sums["retries"] += max(0, outcome.attempts - 1)
     tally.sums["input_tokens"] += outcome.input_tokens

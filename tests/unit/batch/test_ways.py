@@ -4,8 +4,9 @@ import pytest
 
 from airflow_provider_llmbeam.batch.decide import BatchPlan
 from airflow_provider_llmbeam.batch.turnaround import Turnaround
-from airflow_provider_llmbeam.batch.ways import Work, choose, ways_of
+from airflow_provider_llmbeam.batch.ways import FLEX_RATIOS, Work, choose, flex_until, ways_of
 from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -112,3 +113,18 @@ def test_a_way_reads_as_a_line_of_the_log():
     assert str(unknown) == (
         "online: an unknown cost, finished at an unknown time, in 9 of 10 cases at an unknown time; in time"
     )
+
+
+def test_after_the_end_of_flex_all_rows_are_in_time_at_the_standard_tier():
+    deadline = NOW + 6 * HOUR
+    end = flex_until(deadline, HOUR)
+    assert end + MAX_FLEX_SECONDS + 1.2 * HOUR == deadline
+    assert flex_until(deadline, None) < NOW
+
+
+def test_the_price_of_flex_includes_what_is_sent_at_the_standard_tier():
+    assert FLEX_RATIOS["standard"] == 1.0
+    assert FLEX_RATIOS["flex"] == 0.5
+    assert FLEX_RATIOS["flex_then_standard"] == pytest.approx(0.6)
+    (flex,) = [way for way in ways() if way.tier == "flex"]
+    assert flex.price_ratio == FLEX_RATIOS["flex_then_standard"]

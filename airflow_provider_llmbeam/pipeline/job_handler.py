@@ -1,0 +1,65 @@
+"""The model handler of a job."""
+
+from __future__ import annotations
+
+import math
+
+from airflow_provider_llmbeam.engine.prefix.head import CachedHead
+from airflow_provider_llmbeam.pipeline.elements import Request
+from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
+from airflow_provider_llmbeam.pipeline.run_inference import CLOCK_SECONDS, LLMModelHandler
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.tier import RequestedTier
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
+
+
+def handler_of_job(
+    spec: JobSpec,
+    oldest_at: float,
+    started_at: float,
+    *,
+    can_stop: bool = True,
+    progress_prefix: str | None = None,
+    launcher: Launcher | None = None,
+    cached_head: CachedHead | None = None,
+    service_tier: RequestedTier = "standard",
+    flex_until: float = math.inf,
+) -> LLMModelHandler[Request]:
+    """Returns the handler of a job, with its limits and its journal.
+
+    Args:
+        spec: The job.
+        oldest_at: Unix time; older answers in the journal are requested again.
+        started_at: Unix time of the launch; the graph has read the segments that were there then.
+        can_stop: Whether the stop file of the job ends it.
+        progress_prefix: See `LLMModelHandler`.
+        launcher: See `LLMModelHandler`.
+        cached_head: See `LLMModelHandler`.
+        service_tier: See `LLMModelHandler`.
+        flex_until: See `LLMModelHandler`.
+    """
+    return LLMModelHandler(
+        spec.model,
+        generation=spec.generation,
+        limits=limits_of_a_worker(spec.runner, spec.limits),
+        batching=spec.batching,
+        output_schema=spec.prompt.output_schema,
+        embedding=spec.embedding,
+        journal_uri=spec.journal_uri,
+        oldest_at=oldest_at,
+        since=started_at - CLOCK_SECONDS,
+        refused_since=started_at if spec.limits.retry_refused else 0.0,
+        stop_uri=spec.stop_uri if can_stop else None,
+        awaits_cancellation=isinstance(spec.runner, DataflowRunner),
+        launcher=launcher,
+        prompt_of=lambda request: request.prompt,
+        fingerprint_of=lambda request: request.fingerprint,
+        job=spec.name,
+        max_repairs=spec.prompt.max_repairs,
+        environment_secrets=spec.environment_secrets,
+        progress_prefix=progress_prefix,
+        cached_head=cached_head,
+        service_tier=service_tier,
+        flex_until=flex_until,
+    )
