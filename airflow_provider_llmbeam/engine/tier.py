@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply
 from airflow_provider_llmbeam.engine.deadline import Deadline
-from airflow_provider_llmbeam.engine.pacing.flex import FlexCapacity, is_shed
+from airflow_provider_llmbeam.engine.pacing.flex import PROBE_SECONDS, FlexCapacity, is_shed
 from airflow_provider_llmbeam.engine.request import Request
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS
@@ -74,11 +74,13 @@ class FlexTier(Tier):
         super().__init__(backend, max(timeout_seconds, MAX_FLEX_SECONDS))
         self._capacity = capacity
         self._has_warned = False
+        self._was_exhausted = False
         self._clock = clock
 
     def takes(self, request: Request) -> bool:
         """Decides whether a request is sent at this tier; if it is, `ended` follows."""
         now = self._clock()
+        self._note_capacity(now)
         if not self._capacity.takes(request.sheds, now):
             return False
         self._capacity.sent(request.number, now)
@@ -116,3 +118,24 @@ class FlexTier(Tier):
             request.sheds, now, now - request.shed_since, advised_seconds, random.random()
         )
         return ShedError(error, wait_seconds)
+
+    def _note_capacity(self, now: float) -> None:
+        """Logs that the capacity has ended or returned."""
+        is_exhausted = self._capacity.is_exhausted(now)
+        if is_exhausted == self._was_exhausted:
+            return
+        self._was_exhausted = is_exhausted
+        if not is_exhausted:
+            _log.info("The flex tier has capacity again.")
+        elif self._capacity.has_fallback:
+            _log.info(
+                "The flex tier has no capacity: rows are sent at the standard tier, and one request every %.0f s "
+                "looks for new capacity.",
+                PROBE_SECONDS,
+            )
+        else:
+            _log.info(
+                "The flex tier has no capacity: rows wait for it, each for %.0f s at most "
+                "(`limits.max_throttled_seconds`).",
+                self._capacity.max_shed_seconds,
+            )

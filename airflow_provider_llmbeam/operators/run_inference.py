@@ -50,7 +50,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             `spec.MilvusSink`; or a directory.
         generation: Parameters of the answers, see `spec.Generation`.
         embedding: Parameters of the vectors, see `spec.Embedding`; requests vectors instead of texts. May be `{}`.
-        inference: Online or batch inference, and the time by which the answers are needed, see `spec.Inference`.
+        inference: Online or batch inference, the service tier, and the time by which the answers are needed, see
+            `spec.Inference`.
         limits: Rates, retries, timeouts and budget, see `spec.Limits`.
         batching: Length buckets and batch size, see `spec.Batching`.
         cache: Sharing of answers with other runs and Dags, see `spec.Cache`.

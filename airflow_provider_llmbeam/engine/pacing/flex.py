@@ -58,7 +58,7 @@ class FlexCapacity:
             return True
         if now >= self.until or sheds >= MAX_SHEDS:
             return False
-        if not self._has_none(now):
+        if not self.is_exhausted(now):
             return True
         if now < self._next_probe_at:
             return False
@@ -83,8 +83,8 @@ class FlexCapacity:
             self._shed_since = now
         self._sheds_in_a_row += 1
 
-    def _has_none(self, now: float) -> bool:
-        """Whether there is no capacity: many were shed for some time, and none has been taken."""
+    def is_exhausted(self, now: float) -> bool:
+        """Returns whether there is no capacity: many were shed for some time, and none has been taken."""
         if self._sheds_in_a_row < SHEDS_IN_A_ROW or now - self._shed_since < TAKEN_SECONDS:
             return False
         return now - next(iter(self._in_flight.values()), now) < TAKEN_SECONDS
@@ -104,7 +104,7 @@ class FlexCapacity:
         Returns:
             Delay in seconds, 0 for a row that is sent at the standard tier next, or `None` for no retry.
         """
-        if self.has_fallback and (sheds >= MAX_SHEDS or self._has_none(now)):
+        if self.has_fallback and (sheds >= MAX_SHEDS or self.is_exhausted(now)):
             return 0.0
         if not self.has_fallback and shed_seconds >= self.max_shed_seconds:
             return None

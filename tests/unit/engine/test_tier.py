@@ -96,6 +96,20 @@ def test_a_tier_that_is_shed_for_ever_is_left_to_the_standard_one_in_time(run: R
     assert seconds < 1.1 * 2000 / 300 * 60, "the pace of the standard tier is not lowered"
 
 
+@pytest.mark.parametrize(
+    ("has_fallback", "said"),
+    [(True, "sent at the standard tier, and one request every 30 s"), (False, "for 600 s")],
+)
+def test_the_log_says_once_that_the_capacity_has_ended_and_that_it_is_back(
+    run: Run, caplog: pytest.LogCaptureFixture, has_fallback: bool, said: str
+) -> None:
+    caplog.set_level("INFO")
+    run(answered(2000, Flex(1.0, 1000.0 + 120.0), has_fallback=has_fallback))
+    ended, back = [message for message in caplog.messages if "capacity" in message]
+    assert said in ended
+    assert back == "The flex tier has capacity again."
+
+
 def test_when_the_deadline_is_near_the_rest_is_sent_at_the_standard_tier(run: Run) -> None:
     _, standard, seconds = run(answered(2000, Flex(0.0, 0.0), until_seconds=600.0))
     flex_rows = 2000 - len(standard.sent)
