@@ -94,6 +94,16 @@ def test_templated_fields_are_rendered_once_per_run_and_the_prompt_never(run_dag
     assert report["spec"]["prompt"]["template"] == "{{ variables.run }} {{ row.text }}"
 
 
+def test_a_task_asks_for_the_flex_tier_until_its_deadline_is_near(run_dag, connection, table, sandbox):
+    with DAG("flex", schedule=None, params={"tier": "flex_then_standard"}) as dag:
+        operator(table, inference={"service_tier": "{{ params.tier }}", "finish_by": "PT2H"})
+    dag_run, states = run_dag(dag)
+    assert states == {"answer": "success"}
+    manifest = dag_run.get_task_instance("answer").xcom_pull(task_ids="answer")
+    assert manifest["service_tiers"] == {"flex": 7, "standard": 32}
+    assert {charge.tier: charge.answers for charge in sandbox.token_bill.charges} == manifest["service_tiers"]
+
+
 def test_a_model_from_xcom_is_used_and_sets_the_dependency(run_dag, connection, table):
     with DAG("from_xcom", schedule=None) as dag:
 
