@@ -41,8 +41,8 @@ from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.media import StoredMedia, media_identities
-from airflow_provider_llmbeam.pipeline.open_files import reserve_open_files
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import MachineGovernor
+from airflow_provider_llmbeam.pipeline.pacing.open_files import reserve_open_files
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment

@@ -27,10 +27,10 @@ from airflow_provider_llmbeam.engine.backends.reported import (
     tier_of,
 )
 from airflow_provider_llmbeam.engine.backends.response import Response
+from airflow_provider_llmbeam.engine.backends.streaming import StreamedText, incomplete_stream, with_idle_timeout
 from airflow_provider_llmbeam.engine.media import inline_parts
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.streaming import StreamedText, incomplete_stream, with_idle_timeout
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, read_error, str_of
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel

@@ -47,10 +47,10 @@ from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
 from airflow_provider_llmbeam.pipeline.display_name import display_name_prefix
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
-from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, plan_of
-from airflow_provider_llmbeam.pipeline.turnaround_file import (
+from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import (
     record_turnaround,
 )
+from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, plan_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_llmbeam.engine.backends.streaming import MAX_CHARACTERS, StreamedText
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.streaming import MAX_CHARACTERS, StreamedText
 
 
 def test_pieces_of_a_streamed_answer_are_joined() -> None:

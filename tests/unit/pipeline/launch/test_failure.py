@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.exceptions import (
     RowsLostError,
     error_in,
 )
-from airflow_provider_llmbeam.pipeline.failure import own_error, root, sentence
+from airflow_provider_llmbeam.pipeline.launch.failure import own_error, root, sentence
 
 
 def raised(error: BaseException, *, during: BaseException | None = None, cause: BaseException | None = None):
