@@ -80,8 +80,8 @@ class Way:
         tier = "online" if self.tier == "standard" else self.tier
         cached = " with a prefix cache" if self.prefix_cache else ""
         return (
-            f"{tier}{cached}: {cost}, finished at {_moment(self.expected_at)}, in 9 of 10 cases at "
-            f"{_moment(self.safe_at)}; {'in time' if self.is_in_time else 'too late'}"
+            f"{tier}{cached}: {cost}, finished at {moment(self.expected_at)}, in 9 of 10 cases at "
+            f"{moment(self.safe_at)}; {'in time' if self.is_in_time else 'too late'}"
         )
 
 
@@ -174,7 +174,8 @@ def _batch(work: Work, plan: BatchPlan, price: Price | None, turnaround: Turnaro
     )
 
 
-def _moment(at: float | None) -> str:
+def moment(at: float | None) -> str:
+    """Returns a Unix time as a person reads it."""
     return "an unknown time" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from datetime import UTC, datetime
 
-from airflow_provider_llmbeam.batch.ways import flex_until
+from airflow_provider_llmbeam.batch.ways import flex_until, moment
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -24,7 +23,7 @@ def end_of_flex(spec: JobSpec, manifest: BatchManifest | None, now: float) -> fl
     if spec.inference.service_tier != "flex_then_standard" or manifest is None or manifest.deadline_at is None:
         return math.inf
     end = flex_until(manifest.deadline_at, manifest.online_seconds)
-    deadline = _moment(manifest.deadline_at)
+    deadline = moment(manifest.deadline_at)
     if end <= now:
         online = manifest.online_seconds
         takes = "an unknown time" if online is None else f"about {online:,.0f} s"
@@ -36,11 +35,7 @@ def end_of_flex(spec: JobSpec, manifest: BatchManifest | None, now: float) -> fl
     else:
         _log.info(
             "Rows are sent at the flex tier until %s, and after that at the standard tier: they are needed by %s.",
-            _moment(end),
+            moment(end),
             deadline,
         )
     return end
-
-
-def _moment(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
