@@ -1,8 +1,9 @@
-"""The Gemini Developer API's `batchGenerateContent` and `batches`, inline and from files."""
+"""The Gemini Developer API's batches of texts and of embeddings, inline and from files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -30,6 +31,7 @@ from airflow_provider_llmbeam.sandbox.core.rest import (
     page,
 )
 from airflow_provider_llmbeam.sandbox.models.calls import RefusedError
+from airflow_provider_llmbeam.sandbox.models.embedding.gemini import RowDialect
 from airflow_provider_llmbeam.sandbox.models.gemini import GeminiDialect
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
@@ -47,7 +49,9 @@ METHODS = Methods(
 LIFETIME_SECONDS = 48 * 3600.0
 MAX_INLINE_BYTES = 20 * 1024 * 1024
 """Source of both: ai.google.dev/gemini-api/docs/batch-api."""
-_TYPE = "type.googleapis.com/google.ai.generativelanguage.v1main.GenerateContentBatch"
+_TYPE = "type.googleapis.com/google.ai.generativelanguage.v1main."
+_EMBED = "asyncBatchEmbedContent"
+_VERBS = f"batchGenerateContent|{_EMBED}"
 _BATCH = r"/(?:v1beta|v1alpha)/batches/(?P<batch>[^/:]+)"
 _STATES: Mapping[State, str] = {"queued": "PENDING", "cancelling": "RUNNING", "partially_succeeded": "SUCCEEDED"}
 _ERRORS: Mapping[State, tuple[int, str]] = {
@@ -77,7 +81,7 @@ class GeminiBatches:
         self.jobs = Jobs(batches.timeline, returns_expired=False)
         self.files = GeminiFiles(batches.timeline)
         route = self.files.route
-        create = r"/(?P<version>v1beta|v1alpha)/models/(?P<model>[^/:]+):batchGenerateContent"
+        create = rf"/(?P<version>v1beta|v1alpha)/models/(?P<model>[^/:]+):(?P<verb>{_VERBS})"
         routes: list[Route] = [
             route("POST", create, "gemini.batches.create", self._create),
             route("GET", "/(?:v1beta|v1alpha)/batches", "gemini.batches.list", self._list),
@@ -93,9 +97,9 @@ class GeminiBatches:
         self.jobs.clear()
         self.files.clear()
 
-    def dialect(self, model: str, version: str = "v1beta") -> GeminiDialect:
+    def dialect(self, model: str, version: str = "v1beta", *, embeds: bool = False) -> GeminiDialect:
         """Returns the dialect of the rows of a model."""
-        return GeminiDialect(
+        return (RowDialect if embeds else GeminiDialect)(
             method="batch.geminiRow",
             model=model,
             version=version,
@@ -107,13 +111,16 @@ class GeminiBatches:
         )
 
     def _create(self, call: RestCall) -> Reply:
-        dialect, settings = self.dialect(call.names["model"], call.names["version"]), self._batches.settings
+        embeds, settings = call.names["verb"] == _EMBED, self._batches.settings
+        dialect = self.dialect(call.names["model"], call.names["version"], embeds=embeds)
         try:
             dialect.check_model()
         except RefusedError as error:
             raise RestError(404, dialect.not_found()) from error
         fields = _object(call.fields().get("batch"))
         source = _object(fields.get("inputConfig"))
+        # google-genai sends the name of Python for embeddings.
+        source["fileName"] = source.get("fileName", source.get("file_name"))
         lines, fault = self._lines(source, len(call.body))
         tokens = self._tokens(dialect, lines)
         is_full = len(self.jobs.active) >= settings.max_jobs
@@ -127,7 +134,7 @@ class GeminiBatches:
         job = Job(
             name=f"batches/{serial:08d}llmbeam",
             model=dialect.model,
-            fields=fields,
+            fields={**fields, "@type": f"{_TYPE}{'EmbedContent' if embeds else 'GenerateContent'}Batch"},
             settings=settings,
             created_at=now,
             lifetime_seconds=LIFETIME_SECONDS,
@@ -135,14 +142,16 @@ class GeminiBatches:
             input_fault=fault,
             input_tokens=tokens,
             answer=answer,
-            deliver=self._deliver_file if source.get("fileName") else _deliver_inline,
+            deliver=self._deliver_file
+            if source["fileName"]
+            else partial(_deliver_inline, field="inlinedEmbedContentResponses" if embeds else "inlinedResponses"),
         )
         self.jobs.submit(job)
         return json_reply(self._shown(job))
 
     def _lines(self, source: Mapping[str, Any], size: int) -> tuple[list[dict[str, Any]], str]:
         """Returns the requests and, if the file of them cannot be read, why."""
-        if name := source.get("fileName"):
+        if name := source["fileName"]:
             try:
                 return read_lines(self.files.named(str(name)).data, "request"), ""
             except ValueError as error:
@@ -196,7 +205,7 @@ class GeminiBatches:
         finished = job.finished_rows(self._batches.timeline.now())
         state = _STATES.get(job.state, job.state.upper())
         metadata = {
-            "@type": _TYPE,
+            "@type": job.fields["@type"],
             "name": job.name,
             "model": f"models/{job.model}",
             "displayName": job.fields.get("displayName", ""),
@@ -216,7 +225,7 @@ class GeminiBatches:
         shown = {"name": job.name, "metadata": metadata, "done": True}
         if job.output:
             metadata["output"] = job.output
-            return {**shown, "response": {"@type": _TYPE.replace("Batch", "BatchOutput"), **job.output}}
+            return {**shown, "response": {"@type": f"{job.fields['@type']}Output", **job.output}}
         code, message = _ERRORS.get(job.state, (3 if job.input_fault else 13, job.error or _FAILURE))
         return {**shown, "error": {"code": code, "message": message}}
 
@@ -226,7 +235,7 @@ def routes(batches: GeminiBatches) -> list[web.RouteDef]:
     version = "/{version:v1beta|v1alpha}"
     serve = authenticated(batches.dialect("").authenticate, batches.service.serve)
     return [
-        web.post(f"{version}/models/{{model:[^/:]+}}:batchGenerateContent", serve),
+        web.post(f"{version}/models/{{model:[^/:]+}}:{{verb:{_VERBS}}}", serve),
         *(web.route("*", f"{version}/{kind}{{tail:(?:/.*)?}}", serve) for kind in ("batches", "files")),
         web.post(f"/upload{version}/files", serve),
         web.get(f"/download{version}/files/{{tail:.*}}", serve),
@@ -249,7 +258,7 @@ def _outcome(result: Result) -> dict[str, Any]:
     return {"error": row_error(result.reply)}
 
 
-def _deliver_inline(job: Job) -> None:
+def _deliver_inline(job: Job, field: str) -> None:
     """Sets the results; a malformed one is an empty object, as a list has no lines."""
     items = []
     for result in job.results:
@@ -257,4 +266,4 @@ def _deliver_inline(job: Job) -> None:
         whole = {**_outcome(result), **({"metadata": metadata} if metadata else {})}
         if result.row.fate != "missing":
             items.append({} if result.row.fate == "malformed" else whole)
-    job.output = {"inlinedResponses": {"inlinedResponses": items}}
+    job.output = {field: {"inlinedResponses": items}}

@@ -36,8 +36,16 @@ class EmbeddingsDialect(GeminiDialect):
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
+        return self.parse(body)
+
+    def check_model(self) -> None:
+        """Checks that the model is served; raises `RefusedError`."""
         if not ("embedding" in self.model if self.any_model else is_gemini(self.model, embeds=True)):
             raise RefusedError(google_error(404, self.not_found()))
+
+    def parse(self, body: bytes) -> ModelCall:
+        """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
+        self.check_model()
         try:
             texts, dimensions = self._texts(read_object(body))
         except (ValueError, TypeError, AttributeError, LookupError) as error:
@@ -103,6 +111,21 @@ class EmbeddingsDialect(GeminiDialect):
             )
             raise RefusedError(google_error(400, message))
         return texts, (fields.get("parameters") or {}).get("outputDimensionality")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDialect(EmbeddingsDialect):
+    """A row of batch inference of the Developer API: one `EmbedContentRequest`."""
+
+    def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
+        """Returns the response of the row."""
+        values = vector(call.texts[0], model=call.model, dimensions=call.dimensions)
+        return json_reply({"embedding": {"values": values}, "tokenCount": call.input_tokens})
+
+    def _texts(self, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], int | None]:
+        # The announcement of these batches writes the names of Python.
+        dimensions = fields.get("outputDimensionality", fields.get("output_dimensionality"))
+        return (_text(fields["content"]),), dimensions
 
 
 def routes(server: ModelServer) -> list[web.RouteDef]:

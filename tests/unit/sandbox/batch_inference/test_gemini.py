@@ -8,10 +8,13 @@ from google import genai
 from google.genai import types
 from google.genai.errors import ClientError
 
-from airflow_provider_llmbeam.sandbox import ManualClock, Sandbox
+from airflow_provider_llmbeam.sandbox import ManualClock, ModelSettings, Sandbox
 
 MODEL = "gemini-2.5-flash"
+EMBEDDING = "gemini-embedding-001"
 ROW = "batch.geminiRow"
+#: google-genai says so of `create_embeddings`.
+experimental = pytest.mark.filterwarnings("ignore:.*is experimental")
 
 
 def inlined(number):
@@ -116,6 +119,57 @@ def test_a_file_of_requests_gives_a_file_of_results(api, tmp_path) -> None:
     headers = {"x-goog-api-key": "k"}
     url = f"{api.sandbox.url}/download/v1beta/{name}:download?alt=media"
     assert len(httpx.get(url, headers=headers, trust_env=False).content.splitlines()) == 10
+
+
+def embedding_lines(count):
+    names = ("outputDimensionality", "output_dimensionality")
+    return [
+        json.dumps(
+            {"key": f"row-{n}", "request": {"content": {"parts": [{"text": f"text {n}"}]}, names[n % 2]: 4}}
+        )
+        for n in range(count)
+    ]
+
+
+@experimental
+def test_a_file_of_texts_gives_a_file_of_vectors_that_equal_those_of_online_requests(api, tmp_path) -> None:
+    api.sandbox.batches.change(fail_ratio=0.1, malformed_ratio=0.1, missing_ratio=0.1)
+    uploaded = api.upload(tmp_path, embedding_lines(10))
+    made = api.client.batches.create_embeddings(model=EMBEDDING, src={"file_name": uploaded.name})
+    done = api.get(made)
+    assert done.state == types.JobState.JOB_STATE_SUCCEEDED
+    assert api.raw(made)["metadata"]["@type"].endswith(".EmbedContentBatch")
+    lines = api.client.files.download(file=done.dest.file_name).splitlines()
+    assert len(lines) == 9
+    rows = [json.loads(line) for line in lines if line.endswith(b"}}")]
+    found = {row["key"]: row["response"] for row in rows if "response" in row}
+    assert len(found) == 7
+    for key, response in found.items():
+        config = types.EmbedContentConfig(output_dimensionality=4)
+        text = key.replace("row-", "text ")
+        online = api.client.models.embed_content(model=EMBEDDING, contents=text, config=config)
+        assert response == {"embedding": {"values": online.embeddings[0].values}, "tokenCount": 2}
+    (charge,) = [charge for charge in api.sandbox.token_bill.charges if charge.tier == "batch"]
+    assert (charge.answers, charge.input_tokens) == (9, 18)
+
+
+@experimental
+def test_inline_texts_are_embedded(api) -> None:
+    src = {"inlined_requests": {"contents": ["a", "b"], "config": {"output_dimensionality": 4}}}
+    made = api.client.batches.create_embeddings(model=EMBEDDING, src=src)
+    found = api.get(made).dest.inlined_embed_content_responses
+    assert [len(one.response.embedding.values) for one in found] == [4, 4]
+    assert [one.response.token_count for one in found] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("model", "verb"), [(MODEL, "asyncBatchEmbedContent"), (EMBEDDING, "batchGenerateContent")]
+)
+def test_a_model_has_the_batches_of_its_kind_alone(clock, model, verb) -> None:
+    with Sandbox(clock=clock, models=ModelSettings(any_model=False)) as sandbox:
+        url = f"{sandbox.url}/v1beta/models/{model}:{verb}"
+        refused = httpx.post(url, json={}, headers={"x-goog-api-key": "k"}, trust_env=False)
+    assert (refused.status_code, "is not found" in refused.text) == (404, True)
 
 
 def test_a_large_file_is_uploaded_in_chunks_listed_and_deleted(api, tmp_path) -> None:
