@@ -98,10 +98,11 @@ class _BatchEmbedContents:
     limits = StaticBatching(max_padded_tokens=100 * _TEXT_TOKENS, max_instances=100)
 
     def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
-        self._common = {"model": model.address.partition("/v1beta/")[2], **_config(embedding)}
+        self._model = model.address.partition("/v1beta/")[2]
+        self._config = embedding_config(embedding)
 
     def body(self, texts: Sequence[str]) -> dict[str, Any]:
-        return {"requests": [{**self._common, "content": {"parts": [{"text": text}]}} for text in texts]}
+        return {"requests": [{"model": self._model, **embed_request(text, self._config)} for text in texts]}
 
     def vectors(self, body: Mapping[str, Any]) -> list[_Vector]:
         return [_Vector(item.get("values")) for item in body["embeddings"]]
@@ -142,7 +143,7 @@ class _EmbedContent:
     limits = StaticBatching(max_padded_tokens=_TEXT_TOKENS, max_instances=1)
 
     def __init__(self, embedding: Embedding) -> None:
-        self._config = _config(embedding)
+        self._config = embedding_config(embedding)
 
     def body(self, texts: Sequence[str]) -> dict[str, Any]:
         (text,) = texts
@@ -154,9 +155,15 @@ class _EmbedContent:
         return [_Vector(values, tokens, bool(body.get("truncated")))]
 
 
-def _config(embedding: Embedding) -> dict[str, Any]:
+def embedding_config(embedding: Embedding) -> dict[str, Any]:
+    """Returns the fields of an `EmbedContentRequest` that say which vector is wanted."""
     given = {"taskType": embedding.task_type, "outputDimensionality": embedding.dimensions}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def embed_request(text: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an `EmbedContentRequest` of the Developer API without its model."""
+    return {**config, "content": {"parts": [{"text": text}]}}
 
 
 def _replies(

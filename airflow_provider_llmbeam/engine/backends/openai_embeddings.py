@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
@@ -35,9 +35,7 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
         self._model = model
         self._dimensions = embedding.dimensions
         self._usage = UsageReader(model.name)
-        self._parameters: dict[str, Any] = {"model": model.name, "encoding_format": "float"}
-        if embedding.dimensions is not None:
-            self._parameters["dimensions"] = embedding.dimensions
+        self._parameters = embedding_parameters(model, embedding)
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one `embeddings` request."""
@@ -50,19 +48,42 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
         return _replies(content, prompts, self._model.name, self._usage)
 
 
-def _replies(content: bytes, prompts: Sequence[Prompt], model: str, usage: UsageReader) -> list[Reply]:
-    body = read_json(content)
+def embedding_parameters(model: OpenAIModel, embedding: Embedding) -> dict[str, Any]:
+    """Returns the body of a request without its texts."""
+    parameters: dict[str, Any] = {"model": model.name, "encoding_format": "float"}
+    if embedding.dimensions is not None:
+        parameters["dimensions"] = embedding.dimensions
+    return parameters
+
+
+def read_vectors(body: Mapping[str, Any], content: bytes, count: int) -> list[Any]:
+    """Returns the vectors of a response in the order of its texts.
+
+    Args:
+        body: Body of the response.
+        content: The same, for the error.
+        count: Number of texts.
+
+    Raises:
+        RequestError: The response has not one vector per text.
+    """
     try:
         found = list(body["data"])
         # Each vector has the index of its text; the order is not guaranteed.
         vectors = {item.get("index", place): item.get("embedding") for place, item in enumerate(found)}
     except (LookupError, TypeError, AttributeError):
         raise invalid_embeddings(content) from None
-    if len(found) != len(prompts) or vectors.keys() != set(range(len(prompts))):
+    if len(found) != count or vectors.keys() != set(range(count)):
         raise invalid_embeddings(content)
+    return [vectors[place] for place in range(count)]
+
+
+def _replies(content: bytes, prompts: Sequence[Prompt], model: str, usage: UsageReader) -> list[Reply]:
+    body = read_json(content)
+    vectors = read_vectors(body, content, len(prompts))
     total = usage.tokens(mapping_of(body.get("usage")).get("prompt_tokens"))
     name = name_of(body.get("model"), model)
     return [
-        vector_reply(vectors[place], input_tokens=count, model=name)
-        for place, count in enumerate(share_tokens(total, prompts))
+        vector_reply(vector, input_tokens=count, model=name)
+        for vector, count in zip(vectors, share_tokens(total, prompts), strict=True)
     ]

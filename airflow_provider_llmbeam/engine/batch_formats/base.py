@@ -1,4 +1,4 @@
-"""The interface of the formats of batch inference."""
+"""The interface of the formats of batch inference, and what they share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ResultLine:
 
     Attributes:
         key: Key of the request, see `BatchFormat.encode`.
-        result: The reply, or the error of this request.
+        result: The reply, or the error of this request. A reply has 0 input tokens if the provider reports none.
     """
 
     key: str

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backends.embeddings import invalid_embeddings, vector_reply
 from airflow_provider_llmbeam.engine.backends.gemini import error_of, generation_config, read_reply, request_body
+from airflow_provider_llmbeam.engine.backends.gemini_embeddings import embed_request, embedding_config
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.batch_formats.answer_schema import gemini_schema
 from airflow_provider_llmbeam.engine.batch_formats.base import ResultLine, object_of
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
-from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
+from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation
 
 #: The text of the prompt is not in the result, and only an answer without usage would need it.
 _UNKNOWN = Prompt("")
@@ -34,14 +38,14 @@ class _GeminiFormat:
     def _request(self, prompt: Prompt) -> dict[str, Any]:
         return request_body(prompt, self._config)
 
-    def _result(self, response: Any) -> Any:
+    def _result(self, response: Any) -> Reply | RequestError:
         try:
             return read_reply(mapping_of(response), _UNKNOWN, self._model.name, self._usage)
         except RequestError as error:
             return error
 
 
-class DeveloperFormat(_GeminiFormat):
+class _DeveloperLines(ABC):
     """Lines of the Developer API, which returns the key of each request."""
 
     def encode(self, fingerprint: str, prompt: Prompt) -> tuple[str, bytes]:
@@ -58,6 +62,44 @@ class DeveloperFormat(_GeminiFormat):
             error = mapping_of(found["error"])
             return ResultLine(key, _row_error(error.get("code"), json.dumps({"error": error})))
         return ResultLine(key, self._result(found.get("response")))
+
+    @abstractmethod
+    def _request(self, prompt: Prompt) -> dict[str, Any]:
+        """Returns the request of a prompt."""
+
+    @abstractmethod
+    def _result(self, response: Any) -> Reply | RequestError:
+        """Reads a response."""
+
+
+class DeveloperFormat(_GeminiFormat, _DeveloperLines):
+    """Lines of the Developer API whose answers are texts."""
+
+
+class DeveloperEmbeddingFormat(_DeveloperLines):
+    """Lines of the Developer API whose answers are vectors.
+
+    Fields as in developers.googleblog.com/gemini-batch-api-now-supports-embeddings-and-openai-compatibility, and
+    in google-genai 2.34 (`types.SingleEmbedContentResponse`).
+    """
+
+    def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
+        self._name = model.name
+        self._usage = UsageReader(model.name)
+        self._config = embedding_config(embedding)
+
+    def _request(self, prompt: Prompt) -> dict[str, Any]:
+        return embed_request(prompt.text, self._config)
+
+    def _result(self, response: Any) -> Reply | RequestError:
+        found = mapping_of(response)
+        vector = mapping_of(found.get("embedding")).get("values")
+        if not vector:
+            return invalid_embeddings(json.dumps(found).encode())
+        reported = mapping_of(found.get("usageMetadata")).get("promptTokenCount") or found.get("tokenCount")
+        if isinstance(reported, str) and reported.isdecimal():  # a 64-bit number in the JSON of protobuf
+            reported = int(reported[:20])
+        return vector_reply(vector, input_tokens=self._usage.tokens(reported) or 0, model=self._name)
 
 
 class VertexFormat(_GeminiFormat):

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.batch_formats.base import BatchFormat
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Generation, OpenAIModel
+from airflow_provider_llmbeam.spec import EchoModel, Embedding, GeminiModel, Generation, Model, OpenAIModel
 from tests.hostile import altered, encoded
 
 VERTEX = GeminiModel(project="p")
@@ -169,6 +169,126 @@ def test_a_request_of_openai_is_never_streamed() -> None:
     encoded = json.loads(form.encode("f", Prompt("Hi"))[1])
     assert (encoded["custom_id"], encoded["url"]) == ("f", "/v1/chat/completions")
     assert "stream" not in encoded["body"]
+
+
+DEVELOPER_VECTORS = GeminiModel(name="gemini-embedding-001")
+OPENAI_VECTORS = OpenAIModel(type="openai", name="text-embedding-3-small")
+VECTOR = [0.1, -0.2]
+
+
+def embedding_format_of(model: Model, **embedding: Any) -> BatchFormat:
+    return batch_format(model, Generation(), None, Embedding(**embedding))
+
+
+def embedded(vector: Any, tokens: Any = 7) -> dict[str, Any]:
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    item = {"object": "embedding", "index": 0, "embedding": vector}
+    return {"object": "list", "data": [item], "model": "text-embedding-3-small", "usage": usage}
+
+
+def openai_vectors(body: Any) -> dict[str, Any]:
+    return {"custom_id": "f", "response": {"status_code": 200, "body": body}, "error": None}
+
+
+def test_a_text_to_embed_is_one_line_of_openai() -> None:
+    key, encoded = embedding_format_of(OPENAI_VECTORS, dimensions=2).encode("f", Prompt("Hi"))
+    assert (key, json.loads(encoded)) == (
+        "f",
+        {
+            "custom_id": "f",
+            "method": "POST",
+            "url": "/v1/embeddings",
+            "body": {
+                "model": "text-embedding-3-small",
+                "encoding_format": "float",
+                "dimensions": 2,
+                "input": "Hi",
+            },
+        },
+    )
+
+
+def test_a_text_to_embed_is_one_line_of_the_developer_api() -> None:
+    form = embedding_format_of(DEVELOPER_VECTORS, dimensions=2, task_type="RETRIEVAL_DOCUMENT")
+    assert json.loads(form.encode("f", Prompt("Hi"))[1]) == {
+        "key": "f",
+        "request": {
+            "content": {"parts": [{"text": "Hi"}]},
+            "taskType": "RETRIEVAL_DOCUMENT",
+            "outputDimensionality": 2,
+        },
+    }
+    plain = embedding_format_of(DEVELOPER_VECTORS).encode("f", Prompt("Hi"))[1]
+    assert request_of(plain) == {"content": {"parts": [{"text": "Hi"}]}}
+
+
+@pytest.mark.parametrize(
+    ("model", "answered", "tokens"),
+    [
+        (OPENAI_VECTORS, openai_vectors(embedded(VECTOR)), 7),
+        (OPENAI_VECTORS, openai_vectors(embedded(VECTOR, None)), 0),
+        (OPENAI_VECTORS, openai_vectors(embedded(VECTOR, -3)), 0),
+        (DEVELOPER_VECTORS, {"embedding": {"values": VECTOR}, "tokenCount": 7}, 7),
+        (DEVELOPER_VECTORS, {"embedding": {"values": VECTOR}, "tokenCount": "7"}, 7),
+        (DEVELOPER_VECTORS, {"embedding": {"values": VECTOR}, "tokenCount": "9" * 5000}, 0),
+        (DEVELOPER_VECTORS, {"embedding": {"values": VECTOR}, "usageMetadata": {"promptTokenCount": 7}}, 7),
+        (DEVELOPER_VECTORS, {"embedding": {"values": VECTOR}}, 0),
+    ],
+)
+def test_a_vector_has_its_tokens_or_none_if_the_provider_reports_none(model, answered, tokens) -> None:
+    whole = answered if model is OPENAI_VECTORS else {"key": "f", "response": answered}
+    found = embedding_format_of(model).decode(line(whole))
+    assert found.key == "f"
+    assert isinstance(found.result, Reply)
+    assert found.result.vector == VECTOR
+    assert (found.result.text, found.result.model) == ("", model.name)
+    assert (found.result.input_tokens, found.result.output_tokens) == (tokens, 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "failed", "kind", "message"),
+    [
+        (DEVELOPER_VECTORS, {"key": "f", "error": {"code": 400, "message": "Empty"}}, "bad_request", "Empty"),
+        (DEVELOPER_VECTORS, {"key": "f", "response": {}}, "garbage", "no answer to these texts"),
+        (DEVELOPER_VECTORS, {"key": "f", "response": {"error": {"message": "x"}}}, "garbage", "x"),
+        (DEVELOPER_VECTORS, {"key": "f", "response": {"embedding": {"values": []}}}, "garbage", "no answer"),
+        (OPENAI_VECTORS, openai_vectors({}), "garbage", "no answer to these texts"),
+        (OPENAI_VECTORS, openai_vectors({"data": [{"index": 1, "embedding": VECTOR}]}), "garbage", "no answer"),
+        (OPENAI_VECTORS, {"custom_id": "f", "response": {"status_code": 400, "body": {}}}, "bad_request", ""),
+    ],
+)
+def test_a_text_without_a_vector_has_failed(model, failed, kind, message) -> None:
+    found = embedding_format_of(model).decode(line(failed)).result
+    assert isinstance(found, RequestError)
+    assert found.kind == kind
+    assert message in found.message
+
+
+VECTOR_RESULTS = {
+    DEVELOPER_VECTORS: {"key": "f", "response": {"embedding": {"values": VECTOR}, "tokenCount": 7}},
+    OPENAI_VECTORS: openai_vectors(embedded(VECTOR)),
+}
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("model", VECTOR_RESULTS)
+@given(data=st.data())
+def test_whatever_a_line_of_vectors_holds_it_is_a_result_or_none(model, data) -> None:
+    whole = VECTOR_RESULTS[model]
+    content = encoded(data.draw(altered(whole, {**whole, "error": {"code": 5, "message": "m"}})))
+    try:
+        found = embedding_format_of(model).decode(content)
+    except ValueError:
+        return
+    assert isinstance(found.result, Reply | RequestError)
+
+
+@pytest.mark.parametrize("model", [EchoModel(type="echo"), GeminiModel(name="gemini-embedding-001", project="p")])
+def test_embeddings_without_batch_inference_are_refused(model) -> None:
+    with pytest.raises(
+        JobSpecError, match=f"no provider has batch inference for embeddings of model {model.name!r}"
+    ):
+        embedding_format_of(model)
 
 
 def test_a_model_without_batch_inference_is_refused() -> None:
