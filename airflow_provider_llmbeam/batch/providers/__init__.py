@@ -12,12 +12,15 @@ from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel
 __all__ = ["BatchLimits", "BatchProvider", "OpenFile", "open_provider"]
 
 
-def open_provider(model: Model, *, output_uri: str, session: requests.Session | None = None) -> BatchProvider:
+def open_provider(
+    model: Model, *, output_uri: str, embeds: bool = False, session: requests.Session | None = None
+) -> BatchProvider:
     """Opens the batch-inference API of a model.
 
     Args:
         model: The model.
         output_uri: Directory of the run on Cloud Storage, for the results of Vertex AI.
+        embeds: Whether the requests ask for vectors, for which there is no client of Vertex AI.
         session: Session that sends the credentials and refuses redirects. By default one with the credentials of
             this process.
 
@@ -36,11 +39,11 @@ def open_provider(model: Model, *, output_uri: str, session: requests.Session | 
     if isinstance(model, OpenAIModel):
         from airflow_provider_llmbeam.batch.providers.openai import OpenAIBatches
 
-        return OpenAIBatches(model, BatchHttp(session, "OpenAI"))
+        return OpenAIBatches(model, BatchHttp(session, "OpenAI"), embeds=embeds)
     if model.project:
         from airflow_provider_llmbeam.batch.providers.vertex_ai import VertexAIBatches
 
         return VertexAIBatches(model, output_uri, BatchHttp(session, "Vertex AI"))
     from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
 
-    return GeminiBatches(model, BatchHttp(session, "The Gemini Developer API"))
+    return GeminiBatches(model, BatchHttp(session, "The Gemini Developer API"), embeds=embeds)

@@ -27,6 +27,10 @@ class BatchLimits:
     max_jobs: int | None = None
 
 
+#: Maximum number of vectors of one job: 3,072 numbers are 65 kB, and a result file is harvested as a whole.
+MAX_VECTORS = 10_000
+
+
 class BatchProvider(Protocol):
     """The batch-inference API of a provider.
 

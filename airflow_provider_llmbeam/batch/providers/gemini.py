@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ from airflow_provider_llmbeam.batch.errors import (
     BatchUnavailableError,
 )
 from airflow_provider_llmbeam.batch.job import ENDED, BatchJob
-from airflow_provider_llmbeam.batch.providers.base import BatchLimits, OpenFile
+from airflow_provider_llmbeam.batch.providers.base import MAX_VECTORS, BatchLimits, OpenFile
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.reported import error_of, google_count, google_phase, time_of
 from airflow_provider_llmbeam.batch.providers.rest import RestBatches
@@ -43,6 +44,7 @@ class GeminiBatches(RestBatches):
     Args:
         model: Model without `project`.
         http: Requests to the API.
+        embeds: Whether the requests ask for vectors.
     """
 
     _NAME = _NAME
@@ -52,9 +54,12 @@ class GeminiBatches(RestBatches):
     # a job that expires returns nothing, so that a small one loses less.
     limits = BatchLimits(max_rows=50_000, max_bytes=100_000_000, max_jobs=90)
 
-    def __init__(self, model: GeminiModel, http: BatchHttp) -> None:
+    def __init__(self, model: GeminiModel, http: BatchHttp, *, embeds: bool = False) -> None:
         self._model = model.address
         self._origin = model.address.rpartition("/v1beta/")[0]
+        self._method = "asyncBatchEmbedContent" if embeds else "batchGenerateContent"
+        if embeds:
+            self.limits = replace(self.limits, max_rows=MAX_VECTORS)
         super().__init__(http, jobs=f"{self._origin}/v1beta/batches", root=f"{self._origin}/v1beta")
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
@@ -62,7 +67,7 @@ class GeminiBatches(RestBatches):
         file = self._http.upload(lambda: self._upload(display_name, uri, open_file, size))
         body = {"batch": {"displayName": display_name, "inputConfig": {"fileName": file}}}
         try:
-            return self._http.create(f"{self._model}:batchGenerateContent", body, display_name, job_of)
+            return self._http.create(f"{self._model}:{self._method}", body, display_name, job_of)
         except (JobSpecError, BatchQuotaError):
             with contextlib.suppress(BatchError):
                 self._delete_file(file)

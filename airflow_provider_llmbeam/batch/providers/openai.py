@@ -6,6 +6,7 @@ import contextlib
 import re
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import (
@@ -15,7 +16,7 @@ from airflow_provider_llmbeam.batch.errors import (
     BatchUnavailableError,
 )
 from airflow_provider_llmbeam.batch.job import ENDED, BatchJob, BatchPhase
-from airflow_provider_llmbeam.batch.providers.base import BatchLimits, OpenFile
+from airflow_provider_llmbeam.batch.providers.base import MAX_VECTORS, BatchLimits, OpenFile
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.reported import count_of, error_of, time_of
 from airflow_provider_llmbeam.batch.providers.rest import RestBatches
@@ -40,12 +41,13 @@ _PHASES: Mapping[str, BatchPhase] = {
 class OpenAIBatches(RestBatches):
     """Batch inference of a model of OpenAI.
 
-    A line of the request file is `{"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": …}`,
-    one of a result file `{"custom_id", "response", "error"}`. There is a file of answers, and one of errors.
+    A line of the request file is `{"custom_id": …, "method": "POST", "url": …, "body": …}`, one of a result file
+    `{"custom_id", "response", "error"}`. There is a file of answers, and one of errors.
 
     Args:
         model: The model.
         http: Requests to the API.
+        embeds: Whether the requests ask for vectors.
     """
 
     _NAME = _NAME
@@ -55,16 +57,19 @@ class OpenAIBatches(RestBatches):
     # is 10^6 or 2^20 bytes, and how rows are counted. The numbers of jobs and of tokens depend on the account.
     limits = BatchLimits(max_rows=45_000, max_bytes=180_000_000)
 
-    def __init__(self, model: OpenAIModel, http: BatchHttp) -> None:
+    def __init__(self, model: OpenAIModel, http: BatchHttp, *, embeds: bool = False) -> None:
         super().__init__(http, jobs=f"{model.base_url}/batches", root=f"{model.base_url}/batches")
         self._files = f"{model.base_url}/files"
+        self._endpoint = "/v1/embeddings" if embeds else "/v1/chat/completions"
+        if embeds:
+            self.limits = replace(self.limits, max_rows=MAX_VECTORS)
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
         """See `BatchProvider`."""
         file = self._http.upload(lambda: self._upload(uri, open_file, size))
         body = {
             "input_file_id": file,
-            "endpoint": "/v1/chat/completions",
+            "endpoint": self._endpoint,
             "completion_window": "24h",
             "metadata": {_DISPLAY_NAME: display_name},
         }

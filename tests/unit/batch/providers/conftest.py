@@ -24,6 +24,13 @@ def gemini_request(text: str) -> dict[str, Any]:
     return {"contents": [{"role": "user", "parts": [{"text": text}]}]}
 
 
+def embedding_line_of(kind: str, text: str) -> dict[str, Any]:
+    if kind == "gemini":
+        return {"key": text, "request": {"content": {"parts": [{"text": text}]}}}
+    body = {"model": "text-embedding-3-small", "input": text}
+    return {"custom_id": text, "method": "POST", "url": "/v1/embeddings", "body": body}
+
+
 def line_of(kind: str, text: str) -> dict[str, Any]:
     if kind == "vertex":
         return {"request": gemini_request(text)}
@@ -36,13 +43,17 @@ def line_of(kind: str, text: str) -> dict[str, Any]:
 class Cloud:
     """One provider of the sandbox."""
 
-    def __init__(self, kind: str, sandbox: Sandbox, clock: ManualClock, provider: BatchProvider) -> None:
+    def __init__(
+        self, kind: str, sandbox: Sandbox, clock: ManualClock, provider: BatchProvider, *, embeds: bool = False
+    ) -> None:
         self.kind, self.sandbox, self.clock, self.provider = kind, sandbox, clock, provider
+        self.embeds = embeds
         service = {"vertex": "vertex.batchPredictionJobs", "gemini": "gemini.batches", "openai": "openai.batches"}
         self.service = service[kind]
 
     def submit(self, display_name: str = "night-1", rows: int = 3) -> BatchJob:
-        lines = [json.dumps(line_of(self.kind, f"prompt {number}")) for number in range(rows)]
+        line = embedding_line_of if self.embeds else line_of
+        lines = [json.dumps(line(self.kind, f"prompt {number}")) for number in range(rows)]
         content = "\n".join(lines).encode()
         bucket = storage.Client(project=PROJECT).bucket("batch-work")
         bucket.blob("in.jsonl").upload_from_string(content)
@@ -82,20 +93,21 @@ def sandbox(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.fixture
-def open_cloud(sandbox: Sandbox, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Cloud]:
+def open_cloud(sandbox: Sandbox, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cloud]:
     monkeypatch.setenv("OPENAI_API_KEY", "sandbox")
 
-    def opened(kind: str) -> Cloud:
+    def opened(kind: str, *, embeds: bool = False) -> Cloud:
         models = {
             "vertex": GeminiModel(project=PROJECT, location="europe-west4"),
-            "gemini": GeminiModel(),
+            "gemini": GeminiModel(name="gemini-embedding-001") if embeds else GeminiModel(),
             "openai": OpenAIModel(type="openai", name="gpt-5-mini", base_url=sandbox.openai_url),
         }
-        return Cloud(kind, sandbox, clock, open_provider(models[kind], output_uri=OUTPUT))
+        provider = open_provider(models[kind], output_uri=OUTPUT, embeds=embeds)
+        return Cloud(kind, sandbox, clock, provider, embeds=embeds)
 
     return opened
 
 
 @pytest.fixture(params=["vertex", "gemini", "openai"])
-def cloud(request: pytest.FixtureRequest, open_cloud: Callable[[str], Cloud]) -> Cloud:
+def cloud(request: pytest.FixtureRequest, open_cloud: Callable[..., Cloud]) -> Cloud:
     return open_cloud(request.param)

@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.batch.errors import (
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 
 
 def test_a_job_is_submitted_polled_and_read(cloud) -> None:
@@ -25,6 +26,35 @@ def test_a_job_is_submitted_polled_and_read(cloud) -> None:
     assert done.has_ended
     assert done.ended_at == pytest.approx(done.created_at + 660, abs=1)
     assert len(cloud.rows(done)) == 3
+
+
+@pytest.mark.parametrize("kind", ["gemini", "openai"])
+def test_a_job_of_embeddings_is_submitted_polled_and_read(open_cloud, kind) -> None:
+    cloud = open_cloud(kind, embeds=True)
+    done = cloud.after(cloud.submit())
+    assert (done.phase, done.answered, done.failed, done.error) == ("succeeded", 3, 0, None)
+    rows = {row.get("key") or row["custom_id"]: row["response"] for row in cloud.rows(done)}
+    model = {"gemini": "gemini-embedding-001", "openai": "text-embedding-3-small"}[kind]
+    for number in range(3):
+        reply = rows[f"prompt {number}"]
+        values = reply["embedding"]["values"] if kind == "gemini" else reply["body"]["data"][0]["embedding"]
+        assert values == vector(f"prompt {number}", model=model)
+    assert [job.name for job in cloud.provider.find("night-1")] == [done.name]
+
+
+@pytest.mark.parametrize("kind", ["gemini", "openai"])
+def test_a_job_of_embeddings_has_fewer_rows_as_vectors_are_large(open_cloud, kind) -> None:
+    assert open_cloud(kind, embeds=True).provider.limits.max_rows == 10_000
+    assert open_cloud(kind).provider.limits.max_rows > 40_000
+
+
+@pytest.mark.parametrize("kind", ["gemini", "openai"])
+def test_a_model_of_texts_is_not_embedded(open_cloud, kind) -> None:
+    """A job goes to the method of its kind: the provider refuses, or fails, a file of the other kind."""
+    cloud = open_cloud(kind)
+    cloud.embeds = True
+    job = cloud.after(cloud.submit())
+    assert job.phase == "failed" or job.failed == 3
 
 
 def test_rows_are_counted_while_a_job_runs(cloud) -> None:
