@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
@@ -20,7 +21,7 @@ from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.journal.entry import MAX_LINE_BYTES, encode_entry
 from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, shard_set
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
-from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums
@@ -44,7 +45,8 @@ def harvest(pipeline: beam.Pipeline, spec: JobSpec, file: RequestFile, results: 
     """Adds the steps that read the results of one job into the journal.
 
     A request that the provider failed, and a line that is no result, leave their prompt without an entry: it is
-    sent online. Answers that the job cannot use are recorded as refusals, as those of online requests are.
+    sent online. Texts that the job cannot use are recorded as refusals, as those of online requests are; a vector
+    that it cannot use is no refusal of the model, and is requested again online.
 
     Args:
         pipeline: The pipeline.
@@ -57,7 +59,7 @@ def harvest(pipeline: beam.Pipeline, spec: JobSpec, file: RequestFile, results: 
         pipeline
         | "ResultFiles" >> beam.Create(results, reshuffle=False)
         | "Lines" >> beam.FlatMap(_lines)
-        | "Decode" >> beam.ParDo(_Decode(spec))
+        | "Decode" >> beam.ParDo(_Decode(spec, round(file.input_tokens / file.rows)))
     )
     if file.index_uri is not None:
         index = pipeline | "Index" >> beam.Create([file.index_uri]) | "Keys" >> beam.FlatMap(_keys)
@@ -84,16 +86,27 @@ def _keys(uri: str) -> Iterator[tuple[str, str]]:
 
 
 class _Decode(beam.DoFn):
-    """Reads result lines as outcomes by key; a line that is no result has the key ''."""
+    """Reads result lines as outcomes by key; a line that is no result has the key ''.
 
-    def __init__(self, spec: JobSpec) -> None:
+    Args:
+        spec: The job.
+        mean_tokens: Estimated input tokens of a request, for an answer of which the provider reports none; the
+            text is not in the result.
+    """
+
+    def __init__(self, spec: JobSpec, mean_tokens: int) -> None:
         self._spec = spec
+        self._mean_tokens = mean_tokens
         self._has_warned = False
 
     def setup(self) -> None:
         spec = self._spec
-        self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema)
-        self._parser = OutputParser(spec.prompt.output_schema)
+        self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+        self._parser = (
+            VectorParser(spec.embedding.dimensions)
+            if spec.embedding is not None
+            else OutputParser(spec.prompt.output_schema)
+        )
         self._price = price_of(spec.model, spec.limits.price)
 
     def process(self, line: bytes) -> Iterator[tuple[str, _Result]]:
@@ -116,6 +129,8 @@ class _Decode(beam.DoFn):
 
     def _outcome(self, result: Reply | RequestError) -> Outcome:
         now = time.time()
+        if isinstance(result, Reply) and not result.input_tokens:
+            result = replace(result, input_tokens=self._mean_tokens)
         bill = Bill.of(result.input_tokens, result.output_tokens, result.cached_tokens, self._price, "batch")
         try:
             if isinstance(result, RequestError):
@@ -181,7 +196,7 @@ class _Record(beam.DoFn):
         if not fingerprint or outcome is None:
             self._sums["malformed"] += 1
             return
-        is_recorded = isinstance(outcome, Completion) or outcome.kind in REFUSED
+        is_recorded = isinstance(outcome, Completion) or (outcome.kind in REFUSED and self._spec.embedding is None)
         if is_recorded:
             self._lines.append((fingerprint, encode_entry(fingerprint, self._spec.name, outcome)))
             if len(self._lines) >= _SEGMENT_ROWS:

@@ -85,7 +85,7 @@ class _Encode(beam.DoFn):
 
     def setup(self) -> None:
         spec = self._spec
-        self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema)
+        self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 
     def process(self, request: Request) -> Iterator[_Encoded]:
         key, line = self._format.encode(request.fingerprint, request.prompt)

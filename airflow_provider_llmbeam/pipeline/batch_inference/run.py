@@ -92,7 +92,9 @@ class BatchInference:
         self._spec = spec
         self._new_pipeline = new_pipeline
         self._waits = waits
-        self._provider = provider or open_provider(spec.model, output_uri=f"{batch_uri(spec)}results/")
+        self._provider = provider or open_provider(
+            spec.model, output_uri=f"{batch_uri(spec)}results/", embeds=spec.embedding is not None
+        )
         self._prefix = display_name_prefix(spec)
         self._clock = clock
         self._sleep = sleep

@@ -48,7 +48,12 @@ def test_other_servers_have_none(model):
 @pytest.mark.parametrize(
     ("changes", "field", "reason"),
     [
-        ({"task": "embed", "model": {**VERTEX, "name": "gemini-embedding-001"}}, "inference.mode", "to embed"),
+        (
+            {"task": "embed", "model": {**VERTEX, "name": "gemini-embedding-001"}},
+            "inference.mode",
+            "for Vertex AI",
+        ),
+        ({"task": "embed", "model": {**VERTEX, "name": "text-embedding-005"}}, "inference.mode", "for Vertex AI"),
         (
             {"prompt": {"template": "?", "media": [{"uri": "gs://b/{{ row.id }}.png"}]}},
             "inference.mode",
@@ -63,6 +68,19 @@ def test_what_batch_inference_cannot_do_is_refused(changes, field, reason):
     found = problem(**changes)
     assert found.field == field
     assert reason in found.want
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "gemini", "name": "gemini-embedding-001"},
+        {"type": "openai", "name": "text-embedding-3-small"},
+    ],
+)
+@pytest.mark.parametrize("inference", [{"mode": "batch"}, {"mode": "auto", "finish_by": "PT6H"}])
+def test_embeddings_of_the_developer_api_and_of_openai_have_batch_inference(model, inference):
+    spec = JobSpec.parse(JOB | {"task": "embed", "model": model, "inference": inference})
+    assert spec.inference.mode == inference["mode"]
 
 
 def test_without_batch_inference_none_of_these_rules_holds():

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 
 KEY, OTHER = "a" * 64, "b" * 64
 PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 10.0}
-FILE = RequestFile(uri="/requests", index_uri=None, digest="d", rows=2, size=1, input_tokens=1)
+FILE = RequestFile(uri="/requests", index_uri=None, digest="d", rows=2, size=1, input_tokens=500)
 
 
 def answer(text="Paris", reason="STOP"):
@@ -32,18 +32,17 @@ def line(key=KEY, response=None, **fields):
 @pytest.fixture
 def harvested(tmp_path):
     """Reads result lines into the journal; returns the sums and the outcomes by fingerprint."""
-    spec = JobSpec.parse(
-        {
-            "name": "job",
-            "source": {"uri": "/in.jsonl", "key": ["id"]},
-            "prompt": {"template": "{{ row.text }}"},
-            "model": {"type": "gemini"},
-            "limits": {"price": PRICE},
-            "sink": {"uri": f"{tmp_path}/out/"},
-        }
-    )
+    job = {
+        "name": "job",
+        "source": {"uri": "/in.jsonl", "key": ["id"]},
+        "prompt": {"template": "{{ row.text }}"},
+        "model": {"type": "gemini"},
+        "limits": {"price": PRICE},
+        "sink": {"uri": f"{tmp_path}/out/"},
+    }
 
-    def read(*contents):
+    def read(*contents, **changes):
+        spec = JobSpec.parse(job | changes)
         uris = [f"{tmp_path}/results-{number}.jsonl" for number in range(len(contents))]
         for uri, content in zip(uris, contents, strict=True):
             with storage.create(uri) as file:
@@ -58,6 +57,35 @@ def harvested(tmp_path):
         return Sums.model_validate_json((tmp_path / "sums.json").read_bytes()), found
 
     return read
+
+
+EMBED = {
+    "task": "embed",
+    "model": {"type": "gemini", "name": "gemini-embedding-001"},
+    "embedding": {"dimensions": 2},
+}
+
+
+def vector_line(values, key=KEY, **fields):
+    return line(key, {"embedding": {"values": values}, **fields})
+
+
+@pytest.mark.parametrize(("reported", "tokens"), [({"tokenCount": 100}, 100), ({}, 250)])
+def test_a_vector_is_recorded_with_half_the_price_of_its_tokens_or_of_the_mean_estimate(
+    harvested, reported, tokens
+):
+    sums, found = harvested(vector_line([0.5, 1], **reported), **EMBED)
+    ((outcome,),) = found.values()
+    assert isinstance(outcome, Completion)
+    assert (outcome.text, outcome.parsed, outcome.service_tier) == ("", [0.5, 1], "batch")
+    assert (outcome.input_tokens, outcome.padded_tokens) == (tokens, tokens)
+    assert sums == Sums(answered=1, input_tokens=tokens, cost_nano_usd=tokens * 500)
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5, "1"], [0.5, 1e39], [], None, "text"])
+def test_a_vector_that_cannot_be_used_leaves_its_text_for_an_online_request(harvested, values):
+    sums, found = harvested(vector_line(values, tokenCount=100) + vector_line([1, 0], OTHER), **EMBED)
+    assert (sums.answered, sums.failed, list(found)) == (1, 1, [OTHER])
 
 
 def test_an_answer_is_recorded_with_its_tier_and_half_the_price(harvested):
