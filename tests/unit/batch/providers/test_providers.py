@@ -49,8 +49,7 @@ def test_a_job_of_embeddings_has_fewer_rows_as_vectors_are_large(open_cloud, kin
 
 
 @pytest.mark.parametrize("kind", ["gemini", "openai"])
-def test_a_model_of_texts_is_not_embedded(open_cloud, kind) -> None:
-    """A job goes to the method of its kind: the provider refuses, or fails, a file of the other kind."""
+def test_lines_of_vectors_fail_in_a_job_of_texts(open_cloud, kind) -> None:
     cloud = open_cloud(kind)
     cloud.embeds = True
     job = cloud.after(cloud.submit())
