@@ -68,6 +68,12 @@ class Cloud:
         answer = httpx.get(url, params={"alt": "media"})
         return None if answer.status_code == 404 else answer.raise_for_status().text
 
+    def objects(self, prefix: str) -> list[str]:
+        """Returns the names of the objects of the bucket `rows` that begin with a prefix."""
+        url = f"{self.sandbox.authorized_url}/storage/v1/b/rows/o"
+        found = httpx.get(url, params={"prefix": prefix}).raise_for_status().json()
+        return [item["name"] for item in found.get("items", ())]
+
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Runs a statement on Airflow's metadata database; again where a case has cut this very connection."""
         try:

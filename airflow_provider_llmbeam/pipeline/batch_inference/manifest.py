@@ -90,6 +90,7 @@ class BatchManifest(_Part):
         pilot: Sums of the prompts that were sent online before.
         harvested: Sums by display name.
         is_over: Whether the rest is sent online.
+        is_published: Whether the job has published, so that only jobs and files are left to delete.
     """
 
     version: int = 1
@@ -103,6 +104,7 @@ class BatchManifest(_Part):
     pilot: Sums = Sums()
     harvested: dict[str, Sums] = {}
     is_over: bool = False
+    is_published: bool = False
 
     def changed(self, **fields: object) -> Self:
         """Returns the manifest with other values of some fields."""

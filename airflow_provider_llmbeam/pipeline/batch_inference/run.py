@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import apache_beam as beam
 
@@ -135,14 +135,19 @@ class BatchInference:
         if self.manifest is None or not self.manifest.files:
             return
         try:
-            # First, as a later run would count these answers again.
-            storage.delete([manifest_uri(self._spec)])
-            for job in self._jobs.values():
-                if job.has_ended:
-                    self._provider.delete(job)
-            storage.delete(storage.match(f"{batch_uri(self._spec)}**"))
+            self._save(is_published=True)  # a later run does not count these answers again
+            self._delete(self._jobs)
         except Exception as error:  # noqa: BLE001 - the job is complete
             _log.warning("Jobs or files of the batch inference could not be deleted: %s", error)
+
+    def _delete(self, jobs: Mapping[str, BatchJob]) -> None:
+        """Deletes jobs that have ended, and all files, the manifest last."""
+        for job in jobs.values():
+            if job.has_ended:
+                self._provider.delete(job)
+        manifest = manifest_uri(self._spec)
+        storage.delete([uri for uri in storage.match(f"{batch_uri(self._spec)}**") if uri != manifest])
+        storage.delete([manifest])
 
     def _save(self, **changes: object) -> None:
         assert self.manifest is not None
@@ -151,7 +156,13 @@ class BatchInference:
 
     def _earlier(self) -> BatchManifest | None:
         manifest = read_manifest(self._spec)
-        if manifest is None or manifest.prompts == digest_of(self._spec):
+        if manifest is None:
+            return None
+        if manifest.is_published:
+            _log.info("An earlier try has published; jobs and files of its batch inference are deleted.")
+            self._delete(self._found(manifest))
+            return None
+        if manifest.prompts == digest_of(self._spec):
             return manifest
         _log.info("The job has changed since its batch inference began: its jobs are cancelled.")
         for display_name, job in self._found(manifest).items():
