@@ -12,6 +12,21 @@ ENDED: frozenset[BatchPhase] = frozenset({"succeeded", "partial", "failed", "can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UploadedFile:
+    """A request file that the provider keeps.
+
+    Attributes:
+        name: Name or id of the file at the provider, by which it is deleted.
+        display_name: Display name of the job that it was uploaded for.
+        created_at: Unix time of its upload; 0 if the provider does not say so.
+    """
+
+    name: str
+    display_name: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchJob:
     """A batch-inference job.
 
@@ -20,7 +35,7 @@ class BatchJob:
         display_name: Name given at its creation, by which it is found again.
         state: State in the words of the provider.
         phase: The same for all providers; an unknown state counts as `running`.
-        created_at: Unix time of its creation.
+        created_at: Unix time of its creation; 0 if the provider does not say so.
         started_at: Unix time at which the provider began to answer; `None` if it has not, or does not say so.
         ended_at: Unix time of its end; `None` if it has not ended.
         answered: Number of answered rows, as far as the provider counts them; `None` if it does not.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
@@ -117,6 +117,7 @@ def open_model(
     llmbeam_conn_id: str = LLMBeamHook.default_conn_name,
     gcp_conn_id: str = "google_cloud_default",
     impersonation_chain: str | Sequence[str] | None = None,
+    check: Callable[[Model], None] | None = None,
 ) -> tuple[Model, ModelAuthentication]:
     """Completes a model with the `llmbeam` connection, as a job does, and returns it with its authentication.
 
@@ -125,6 +126,7 @@ def open_model(
         llmbeam_conn_id: Connection with key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for Google Cloud.
         impersonation_chain: Service account to act as, or several, each acting as the next.
+        check: Raises an error for a model that cannot be used. It does not see an address of the environment.
 
     Raises:
         JobSpecError: The model is not a model spec, or there is no such connection.
@@ -134,7 +136,10 @@ def open_model(
         parse_model(data)  # raises an error that names the problem
     hook = LLMBeamHook(llmbeam_conn_id)
     completed, environment = hook.complete_model({**data})
-    parsed = with_base_url(parse_model(completed), os.environ, hook.log)
+    parsed = parse_model(completed)
+    if check is not None:
+        check(parsed)
+    parsed = with_base_url(parsed, os.environ, hook.log)
     return parsed, ModelAuthentication(
         parsed, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
     )

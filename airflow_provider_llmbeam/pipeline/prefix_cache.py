@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.batch.errors import BatchError, BatchUnavailableError
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.reported import count_of, time_of
@@ -22,7 +23,6 @@ from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead, PromptHead, head_of
 from airflow_provider_llmbeam.engine.prefix.saving import pays, storage_usd
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.display_name import display_name_prefix
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
 from airflow_provider_llmbeam.spec.job import JobSpec

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import FieldFaultError
-from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel
+from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media import is_openai
 from airflow_provider_llmbeam.spec.runner import DirectRunner
 
@@ -26,6 +27,20 @@ def inference_fault(spec: JobSpec) -> FieldFaultError | None:
 def has_batch_inference(spec: JobSpec) -> bool:
     """Returns whether the job can be run with `inference.mode` 'batch'."""
     return not (_model_fault(spec, "batch") or _job_fault(spec, "batch"))
+
+
+def check_batch_model(model: Model) -> None:
+    """Refuses a model without batch inference.
+
+    Raises:
+        JobSpecError: Its provider has none.
+    """
+    if not _is_of_provider(model):
+        where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
+        raise JobSpecError(
+            f"`model`: only Gemini and OpenAI itself have batch inference; got {model.name!r} of type "
+            f"{model.type!r}{where}. Nothing was sent or billed."
+        )
 
 
 def has_flex(spec: JobSpec) -> bool:
@@ -55,8 +70,7 @@ def _tier_fault(spec: JobSpec) -> FieldFaultError | None:
 
 def _flex_fault(spec: JobSpec) -> FieldFaultError | None:
     model, tier = spec.model, spec.inference.service_tier
-    is_served = isinstance(model, GeminiModel) or (isinstance(model, OpenAIModel) and is_openai(model.base_url))
-    if not is_served or spec.embedding is not None:
+    if not _is_of_provider(model) or spec.embedding is not None:
         return FieldFaultError(
             "inference.service_tier",
             "must be 'standard' here: only Gemini and OpenAI itself have the flex tier, and only for texts",
@@ -82,7 +96,7 @@ def _flex_fault(spec: JobSpec) -> FieldFaultError | None:
 
 def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
     model = spec.model
-    if isinstance(model, GeminiModel) or (isinstance(model, OpenAIModel) and is_openai(model.base_url)):
+    if _is_of_provider(model):
         return None
     return FieldFaultError(
         "inference.mode",
@@ -91,6 +105,11 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
         mode,
         model.name,
     )
+
+
+def _is_of_provider(model: Model) -> bool:
+    """Whether Gemini or OpenAI itself answers; servers with the same API have neither batch inference nor flex."""
+    return isinstance(model, GeminiModel) or (isinstance(model, OpenAIModel) and is_openai(model.base_url))
 
 
 def _job_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.batch.job import BatchJob, UploadedFile
 
 #: Opens the request file at a URI for reading.
 OpenFile = Callable[[str], IO[bytes]]
@@ -76,6 +76,21 @@ class BatchProvider(Protocol):
 
     def delete(self, job: BatchJob) -> None:
         """Deletes a job that has ended, with the files that the provider keeps of it; ignores what is missing."""
+
+    def deletable(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
+        """Returns those jobs of which `delete` would delete something besides their request files.
+
+        These are all jobs, except for OpenAI, which keeps a batch for ever, without its files.
+        """
+
+    def uploads(self, prefix: str) -> list[UploadedFile]:
+        """Returns the request files that were uploaded for jobs whose display name starts with a prefix.
+
+        There are none for Vertex AI, whose request files are on the caller's bucket.
+        """
+
+    def delete_upload(self, name: str) -> None:
+        """Deletes an uploaded request file; does nothing if it does not exist."""
 
     def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yields the name and the content, in chunks, of each result file that the provider keeps.

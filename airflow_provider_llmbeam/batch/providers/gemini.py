@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.batch.errors import (
     BatchRefusedError,
     BatchUnavailableError,
 )
-from airflow_provider_llmbeam.batch.job import ENDED, BatchJob
+from airflow_provider_llmbeam.batch.job import ENDED, BatchJob, UploadedFile
 from airflow_provider_llmbeam.batch.providers.base import MAX_VECTORS, BatchLimits, OpenFile
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.reported import error_of, google_count, google_phase, time_of
@@ -61,6 +61,7 @@ class GeminiBatches(RestBatches):
         if embeds:
             self.limits = replace(self.limits, max_rows=MAX_VECTORS)
         super().__init__(http, jobs=f"{self._origin}/v1beta/batches", root=f"{self._origin}/v1beta")
+        self._files = f"{self._root}/files"
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
         """See `BatchProvider`."""
@@ -82,6 +83,22 @@ class GeminiBatches(RestBatches):
         for file in files:
             self._delete_file(file)
         self._http.delete(self._url(job.name))
+
+    def uploads(self, prefix: str) -> list[UploadedFile]:
+        """Returns the request files that were uploaded for jobs whose display name starts with a prefix."""
+        replies = self._listed(self._files, {"pageSize": "100"}, "files")  # the API has no filter
+        return [file for reply in replies if (file := upload_of(reply)) and file.display_name.startswith(prefix)]
+
+    def delete_upload(self, name: str) -> None:
+        """Deletes an uploaded request file; does nothing if it does not exist."""
+        if not _FILE.fullmatch(name):
+            return
+        try:
+            self._http.delete(f"{self._root}/{name}")
+        except BatchDeniedError:
+            # Also its answer for a file that does not exist, which it does not show either.
+            if self._has_file(name):
+                raise
 
     def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
         """See `BatchProvider`."""
@@ -122,6 +139,13 @@ class GeminiBatches(RestBatches):
             with contextlib.suppress(BatchDeniedError, BatchRefusedError):
                 self._http.delete(f"{self._root}/{name}")
 
+    def _has_file(self, name: str) -> bool:
+        try:
+            self._http.get(f"{self._root}/{name}")
+        except (BatchDeniedError, BatchNotFoundError):
+            return False
+        return True
+
     def _query(self, prefix: str) -> Mapping[str, str]:
         return {"pageSize": "100"}  # the API has no filter
 
@@ -130,6 +154,18 @@ class GeminiBatches(RestBatches):
 
     def _job_of(self, reply: Mapping[str, Any]) -> BatchJob | None:
         return job_of(reply)
+
+
+def upload_of(reply: Mapping[str, Any]) -> UploadedFile | None:
+    """Returns the uploaded file that a `File` describes; `None` for a result file, and without a valid name."""
+    name = str_of(reply.get("name"))
+    if not _FILE.fullmatch(name) or str_of(reply.get("source")) == "GENERATED":
+        return None
+    return UploadedFile(
+        name=name,
+        display_name=str_of(reply.get("displayName")),
+        created_at=time_of(reply.get("createTime")) or 0.0,
+    )
 
 
 def job_of(reply: Mapping[str, Any]) -> BatchJob | None:

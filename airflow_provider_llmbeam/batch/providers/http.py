@@ -83,7 +83,9 @@ class BatchHttp:
             if not (further := next_page(page)):
                 return
             query |= further
-        raise BatchRefusedError(f"{self._provider} lists more than {_PAGES} pages of batch-inference jobs.")
+        raise BatchRefusedError(
+            f"{self._provider} lists more than {_PAGES} pages of batch-inference jobs or files."
+        )
 
     def send(self, method: str, url: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the reply to a request that may be sent twice."""

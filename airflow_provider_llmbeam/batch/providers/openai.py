@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from airflow_provider_llmbeam.batch.errors import (
     BatchError,
@@ -15,7 +16,7 @@ from airflow_provider_llmbeam.batch.errors import (
     BatchQuotaError,
     BatchUnavailableError,
 )
-from airflow_provider_llmbeam.batch.job import ENDED, BatchJob, BatchPhase
+from airflow_provider_llmbeam.batch.job import ENDED, BatchJob, BatchPhase, UploadedFile
 from airflow_provider_llmbeam.batch.providers.base import MAX_VECTORS, BatchLimits, OpenFile
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.reported import count_of, error_of, time_of
@@ -26,6 +27,10 @@ from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
 from airflow_provider_llmbeam.spec.model import OpenAIModel
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+#: End of the name of an uploaded file, after the display name of its job.
+_SUFFIX = ".jsonl"
+#: Files of one page of a list; OpenAI allows 10,000 (platform.openai.com/docs/api-reference/files/list).
+_FILES_PER_PAGE = 1_000
 #: Field of `metadata` with the display name: a batch of OpenAI has none.
 _DISPLAY_NAME = "display_name"
 _PHASES: Mapping[str, BatchPhase] = {
@@ -66,7 +71,7 @@ class OpenAIBatches(RestBatches):
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
         """See `BatchProvider`."""
-        file = self._http.upload(lambda: self._upload(uri, open_file, size))
+        file = self._http.upload(lambda: self._upload(display_name, uri, open_file, size))
         body = {
             "input_file_id": file,
             "endpoint": self._endpoint,
@@ -88,18 +93,34 @@ class OpenAIBatches(RestBatches):
         for file in files:
             self._delete_file(file)
 
+    def deletable(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
+        """Returns the jobs of which OpenAI still has a result file."""
+        if not any(job.results for job in jobs):
+            return []
+        kept = {str_of(reply.get("id")) for reply in self._listed_files("batch_output")}
+        return [job for job in jobs if not kept.isdisjoint(job.results)]
+
+    def uploads(self, prefix: str) -> list[UploadedFile]:
+        """Returns the request files that were uploaded for jobs whose display name starts with a prefix."""
+        files = map(upload_of, self._listed_files("batch"))
+        return [file for file in files if file and file.display_name.startswith(prefix)]
+
+    def delete_upload(self, name: str) -> None:
+        """Deletes an uploaded request file; does nothing if it does not exist."""
+        self._delete_file(name)
+
     def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
         """See `BatchProvider`."""
         for file in job.results:
             yield file, self._http.download(f"{self._files}/{file}/content")
 
-    def _upload(self, uri: str, open_file: OpenFile, size: int) -> str:
+    def _upload(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> str:
         """Uploads a file and returns its id."""
         boundary = secrets.token_hex(16)
         field = f'--{boundary}\r\nContent-Disposition: form-data; name="'
         head = (
             f'{field}purpose"\r\n\r\nbatch\r\n'
-            f'{field}file"; filename="requests.jsonl"\r\nContent-Type: application/jsonl\r\n\r\n'
+            f'{field}file"; filename="{quote(display_name)}{_SUFFIX}"\r\nContent-Type: application/jsonl\r\n\r\n'
         )
         with open_file(uri) as file:
             reply = self._http.send_file(
@@ -116,6 +137,9 @@ class OpenAIBatches(RestBatches):
         if _NAME.fullmatch(name):
             self._http.delete(f"{self._files}/{name}")
 
+    def _listed_files(self, purpose: str) -> Iterator[Mapping[str, Any]]:
+        return self._listed(self._files, {"purpose": purpose, "limit": str(_FILES_PER_PAGE)}, "data")
+
     def _query(self, prefix: str) -> Mapping[str, str]:
         return {"limit": "100"}  # the API has no filter
 
@@ -128,6 +152,17 @@ class OpenAIBatches(RestBatches):
 
     def _job_of(self, reply: Mapping[str, Any]) -> BatchJob | None:
         return job_of(reply)
+
+
+def upload_of(reply: Mapping[str, Any]) -> UploadedFile | None:
+    """Returns the uploaded file that a `File` describes; `None` if it has no valid id."""
+    if not _NAME.fullmatch(name := str_of(reply.get("id"))):
+        return None
+    return UploadedFile(
+        name=name,
+        display_name=str_of(reply.get("filename")).removesuffix(_SUFFIX),
+        created_at=time_of(reply.get("created_at")) or 0.0,
+    )
 
 
 def job_of(reply: Mapping[str, Any]) -> BatchJob | None:

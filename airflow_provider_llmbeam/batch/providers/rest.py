@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_provider_llmbeam.batch.errors import BatchNotFoundError, BatchRefusedError
@@ -35,8 +35,7 @@ class RestBatches(ABC):
 
     def find(self, prefix: str) -> list[BatchJob]:
         """Returns the jobs whose display name starts with a prefix, the newest first."""
-        pages = self._http.pages(self._jobs, self._query(prefix), self._next_page)
-        replies = (each for page in pages for each in map(mapping_of, list_of(page.get(self._JOBS))))
+        replies = self._listed(self._jobs, self._query(prefix), self._JOBS)
         found = (read_job(each, self._job_of) for each in replies if self._display_name(each).startswith(prefix))
         return sorted(found, key=lambda job: job.created_at, reverse=True)
 
@@ -51,6 +50,15 @@ class RestBatches(ABC):
         except BatchRefusedError:
             if not self.get(name).has_ended:
                 raise
+
+    def deletable(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
+        """Returns those jobs of which `delete` would delete something besides their request files."""
+        return list(jobs)
+
+    def _listed(self, url: str, query: Mapping[str, str], field: str) -> Iterator[Mapping[str, Any]]:
+        """Yields the items of all pages of a list."""
+        for page in self._http.pages(url, query, self._next_page):
+            yield from map(mapping_of, list_of(page.get(field)))
 
     def _url(self, name: str) -> str:
         if not self._NAME.fullmatch(name):

@@ -1,9 +1,9 @@
-"""Sessions with the credentials of this process: Application Default Credentials, or a key of the environment."""
+"""Sessions with credentials: those of this process, or those that a caller brings."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import google.auth
 import requests
@@ -40,10 +40,15 @@ def open_session(model: GeminiModel | OpenAIModel) -> requests.Session:
 
 def key_session(header: Mapping[str, str]) -> requests.Session:
     """Returns a session that sends a header with a key, and refuses redirects."""
+    return session_with(lambda: header)
+
+
+def session_with(headers: Callable[[], Mapping[str, str]]) -> requests.Session:
+    """Returns a session that sends the headers that a function returns for each request, and refuses redirects."""
     session = without_redirects(requests.Session())
 
     def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers.update(header)
+        request.headers.update(headers())
         return request
 
     session.auth = authorize  # without it, `requests` takes the credentials of ~/.netrc

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from airflow_provider_llmbeam.batch.job import ENDED, BatchJob
+from airflow_provider_llmbeam.batch.job import ENDED, BatchJob, UploadedFile
 from airflow_provider_llmbeam.batch.providers.base import BatchLimits, OpenFile
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.reported import error_of, google_count, google_phase, time_of
@@ -68,6 +68,13 @@ class VertexAIBatches(RestBatches):
     def delete(self, job: BatchJob) -> None:
         """See `BatchProvider`; files on Cloud Storage are the caller's."""
         self._http.delete(self._url(job.name))
+
+    def uploads(self, prefix: str) -> list[UploadedFile]:
+        """Returns nothing: request files are on the caller's bucket."""
+        return []
+
+    def delete_upload(self, name: str) -> None:
+        """Does nothing: there are no uploaded files."""
 
     def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yields nothing: the caller reads `job.results` on Cloud Storage."""

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.batch.decide import (
     Wait,
     decide,
 )
+from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.batch.errors import (
     BatchError,
     BatchPendingError,
@@ -45,7 +46,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import send_pilot
 from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits, prepare, read_prepared
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
-from airflow_provider_llmbeam.pipeline.display_name import display_name_prefix
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import (
     record_turnaround,

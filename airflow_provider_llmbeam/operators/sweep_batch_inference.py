@@ -1,0 +1,176 @@
+"""`SweepBatchInferenceOperator`: removes what batch inference leaves at a provider."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_llmbeam.deployment import required_deployment
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.deployment import is_deployment_name
+from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.inference_rules import check_batch_model
+from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems, parse_model
+from airflow_provider_llmbeam.tasks.arguments import check_arguments
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import is_pending, plain
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context, XComArg
+
+    from airflow_provider_llmbeam.batch.sweep import BatchSweepManifest
+
+#: Age above which a batch-inference job is considered forgotten, in seconds: twice the default of
+#: `inference.max_batch_wait_seconds`.
+OLDER_THAN_SECONDS = 2 * 86_400.0
+
+
+class SweepBatchInferenceOperator(BaseOperator):
+    """Cancels forgotten batch-inference jobs, and deletes ended ones and uploaded files that belong to no job.
+
+    Intended for a separate Dag: the jobs of a task that is marked as failed, or whose Dag run is deleted, go on
+    and bill what they answer. Jobs and files are those of the provider and the account of `model`; on Vertex AI,
+    those of its project and location. They are selected by their display names; those of another Airflow are swept only
+    if `deployments` names it.
+
+    A job that has not ended is cancelled, and a later run deletes it. OpenAI keeps the entry of a batch; its files
+    are deleted. On Vertex AI, request and result files are on your bucket, and left alone. Stored prompt heads
+    (`inference.prefix_cache`) expire by themselves within ten minutes.
+
+    Args:
+        model: Model of the provider, see `spec.GeminiModel` and `spec.OpenAIModel`, or the name of a Gemini model.
+            Its name has no effect: the jobs of all models of an account are in one list.
+        llmbeam_conn_id: Connection with API key, base URL, project and location.
+        gcp_conn_id: Connection with the credentials for Vertex AI.
+        impersonation_chain: Service account to act as, or several, each acting as the next.
+        deployments: Names of the Airflow deployments whose jobs are swept, see `[llmbeam] deployment`; by default
+            this one.
+        dry_run: Whether to only list what is due.
+        older_than_seconds: Age above which a job or a file is due, in seconds: of a running job since its
+            creation, of an ended one since its end. It has to be longer than the longest
+            `inference.max_batch_wait_seconds` of the jobs: a run that still waits for a job that is cancelled here
+            sends its rows online, at the full price.
+
+    Templated:
+        `model`, `deployments`, `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
+
+    XCom:
+        The names of the jobs and files that were cancelled, deleted and kept, and sentences about those that
+        failed.
+
+    Raises:
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: A rendered argument is invalid, or there is no key.
+        BatchError: Something could not be listed, cancelled or deleted; raised after all others were handled.
+    """
+
+    template_fields: Sequence[str] = (
+        "model",
+        "deployments",
+        "llmbeam_conn_id",
+        "gcp_conn_id",
+        "impersonation_chain",
+    )
+    template_fields_renderers = dict.fromkeys(template_fields[:1], "json")
+    ui_color = "#fce8e6"
+
+    def __init__(
+        self,
+        *,
+        model: Model | Mapping[str, Any] | str | XComArg,
+        llmbeam_conn_id: str = "llmbeam_default",
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        deployments: Sequence[str] | XComArg | None = None,
+        dry_run: bool = False,
+        older_than_seconds: float = OLDER_THAN_SECONDS,
+        **kwargs: Any,
+    ) -> None:
+        check_arguments(type(self), kwargs)
+        super().__init__(**kwargs)
+        self.model = model_data(plain(model))
+        self.llmbeam_conn_id = llmbeam_conn_id
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
+        self.deployments = deployments
+        self.lists_only = dry_run
+        self.older_than_seconds = older_than_seconds
+        if not older_than_seconds >= 0:
+            raise JobSpecError(
+                f"Task {self.task_id!r}: `older_than_seconds` must be 0 or more; got {older_than_seconds!r}."
+            )
+        problems = [*model_problems(self.model)]
+        if literal := [problem for problem in problems if not is_pending(problem.got)]:
+            raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, literal))}")
+        try:
+            if not problems:
+                check_batch_model(parse_model(self.model))
+            if not is_pending(deployments):
+                _deployment_names(deployments)
+        except JobSpecError as error:
+            raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Sweeps the jobs and files."""
+        with errors_of_airflow():
+            from airflow_provider_llmbeam.batch.errors import BatchError
+
+            manifest = self._swept()
+            self.log.info("%s", manifest)
+            if manifest.failed:
+                raise BatchError(
+                    f"{len(manifest.cancelled)} cancelled, {len(manifest.deleted)} deleted, "
+                    f"{len(manifest.failed)} not: {' '.join(manifest.failed)}"
+                )
+            return manifest.plain()
+
+    def _swept(self) -> BatchSweepManifest:
+        # Imported here: parsing a Dag file loads no HTTP client.
+        from airflow_provider_llmbeam.batch.providers import open_provider
+        from airflow_provider_llmbeam.batch.providers.session import session_with
+        from airflow_provider_llmbeam.batch.sweep import sweep
+        from airflow_provider_llmbeam.hooks.llmbeam import open_model
+
+        names = _deployment_names(self.deployments) or (required_deployment(),)
+        model, headers = open_model(
+            self.model,
+            llmbeam_conn_id=self.llmbeam_conn_id,
+            gcp_conn_id=self.gcp_conn_id,
+            impersonation_chain=self.impersonation_chain,
+            check=check_batch_model,
+        )
+        if not headers():  # raises an error by itself for Gemini
+            raise JobSpecError(
+                f"`llmbeam_conn_id`: model {model.name!r} needs a key: found neither a password in the connection "
+                f"{self.llmbeam_conn_id!r} nor the variable that `model.api_key_env` names. Nothing was sent."
+            )
+        return sweep(
+            open_provider(model, output_uri="", session=session_with(headers)),
+            deployments=frozenset(names),
+            now=time.time(),
+            dry_run=self.lists_only,
+            older_than_seconds=self.older_than_seconds,
+            log=self.log,
+        )
+
+
+def _deployment_names(deployments: Any) -> tuple[str, ...]:
+    """Returns the names of deployments.
+
+    Raises:
+        JobSpecError: It is not a list, or one is not a name: jobs that no Airflow started belong to no deployment.
+    """
+    names = from_text(deployments)
+    if names is None:
+        return ()
+    if not isinstance(names, list | tuple | set | frozenset) or not all(
+        isinstance(name, str) and is_deployment_name(name) for name in names
+    ):
+        raise JobSpecError(
+            "`deployments` must be a list of names, each at most 40 of a-z, 0-9 and -, beginning with a letter; "
+            f"got {deployments!r}."
+        )
+    return tuple(names)
