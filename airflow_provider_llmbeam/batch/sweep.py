@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -84,7 +83,7 @@ def due(jobs: Iterable[BatchJob], uploads: Iterable[UploadedFile], now: float, o
             kept.append(job)
         else:
             (delete if job.has_ended else cancel).append(job)
-    needed = {job.display_name for job in itertools.chain(cancel, kept)}
+    needed = {job.display_name for job in (*cancel, *kept)}
     delete_uploads: list[UploadedFile] = []
     kept_uploads: list[UploadedFile] = []
     for file in uploads:
@@ -94,7 +93,7 @@ def due(jobs: Iterable[BatchJob], uploads: Iterable[UploadedFile], now: float, o
         cancel=tuple(cancel),
         delete=tuple(delete),
         delete_uploads=tuple(delete_uploads),
-        kept=tuple(each.name for each in itertools.chain(kept, kept_uploads)),
+        kept=(*(job.name for job in kept), *(file.name for file in kept_uploads)),
     )
 
 

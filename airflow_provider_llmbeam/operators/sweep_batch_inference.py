@@ -33,8 +33,8 @@ class SweepBatchInferenceOperator(BaseOperator):
 
     Intended for a separate Dag: the jobs of a task that is marked as failed, or whose Dag run is deleted, go on
     and bill what they answer. Jobs and files are those of the provider and the account of `model`; on Vertex AI,
-    those of its project and location. They are selected by their display names; those of another Airflow are swept only
-    if `deployments` names it.
+    those of its project and location. They are selected by their display names; those of another Airflow are swept
+    only if `deployments` names it.
 
     A job that has not ended is cancelled, and a later run deletes it. OpenAI keeps the entry of a batch; its files
     are deleted. On Vertex AI, request and result files are on your bucket, and left alone. Stored prompt heads
