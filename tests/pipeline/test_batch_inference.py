@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import ssl
 import time
@@ -14,11 +15,13 @@ from google.cloud.storage import Client
 
 from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
-from airflow_provider_llmbeam.batch.providers import http
+from airflow_provider_llmbeam.batch.providers import http, open_provider
+from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround
@@ -124,6 +127,44 @@ def test_whatever_becomes_of_the_batch_all_rows_are_answered(developer, sandbox,
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
 
 
+def swept(spec):
+    """Sweeps as if it were three days later, and returns what was cancelled."""
+    return sweep(
+        open_provider(spec.model, output_uri=""),
+        deployments={spec.deployment},
+        now=time.time() + 3 * 86_400,
+        dry_run=False,
+        older_than_seconds=2 * 86_400.0,
+        log=logging.getLogger(),
+    ).cancelled
+
+
+def test_a_run_that_waits_for_a_job_that_is_swept_sends_its_rows_online(job, sandbox, monkeypatch):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    spec, cancelled, wait = JobSpec.parse(job | {"deployment": "prod"}), [], BatchInference._wait
+
+    def sweep_first(self, seconds):
+        cancelled.extend(swept(spec))
+        wait(self, seconds)
+
+    monkeypatch.setattr(BatchInference, "_wait", sweep_first)
+    manifest = run(spec)
+    assert len(cancelled) == 1
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
+
+
+def test_a_task_whose_job_was_swept_while_it_was_deferred_sends_its_rows_online(developer, sandbox):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    spec = JobSpec.parse(developer | {"deployment": "prod"})
+    with pytest.raises(BatchPendingError):
+        run(spec, waits=False)
+    assert len(swept(spec)) == 1
+    manifest = run(spec, waits=False)
+    assert manifest["rows"]["answered"] == ROWS
+    assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
+
+
 def test_a_second_run_of_the_same_job_submits_nothing(developer, sandbox):
     run(JobSpec.parse(developer))
     bill = sandbox.token_bill.nano_usd
@@ -134,7 +175,6 @@ def test_a_second_run_of_the_same_job_submits_nothing(developer, sandbox):
 
 def test_a_try_that_ends_while_its_batch_runs_is_continued_by_the_next_one(developer, sandbox, monkeypatch):
     sandbox.batches.settings = BatchSettings(run_seconds=1.0)
-    from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 
     def interrupted(self):
         raise KeyboardInterrupt

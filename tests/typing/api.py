@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperato
 from airflow_provider_llmbeam.operators.inference_endpoint import InferenceEndpoint, inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
+from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
@@ -122,7 +123,7 @@ def operator_of_spec_values() -> RunInferenceOperator:
 
 
 def tasks_around_a_job() -> None:
-    """Estimate, sensor, job, endpoint and sweeper in one Dag, joined by XComs.
+    """Estimate, sensor, job, endpoint and sweepers in one Dag, joined by XComs.
 
     `airflow.sdk` types `BaseOperator.output` as `XComArg`; the `PlainXComArg` that it is has `__getitem__`.
     """
@@ -163,6 +164,8 @@ def tasks_around_a_job() -> None:
         judge >> gemma.reserve
         SweepEndpointsOperator(task_id="sweep", locations=["us-central1"], dry_run=True)
         SweepEndpointsOperator(task_id="everywhere")  # type: ignore[call-arg]
+        SweepBatchInferenceOperator(task_id="night", model=model, deployments=["production"], dry_run=True)
+        SweepBatchInferenceOperator(task_id="every_provider")  # type: ignore[call-arg]
 
 
 def handler_in_a_pipeline() -> RunInference:

@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.operators.endpoint import ReserveEndpointOperator
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
+from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import JobSpec
@@ -64,6 +65,7 @@ def test_an_unknown_argument_is_refused_with_where_it_belongs(argument: str, ins
     ("operator", "argument", "instead"),
     [
         (SweepEndpointsOperator, "location", "did you mean `locations`?"),
+        (SweepBatchInferenceOperator, "deployment", "did you mean `deployments`?"),
         (EndpointReadySensor, "max_latency", "did you mean `max_latency_seconds`?"),
         (QuotaHealthSensor, "poke_intervall", "did you mean `poke_interval`?"),
     ],
@@ -73,6 +75,78 @@ def test_other_operators_and_sensors_say_it_too(operator: Any, argument: str, in
     assert refusal(operator, **own, **{argument: 1}).endswith(
         f"{operator.__name__} has no such argument; {instead}"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"older_than_seconds": -1.0}, "`older_than_seconds` must be 0 or more; got -1.0."),
+        ({"older_than_seconds": float("nan")}, "`older_than_seconds` must be 0 or more; got nan."),
+        (
+            {"model": "echo"},
+            "`model`: only Gemini and OpenAI itself have batch inference; got 'echo' of type 'echo'.",
+        ),
+        (
+            {"model": {"type": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1"}},
+            "got 'm' of type 'openai' at an address of its own. Nothing was sent or billed.",
+        ),
+        ({"model": {"type": "gemini", "nam": "a"}}, "nam"),
+        ({"deployments": "production"}, "`deployments` must be a list of names, each at most 40 of a-z"),
+        ({"deployments": ["tests", ""]}, "beginning with a letter; got ['tests', '']."),
+        ({"deployments": ["Tests"]}, "beginning with a letter; got ['Tests']."),
+    ],
+)
+def test_an_invalid_sweep_of_batch_inference_is_refused_when_the_dag_is_parsed(
+    changes: dict[str, Any], fault: str
+) -> None:
+    message = refusal(SweepBatchInferenceOperator, **{"model": "gemini-2.5-flash", **changes})
+    assert message.startswith("Task 'judge': ")
+    assert fault in message
+
+
+def test_templates_of_a_sweep_are_not_judged_before_they_are_rendered() -> None:
+    for model in ("{{ params.model }}", {"type": "openai", "name": "m", "base_url": "{{ params.url }}"}):
+        SweepBatchInferenceOperator(task_id="sweep", model=model, deployments="{{ params.deployments }}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "connection", "fault"),
+    [
+        ({"model": "echo"}, {}, "got 'echo' of type 'echo'"),
+        (
+            {"model": {"type": "openai", "name": "m"}},
+            {"host": "http://127.0.0.1:1/v1"},
+            "at an address of its own",
+        ),
+        (
+            {"model": {"type": "openai", "name": "m"}},
+            {},
+            r"model 'm' needs a key: found neither a password in the",
+        ),
+        ({}, {}, "Gemini needs a key"),
+        ({"deployments": "['a', 5]"}, {"password": "k"}, "`deployments` must be a list of names"),
+    ],
+)
+def test_a_sweep_that_was_rendered_to_something_invalid_sends_nothing(
+    changes: dict[str, Any], connection: dict[str, str], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import json
+
+    for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps({"conn_type": "llmbeam", **connection}))
+    task = SweepBatchInferenceOperator(task_id="sweep", model="gemini-2.5-flash")
+    for name, value in changes.items():
+        setattr(task, name, value)
+    with pytest.raises(JobSpecError, match=fault):
+        task._swept()
+
+
+def test_an_airflow_without_a_name_sweeps_no_batch_inference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW__LLMBEAM__DEPLOYMENT")
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "")
+    with pytest.raises(JobSpecError, match="this Airflow has no name of its own"):
+        SweepBatchInferenceOperator(task_id="sweep", model="gemini-2.5-flash")._swept()
 
 
 def test_arguments_of_airflow_are_accepted() -> None:
