@@ -16,6 +16,7 @@ from google.cloud.storage import Client
 from waiting import until
 
 from airflow_provider_llmbeam.batch.display_name import deployment_prefix
+from airflow_provider_llmbeam.batch.errors import BatchError
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.session import key_session
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
@@ -96,15 +97,20 @@ def test_a_dry_run_lists_what_is_due(run_dag, connection, jobs, later):
     assert jobs.phases == ["queued", "queued"]
 
 
-def test_a_failure_fails_the_task_after_everything_else_was_swept(
-    run_dag, connection, jobs, later, sandbox, caplog
-):
+def test_a_failure_fails_the_task_after_everything_else_was_swept(run_dag, connection, jobs, later, sandbox):
     sandbox.faults.queue("gemini.batches.cancel", Fault(kind="error", http_status=403, message="Not you."))
-    manifest, state = swept(run_dag, deployments=["tests", "another-airflow"])
+    errors = []
+    manifest, state = swept(
+        run_dag,
+        deployments=["tests", "another-airflow"],
+        on_failure_callback=lambda context: errors.append(context["exception"]),
+    )
     assert (manifest, state) == (None, "failed")
     assert sorted(jobs.phases) == ["cancelled", "queued"]
-    assert "1 cancelled, 0 deleted, 1 not: Batch-inference job llmbeam-" in caplog.text
-    assert "may still bill: The Gemini Developer API answered HTTP 403: Not you." in caplog.text
+    (error,) = errors
+    assert isinstance(error, BatchError)
+    assert str(error).startswith("1 cancelled, 0 deleted, 1 not: Batch-inference job llmbeam-")
+    assert str(error).endswith("may still bill: The Gemini Developer API answered HTTP 403: Not you.")
 
 
 def test_jobs_of_vertex_ai_are_swept_with_the_credentials_of_the_connection(run_dag, google, sandbox, later):
