@@ -1,1 +1,1 @@
-"""Batch-inference jobs of the providers: submit, find, poll and cancel. No Airflow, no Beam, no engine."""
+"""Batch-inference jobs of the providers: submit, find, poll, cancel and sweep. No Airflow, no Beam, no engine."""
