@@ -136,7 +136,9 @@ class _Sweep:
         prefix, whose = deployment_prefix(deployment), f"of the deployment {deployment!r}"
         # Before the jobs: the job of a file that is uploaded meanwhile would not be in their list.
         uploads = self._listed(lambda: self._provider.uploads(prefix), f"The uploaded files {whose}")
-        jobs = self._listed(lambda: self._provider.find(prefix), f"The batch-inference jobs {whose}")
+        jobs = self._listed(
+            lambda: self._provider.find(prefix), f"The batch-inference jobs {whose} may still bill, and"
+        )
         if jobs is None:  # of a file alone, nobody knows whether it is needed
             return
         found = due(jobs, uploads or (), now, older_than_seconds)
@@ -155,7 +157,7 @@ class _Sweep:
         try:
             return work()
         except LLMBeamError as error:
-            self._fail(f"{what} could not be listed, and may still bill: {error}")
+            self._fail(f"{what} could not be listed: {error}")
             return None
 
     def _cancel(self, job: BatchJob) -> None:

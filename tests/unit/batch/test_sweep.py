@@ -179,7 +179,7 @@ def test_a_job_that_is_deleted_by_somebody_else_meanwhile_is_no_failure() -> Non
 @pytest.mark.parametrize(
     ("method", "calls", "what"),
     [
-        ("find", 0, "The batch-inference jobs of the deployment 'prod'"),
+        ("find", 0, "The batch-inference jobs of the deployment 'prod' may still bill, and"),
         ("uploads", 4, "The uploaded files of the deployment 'prod'"),
         ("deletable", 4, "The result files of the deployment 'prod'"),
     ],
@@ -190,7 +190,7 @@ def test_a_list_that_fails_is_reported_and_without_that_of_the_jobs_no_file_is_d
     provider = everything(**{method: BatchUnavailableError("503.")})
     manifest = swept(provider)
     assert len(provider.calls) == calls
-    assert manifest.failed == [f"{what} could not be listed, and may still bill: 503."]
+    assert manifest.failed == [f"{what} could not be listed: 503."]
 
 
 def test_other_deployments_are_swept_only_if_they_are_named() -> None:
