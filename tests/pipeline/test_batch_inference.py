@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.pipeline.batch_inference import run as batch_run
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
@@ -163,6 +164,22 @@ def test_a_task_whose_job_was_swept_while_it_was_deferred_sends_its_rows_online(
     manifest = run(spec, waits=False)
     assert manifest["rows"]["answered"] == ROWS
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
+
+
+def test_a_job_that_somebody_deletes_counts_as_cancelled(developer, sandbox, monkeypatch):
+    monkeypatch.setattr(batch_run, "SURE_SECONDS", 0.0)
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    sandbox.faults.every("gemini.batches.get", 1, Fault(kind="error", http_status=404))
+    manifest = run(JobSpec.parse(developer))
+    assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
+
+
+def test_the_report_counts_answers_that_a_cancelled_job_bills_and_does_not_return(job, sandbox):
+    sandbox.batches.settings = BatchSettings(outcome="stuck_at", run_seconds=0.2, cancel_returns_rows=False)
+    manifest = run(JobSpec.parse(job | {"inference": {"mode": "batch", "max_batch_wait_seconds": 4.0}}))
+    assert manifest["rows"]["answered"] == manifest["origins"]["fresh"] + manifest["origins"]["resumed"] == ROWS
+    answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
+    assert report_of(manifest)["requests"]["unreturned"] == answers["batch"] > 0
 
 
 def test_a_second_run_of_the_same_job_submits_nothing(developer, sandbox):

@@ -20,9 +20,11 @@ from google.cloud.bigquery import SchemaField
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
+from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
@@ -165,6 +167,17 @@ def test_a_query_is_answered_into_a_table(client):
     assert {key: row["answer"] for key, row in answers.items()} == {n: f"Say it: row {n}" for n in range(20)}
     assert [field.name for field in client.get_table(ANSWERS).schema] == ["id", *OUTPUT_COLUMNS]
     assert [table.table_id for table in client.list_tables("llm")] == ["answers", "rows"], "no staging is left"
+
+
+def test_a_query_is_answered_into_a_table_by_batch_inference_of_vertex_ai(client, sandbox):
+    sandbox.batches.settings = BatchSettings(reorders_echo=True, fail_ratio=0.1)
+    load(client, rows(100))
+    model = {"type": "gemini", "project": PROJECT, "base_url": sandbox.gemini_url}
+    manifest = run(spec_of(source=FROM_QUERY, model=model, inference={"mode": "batch"}))
+    assert manifest["rows"] == {"read": 100, "answered": 100, "dead_letter": 0}
+    assert manifest["origins"]["batch"] == 61  # of 68 without the pilot, a tenth of which fails
+    assert set(table_of(client)) == set(range(100))
+    assert len(jobs_of(client, "query")) == 1, "the pilot, the request files and the rest read one export"
 
 
 def test_an_estimate_and_its_job_share_one_export_and_the_sample(client, sandbox):

@@ -89,6 +89,7 @@ class BatchManifest(_Part):
         history: `MonitorHistory` of the polls so far.
         pilot: Sums of the prompts that were sent online before.
         harvested: Sums by display name.
+        unreturned: Number of answers that a job has counted, and not returned, by display name.
         is_over: Whether the rest is sent online.
         is_published: Whether the job has published, so that only jobs and files are left to delete.
     """
@@ -103,6 +104,7 @@ class BatchManifest(_Part):
     history: dict[str, Any] = {}
     pilot: Sums = Sums()
     harvested: dict[str, Sums] = {}
+    unreturned: dict[str, int] = {}
     is_over: bool = False
     is_published: bool = False
 
@@ -126,7 +128,8 @@ class BatchManifest(_Part):
         requests = sums.pop("answered") + sums.pop("failed")
         answers = {"standard": self.pilot.answered, "batch": Sums.total(self.harvested.values()).answered}
         tiers = Counter({tier: number for tier, number in answers.items() if number})
-        return Tally(sums=Counter({**sums, "requests": requests}), tiers=tiers)
+        unreturned = sum(self.unreturned.values())
+        return Tally(sums=Counter({**sums, "requests": requests, "unreturned": unreturned}), tiers=tiers)
 
 
 def manifest_uri(spec: JobSpec) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import apache_beam as beam
 
@@ -22,6 +23,7 @@ from airflow_provider_llmbeam.batch.decide import (
 from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.batch.errors import (
     BatchError,
+    BatchNotFoundError,
     BatchPendingError,
     BatchQuotaError,
     BatchUnavailableError,
@@ -61,6 +63,8 @@ MAX_FILE_BYTES = 200 * 2**20
 #: Longest wait for a provider that cannot be polled, in seconds. Its jobs go on meanwhile.
 MAX_UNREACHABLE_SECONDS = 3600.0
 
+#: Age from which a job that cannot be found has been deleted, in seconds; a new one may not be found at once.
+SURE_SECONDS = 300.0
 #: Waits before a job is looked for that may have been created, in seconds: a list may lag behind.
 FIND_SECONDS = (1.0, 5.0, 15.0)
 
@@ -319,10 +323,14 @@ class BatchInference:
         for display_name, job in self._jobs.items():
             if job.has_ended:
                 continue
+            now = self._clock()
             try:
                 polled = self._provider.get(job.name)
+            except BatchNotFoundError:
+                if now - job.created_at < SURE_SECONDS:
+                    continue
+                polled = replace(job, state="deleted", phase="cancelled", ended_at=now)
             except BatchError as error:
-                now = self._clock()
                 self._unreachable_since = self._unreachable_since or now
                 if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
                     raise
@@ -357,6 +365,7 @@ class BatchInference:
             else:
                 harvested[display_name] = Sums()
             self._save(harvested=harvested)
+        self._count_unreturned(harvested)
         sums = Sums.total(harvested.values())
         rows = sum(file.rows for file in manifest.files.values())
         _log.info(
@@ -364,6 +373,22 @@ class BatchInference:
             "sent online.",
             *(f"{number:,}" for number in (sums.answered, rows, sums.failed, sums.malformed)),
         )
+
+
+    def _count_unreturned(self, harvested: Mapping[str, Sums]) -> None:
+        """Records the answers that jobs have counted, and neither returned nor may return in time."""
+        unreturned = {
+            name: number
+            for name, job in self._jobs.items()
+            if (number := (job.answered or 0) - harvested.get(name, Sums()).answered) > 0
+        }
+        if unreturned:
+            self._save(unreturned=unreturned)
+            _log.warning(
+                "Answers that batch-inference jobs have counted and not returned: %s. The provider bills them, and "
+                "their rows are sent online.",
+                ", ".join(f"{number:,} of {name}" for name, number in unreturned.items()),
+            )
 
 
 def _error(job: BatchJob) -> str:

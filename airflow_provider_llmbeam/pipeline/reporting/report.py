@@ -40,6 +40,8 @@ class RequestCounts(_Part):
         sent: All requests.
         rejected: Those that received a 429.
         shed: Those for which the flex tier had no capacity; they are not in `rejected`.
+        unreturned: Answers of batch inference that the provider counted, and did not return, e.g. of a cancelled
+            job: it bills them, and they are neither in `sent` nor in the tokens and the cost.
         retried: Those after an error.
         per_minute: Requests per minute, from the first request to the last answer.
         quota_ratio: The same over `limits.requests_per_minute`.
@@ -48,6 +50,7 @@ class RequestCounts(_Part):
     sent: int
     rejected: int
     shed: int = 0
+    unreturned: int = 0
     retried: int
     per_minute: float | None
     quota_ratio: float | None
@@ -252,6 +255,7 @@ def build_report(
             sent=sums["requests"],
             rejected=sums["rejections"],
             shed=sums["sheds"],
+            unreturned=sums["unreturned"],
             retried=sums["retries"],
             per_minute=_rounded(requests_per_minute),
             quota_ratio=_rounded(requests_per_minute / quota if requests_per_minute and quota else None),
