@@ -273,7 +273,7 @@ def left(cloud, pytestconfig):
     begun = time.monotonic()
     for killed in KILLS:
         play(cloud, killed)
-    cloud.left["jobs"] = sum(each.method == CREATE for each in cloud.sandbox.requests)
+    cloud.left["jobs"] = sum(each.method == CREATE and each.http_status == 200 for each in cloud.sandbox.requests)
     show_table(pytestconfig, "What is killed during batch inference", table(cloud.left), time.monotonic() - begun)
     return cloud.left
 
