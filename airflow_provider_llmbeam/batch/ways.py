@@ -10,21 +10,26 @@ from typing import Literal
 from airflow_provider_llmbeam.batch.decide import CANCEL_SECONDS, ONLINE_MARGIN, BatchPlan
 from airflow_provider_llmbeam.batch.turnaround import Turnaround
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS, TIER_RATIOS, RequestedTier
+from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS, TIER_RATIOS, OrdinaryTier, RequestedTier
 
 #: Time that one request takes at the flex tier, in seconds. Source: ai.google.dev/gemini-api/docs/flex-inference
 TYPICAL_FLEX_SECONDS = 60.0
 #: Share of the flex requests that are shed and sent at the standard tier. Assumed: no provider promises one.
 FLEX_SHED_RATIO = 0.2
 
-#: Expected price of a request over that of the standard tier, by the tier that a job asks for.
+#: Price of the priority tier over that of the standard one where it is not known, to compare ways: the least that
+#: Gemini announces, 75 to 100 % more. Source: ai.google.dev/gemini-api/docs/priority-inference (2026-11)
+ASSUMED_PRIORITY_RATIO = 1.75
+
+#: Expected price of a request over that of an ordinary one, by the tier that a job asks for.
 FLEX_RATIOS: dict[RequestedTier, float] = {
     "standard": 1.0,
+    "priority": 1.0,
     "flex": TIER_RATIOS["flex"],
     "flex_then_standard": TIER_RATIOS["flex"] * (1 - FLEX_SHED_RATIO) + FLEX_SHED_RATIO,
 }
 
-WayTier = Literal["standard", "flex", "batch"]
+WayTier = Literal["standard", "priority", "flex", "batch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +48,9 @@ class Work:
     output_tokens: int
     prefix_tokens: int = 0
 
-    def cost_usd(self, price: Price | None, tier_ratio: float, prefix_cache: bool) -> float | None:
+    def cost_usd(self, price: Price | None, tier_ratio: float | None, prefix_cache: bool) -> float | None:
         """Returns the cost at a tier in US dollars, without the storage of the prefix; `None` without a price."""
-        if price is None:
+        if price is None or tier_ratio is None:
             return None
         cached = self.prefix_tokens / self.rows if prefix_cache else 0
         return self.rows * price.cost_usd(
@@ -60,8 +65,9 @@ class Way:
     Attributes:
         tier: Tier of the requests.
         prefix_cache: Whether the constant beginning of the prompts is read from the provider's cache.
-        cost_usd: Expected cost in US dollars, with what has to be sent at the standard tier; `None` if unknown.
-        price_ratio: The same over the cost online without a prefix cache, by the ratios of the tiers alone.
+        cost_usd: Expected cost in US dollars, with what has to be sent at the ordinary tier; `None` if unknown.
+        price_ratio: The same over the cost at the standard tier without a prefix cache, by the ratios of the tiers
+            alone.
         expected_at: Unix time at which the answers are there in half of the cases; `None` if unknown.
         safe_at: Unix time at which they are there in nine of ten cases; `None` if unknown.
         is_in_time: Whether they are there by the deadline.
@@ -86,7 +92,14 @@ class Way:
 
 
 def ways_of(
-    work: Work, plan: BatchPlan, price: Price | None, turnaround: Turnaround, now: float, *, has_flex: bool
+    work: Work,
+    plan: BatchPlan,
+    price: Price | None,
+    turnaround: Turnaround,
+    now: float,
+    *,
+    has_flex: bool,
+    ordinary: OrdinaryTier = "standard",
 ) -> tuple[Way, ...]:
     """Returns the ways that the provider offers.
 
@@ -97,11 +110,12 @@ def ways_of(
         turnaround: Turnaround of a batch-inference job of this size.
         now: Unix time.
         has_flex: Whether the model has a flex tier.
+        ordinary: Tier of the requests online, and of those that batch inference leaves to them.
     """
     caches = (False, True) if work.prefix_tokens else (False,)
-    online = [_online("standard", cache, work, plan, price, now) for cache in caches]
+    online = [_online(ordinary, cache, work, plan, price, now) for cache in caches]
     flex = [_online("flex", cache, work, plan, price, now) for cache in caches] if has_flex else []
-    return (*online, *flex, _batch(work, plan, price, turnaround, now))
+    return (*online, *flex, _batch(ordinary, work, plan, price, turnaround, now))
 
 
 def choose(ways: Sequence[Way]) -> tuple[Way, str]:
@@ -112,9 +126,10 @@ def choose(ways: Sequence[Way]) -> tuple[Way, str]:
     """
     in_time = [way for way in ways if way.is_in_time]
     if not in_time:
-        fastest = next(way for way in ways if way.tier == "standard")
+        fastest = next(way for way in ways if way.tier in ("standard", "priority"))
         return fastest, "no way is finished by `inference.finish_by`; online is the fastest one"
-    best = min(in_time, key=lambda way: way.price_ratio if way.cost_usd is None else way.cost_usd)
+    are_priced = all(way.cost_usd is not None for way in in_time)
+    best = min(in_time, key=lambda way: (way.cost_usd or 0.0) if are_priced else way.price_ratio)
     cost = "its price is not known" if best.cost_usd is None else f"about ${best.cost_usd:,.2f}"
     cached = " with a prefix cache" if best.prefix_cache else ""
     return best, f"{best.tier}{cached} is the cheapest way that is finished in time: {cost}"
@@ -134,40 +149,53 @@ def flex_until(deadline_at: float, online_seconds: float | None) -> float:
 
 
 def _online(
-    tier: Literal["standard", "flex"], cache: bool, work: Work, plan: BatchPlan, price: Price | None, now: float
+    tier: Literal["standard", "priority", "flex"],
+    cache: bool,
+    work: Work,
+    plan: BatchPlan,
+    price: Price | None,
+    now: float,
 ) -> Way:
     shed = FLEX_SHED_RATIO if tier == "flex" else 0.0
-    ratio = FLEX_RATIOS["flex_then_standard" if tier == "flex" else "standard"]
+    ratio = FLEX_RATIOS["flex_then_standard"] if tier == "flex" else _ratio(price, tier)
     expected = safe = None
     if plan.online_seconds is not None:
         extra, slow = (TYPICAL_FLEX_SECONDS, MAX_FLEX_SECONDS) if tier == "flex" else (0.0, 0.0)
         expected = now + plan.online_seconds * (1 + shed) + extra
         safe = now + plan.online_seconds * (1 + shed) * ONLINE_MARGIN + slow
     # Flex is not promised, so that it is refused where its time is not known.
-    unknown = tier == "standard"
+    unknown = tier != "flex"
     return Way(
         tier=tier,
         prefix_cache=cache,
         cost_usd=work.cost_usd(price, ratio, cache),
-        price_ratio=ratio,
+        price_ratio=ASSUMED_PRIORITY_RATIO if ratio is None else ratio,
         expected_at=expected,
         safe_at=safe,
         is_in_time=plan.deadline_at is None or (unknown if safe is None else safe <= plan.deadline_at),
     )
 
 
-def _batch(work: Work, plan: BatchPlan, price: Price | None, turnaround: Turnaround, now: float) -> Way:
+def _ratio(price: Price | None, tier: OrdinaryTier) -> float | None:
+    """Returns the price of a tier over that of the standard one; `None` if it is not known."""
+    return (1.0 if tier == "standard" else None) if price is None else price.ratio_at(tier)
+
+
+def _batch(
+    ordinary: OrdinaryTier, work: Work, plan: BatchPlan, price: Price | None, turnaround: Turnaround, now: float
+) -> Way:
     """Batch inference reads no stored prefix: Vertex AI refuses explicit caches in it."""
     wait = plan.switch_at(1.0) - now
     chance = turnaround.chance(wait)
-    ratio = TIER_RATIOS["batch"] * chance + (1 - chance)
+    ratio = _ratio(price, ordinary)
+    expected = TIER_RATIOS["batch"] * chance + (1 - chance) * (ASSUMED_PRIORITY_RATIO if ratio is None else ratio)
     # Where jobs are not finished at the switch, the rest is online by then and this time.
     rest = None if plan.online_seconds is None else wait + CANCEL_SECONDS + plan.online_seconds * ONLINE_MARGIN
     return Way(
         tier="batch",
         prefix_cache=False,
-        cost_usd=work.cost_usd(price, ratio, prefix_cache=False),
-        price_ratio=ratio,
+        cost_usd=work.cost_usd(price, None if ratio is None else expected, prefix_cache=False),
+        price_ratio=expected,
         expected_at=_finish(turnaround.quantile(0.5), wait, rest, now),
         safe_at=_finish(turnaround.quantile(0.9), wait, rest, now),
         is_in_time=plan.pays(now),

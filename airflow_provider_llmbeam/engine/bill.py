@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ServiceTier
+from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
 
 class Bill(NamedTuple):
@@ -35,7 +35,7 @@ class Bill(NamedTuple):
     ) -> Bill:
         """Returns the bill of one reply, valid or not, at the price of the tier that served it."""
         tokens = (input_tokens, output_tokens, cached_tokens)
-        ratio = TIER_RATIOS.get(service_tier)
+        ratio = None if price is None else price.ratio_at(service_tier)
         if price is None or ratio is None:
             return cls(*tokens, None) if any(tokens) else NOTHING
         return cls(*tokens, round(price.cost_usd(*tokens, ratio) * NANO))

@@ -282,7 +282,7 @@ class Engine:
             raise
         finally:
             tier.ended(request)
-        tier.answered(replies)
+        tier.answered()
         self._breaker.replied()
         for reply in replies:
             self._pay(reply)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from airflow_provider_llmbeam.engine.backends.base import Backend, Reply
+from airflow_provider_llmbeam.engine.backends.base import Backend
 from airflow_provider_llmbeam.engine.deadline import Deadline
 from airflow_provider_llmbeam.engine.pacing.flex import PROBE_SECONDS, FlexCapacity, is_shed
 from airflow_provider_llmbeam.engine.request import Request
@@ -44,7 +44,7 @@ class Tier:
         self.timeout_seconds = timeout_seconds
         self.deadline = Deadline(timeout_seconds)
 
-    def answered(self, replies: Sequence[Reply]) -> None:
+    def answered(self) -> None:
         """A request was answered."""
 
     def shed(self, request: Request, error: RequestError) -> ShedError | None:
@@ -73,7 +73,6 @@ class FlexTier(Tier):
     ) -> None:
         super().__init__(backend, max(timeout_seconds, MAX_FLEX_SECONDS))
         self._capacity = capacity
-        self._has_warned = False
         self._was_exhausted = False
         self._clock = clock
 
@@ -90,18 +89,9 @@ class FlexTier(Tier):
         """A request has ended in any way."""
         self._capacity.ended(request.number)
 
-    def answered(self, replies: Sequence[Reply]) -> None:
-        """A request was answered; the first one that was served at another tier is named in the log."""
+    def answered(self) -> None:
+        """A request was answered."""
         self._capacity.answered()
-        other = next((reply.service_tier for reply in replies if reply.service_tier != "flex"), None)
-        if other is not None and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "A request for the flex tier was served at the tier %r, by the server's reply, and is billed at "
-                "that price. `service_tiers` of the report counts the answers of each tier; further ones are not "
-                "logged.",
-                other,
-            )
 
     def shed(self, request: Request, error: RequestError) -> ShedError | None:
         """See `Tier.shed`; a request that was shed is no attempt."""

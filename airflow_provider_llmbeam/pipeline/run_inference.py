@@ -61,7 +61,7 @@ from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.model.tier import RequestedTier
+from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, RequestedTier, ordinary_tier
 
 _log = logging.getLogger(__name__)
 
@@ -159,10 +159,13 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._generation = generation
         self._limits = limits
         self._price = price_of(self._model, limits.price)
-        if self._price is None and limits.budget_usd is not None:
+        ordinary = ordinary_tier(service_tier)
+        if limits.budget_usd is not None and (self._price is None or self._price.ratio_at(ordinary) is None):
+            name, field = f"{model.type} model {model.name!r}", "`limits.price`"
+            if self._price is not None:
+                name, field = f"{name} at the {ordinary} tier", f"{field} with `priority_ratio`"
             raise JobSpecError(
-                f"`limits.budget_usd`: the price of {model.type} model {model.name!r} is not known; set "
-                "`limits.price`. Nothing was sent or billed."
+                f"`limits.budget_usd`: the price of {name} is not known; set {field}. Nothing was sent or billed."
             )
         self._batching = batching
         self._output_schema = output_schema
@@ -320,11 +323,11 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             self._embedding,
             self._cached_head,
         )
-        backend, flex = open_client(), None
-        if self._service_tier != "standard":
+        backend, flex = open_client(asked_tier=ordinary_tier(self._service_tier)), None
+        if self._service_tier in FLEX_TIERS:
             has_fallback = self._service_tier == "flex_then_standard"
             capacity = FlexCapacity(has_fallback, self._flex_until, limits.max_throttled_seconds)
-            flex = FlexTier(open_client(asks_flex=True), limits.request_timeout_seconds, capacity)
+            flex = FlexTier(open_client(asked_tier="flex"), limits.request_timeout_seconds, capacity)
         # A vector costs no output tokens, so none are reserved.
         max_output_tokens = 0 if self._embedding else self._generation.max_output_tokens
         max_repairs = self._max_repairs if self._output_schema is not None else 0

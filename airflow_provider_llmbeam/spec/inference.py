@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, field_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.model.tier import RequestedTier
+from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, RequestedTier
 
 _WANTED = "must be a time with its zone, or a duration above zero, e.g. 'PT6H'"
 
@@ -26,7 +26,8 @@ class Inference(SpecModel):
         service_tier: Tier of the requests that are sent online. `flex` costs half of `standard`, takes up to 15
             minutes a request, and may be shed: the server then has no capacity for it, and the request is sent
             again. With `flex_then_standard` a row that was shed four times, and every row where `finish_by` is
-            near, is sent at the standard tier.
+            near, is sent at the standard tier. `priority` costs 1.7 to 2.5 times as much as `standard`, by the
+            model, and is served first; above its limit the server answers at the standard tier and price.
         prefix_cache: Whether the beginning that all prompts have in common is stored at Gemini while the job runs,
             where that costs less than to send it with each request.
     """
@@ -40,7 +41,7 @@ class Inference(SpecModel):
     @property
     def needs_pilot(self) -> bool:
         """Whether some prompts are sent online first, to learn what the rest costs and takes."""
-        return self.mode != "online" or (self.service_tier != "standard" and self.finish_by is not None)
+        return self.mode != "online" or (self.service_tier in FLEX_TIERS and self.finish_by is not None)
 
     @field_validator("finish_by", mode="before")
     @classmethod

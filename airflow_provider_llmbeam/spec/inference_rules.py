@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec.base import FieldFaultError
+from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media import is_openai
+from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS
 from airflow_provider_llmbeam.spec.runner import DirectRunner
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ def has_flex(spec: JobSpec) -> bool:
 
 def _tier_fault(spec: JobSpec) -> FieldFaultError | None:
     inference = spec.inference
+    if inference.service_tier not in FLEX_TIERS:
+        return _priority_fault(spec)
     if (fault := _flex_fault(spec)) or inference.finish_by is None:
         return fault
     if inference.service_tier == "flex":
@@ -69,27 +73,50 @@ def _tier_fault(spec: JobSpec) -> FieldFaultError | None:
 
 
 def _flex_fault(spec: JobSpec) -> FieldFaultError | None:
-    model, tier = spec.model, spec.inference.service_tier
+    if fault := _other_tier_fault(spec, "flex"):
+        return fault
+    if spec.generation.stream:
+        return FieldFaultError(
+            "inference.service_tier",
+            "must be 'standard' with `generation.stream`: a flex answer may begin after 15 minutes",
+            spec.inference.service_tier,
+        )
+    return None
+
+
+def _priority_fault(spec: JobSpec) -> FieldFaultError | None:
+    if fault := _other_tier_fault(spec, "priority"):
+        return fault
+    price = price_of(spec.model, spec.limits.price) if spec.limits.budget_usd is not None else None
+    if price is not None and price.priority_ratio is None:
+        return FieldFaultError(
+            "limits.price",
+            "this field is needed with `priority_ratio`, as `limits.budget_usd` is set and the price of "
+            f"{spec.model.type} model {spec.model.name!r} at service tier 'priority' is not known, e.g. "
+            "{'input_usd_per_million_tokens': 0.3, 'output_usd_per_million_tokens': 2.5, 'priority_ratio': 1.8}",
+            NOT_SHOWN,
+            spec.model.name,
+        )
+    return None
+
+
+def _other_tier_fault(spec: JobSpec, tier: str) -> FieldFaultError | None:
+    """Returns why the provider serves no request of a job at another tier than the standard one, or `None`."""
+    model, asked = spec.model, spec.inference.service_tier
     if not _is_of_provider(model) or spec.embedding is not None:
         return FieldFaultError(
             "inference.service_tier",
-            "must be 'standard' here: only Gemini and OpenAI itself have the flex tier, and only for texts",
-            tier,
+            f"must be 'standard' here: only Gemini and OpenAI itself have the {tier} tier, and only for texts",
+            asked,
             model.name,
         )
     if isinstance(model, GeminiModel) and model.project and model.location != "global":
         return FieldFaultError(
             "inference.service_tier",
-            f"must be 'standard' with `model.location` {model.location!r}: Vertex AI has flex in 'global' alone, "
-            "and answers at the standard price elsewhere",
-            tier,
+            f"must be 'standard' with `model.location` {model.location!r}: Vertex AI has {tier} in 'global' "
+            "alone, and answers at the standard price elsewhere",
+            asked,
             model.location,
-        )
-    if spec.generation.stream:
-        return FieldFaultError(
-            "inference.service_tier",
-            "must be 'standard' with `generation.stream`: a flex answer may begin after 15 minutes",
-            tier,
         )
     return None
 
@@ -108,7 +135,7 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
 
 
 def _is_of_provider(model: Model) -> bool:
-    """Whether Gemini or OpenAI itself answers; servers with the same API have neither batch inference nor flex."""
+    """Whether Gemini or OpenAI itself answers; others with the same API have neither batch inference nor tiers."""
     return isinstance(model, GeminiModel) or (isinstance(model, OpenAIModel) and is_openai(model.base_url))
 
 

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.spec.model import (
     OpenAIModel,
     VertexEndpointModel,
 )
+from airflow_provider_llmbeam.spec.model.tier import AskedTier
 
 
 def open_backend(
@@ -27,7 +28,7 @@ def open_backend(
     embedding: Embedding | None = None,
     cached_head: CachedHead | None = None,
     *,
-    asks_flex: bool = False,
+    asked_tier: AskedTier = "standard",
 ) -> Backend:
     """Opens the client of a model, in the process that uses it, as clients cannot be pickled.
 
@@ -37,7 +38,7 @@ def open_backend(
         output_schema: JSON Schema of the texts.
         embedding: Parameters of the vectors, to request vectors instead of texts.
         cached_head: What the provider has stored of the prompts of Gemini.
-        asks_flex: Whether requests of Gemini and OpenAI ask for the flex tier.
+        asked_tier: Tier that requests of Gemini and OpenAI ask for.
 
     Raises:
         JobSpecError: A key or credentials are missing.
@@ -48,11 +49,11 @@ def open_backend(
         case GeminiModel():
             from airflow_provider_llmbeam.engine.backends.gemini import GeminiBackend
 
-            return GeminiBackend(model, generation, output_schema, cached_head, asks_flex=asks_flex)
+            return GeminiBackend(model, generation, output_schema, cached_head, asked_tier=asked_tier)
         case OpenAIModel():
             from airflow_provider_llmbeam.engine.backends.openai import OpenAIBackend
 
-            return OpenAIBackend(model, generation, output_schema, asks_flex=asks_flex)
+            return OpenAIBackend(model, generation, output_schema, asked_tier=asked_tier)
         case VertexEndpointModel():
             from airflow_provider_llmbeam.engine.backends.vertex_endpoint import open_vertex_endpoint
 

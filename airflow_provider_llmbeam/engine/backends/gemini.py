@@ -27,7 +27,6 @@ from airflow_provider_llmbeam.engine.backends.reported import (
     UsageReader,
     finish_reason_of,
     name_of,
-    tier_of,
 )
 from airflow_provider_llmbeam.engine.backends.response import Response
 from airflow_provider_llmbeam.engine.backends.streaming import StreamedText, incomplete_stream, with_idle_timeout
@@ -41,16 +40,21 @@ from airflow_provider_llmbeam.retry_info import retry_after_seconds as advised_s
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, parse_json, read_error, str_of
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 from airflow_provider_llmbeam.spec.model.media import place_of
-from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS
+from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS, AskedTier
 
 _FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "max_tokens"}
 _NO_ANSWER = "no answer"
-#: Headers of a request at Vertex AI's flex tier; without `X-Server-Timeout` the service ends it after 20 minutes.
-#: Source: cloud.google.com/vertex-ai/generative-ai/docs/flex-paygo
-_VERTEX_FLEX = {
-    "X-Vertex-AI-LLM-Request-Type": "shared",
-    "X-Vertex-AI-LLM-Shared-Request-Type": "flex",
-    "X-Server-Timeout": f"{MAX_FLEX_SECONDS:.0f}",
+#: Headers of a request to Vertex AI by its tier. Without `X-Server-Timeout` the service ends one at flex after 20
+#: minutes. Provisioned Throughput, which is paid for already, is used before priority, as it is before standard.
+#: Source: cloud.google.com/vertex-ai/generative-ai/docs/flex-paygo and /priority-paygo (2026-11)
+_VERTEX_TIERS: Mapping[AskedTier, Mapping[str, str]] = {
+    "standard": {},
+    "flex": {
+        "X-Vertex-AI-LLM-Request-Type": "shared",
+        "X-Vertex-AI-LLM-Shared-Request-Type": "flex",
+        "X-Server-Timeout": f"{MAX_FLEX_SECONDS:.0f}",
+    },
+    "priority": {"X-Vertex-AI-LLM-Shared-Request-Type": "priority"},
 }
 
 
@@ -63,7 +67,7 @@ class GeminiBackend(HttpBackend):
         output_schema: JSON Schema of the answer.
         cached: Cached content with the head of the prompts. Once it is refused, as it has expired or was deleted,
             every prompt is sent whole.
-        asks_flex: Whether requests ask for the flex tier.
+        asked_tier: Tier that requests ask for.
 
     Raises:
         JobSpecError: No `project` and no `GOOGLE_API_KEY`, or `project` and no Google credentials.
@@ -76,7 +80,7 @@ class GeminiBackend(HttpBackend):
         output_schema: Mapping[str, Any] | None,
         cached: CachedHead | None = None,
         *,
-        asks_flex: bool = False,
+        asked_tier: AskedTier = "standard",
     ) -> None:
         self._model = model
         self._cached = cached
@@ -85,9 +89,9 @@ class GeminiBackend(HttpBackend):
             f"{model.address}:{'streamGenerateContent?alt=sse' if generation.stream else 'generateContent'}"
         )
         self._config = generation_config(generation, output_schema)
-        self._usage = UsageReader(model.name)
-        self._tier = {"serviceTier": "flex"} if asks_flex and not model.project else {}
-        headers = _VERTEX_FLEX if asks_flex and model.project else {}
+        self._usage = UsageReader(model.name, asked_tier)
+        self._tier = {} if asked_tier == "standard" or model.project else {"serviceTier": asked_tier}
+        headers = _VERTEX_TIERS[asked_tier] if model.project else {}
         super().__init__(HttpClient(self._url, open_access(model), headers))
 
     async def complete(self, prompt: Prompt) -> Reply:
@@ -226,7 +230,9 @@ def read_reply(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_tokens=cached_tokens,
-        service_tier=tier_of(mapping_of(reported).get("serviceTier") or mapping_of(reported).get("trafficType")),
+        service_tier=usage.tier(
+            mapping_of(reported).get("serviceTier") or mapping_of(reported).get("trafficType")
+        ),
     )
 
     def refused(kind: FailureKind, message: str) -> RequestError:

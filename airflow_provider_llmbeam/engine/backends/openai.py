@@ -24,7 +24,6 @@ from airflow_provider_llmbeam.engine.backends.reported import (
     UsageReader,
     finish_reason_of,
     name_of,
-    tier_of,
 )
 from airflow_provider_llmbeam.engine.backends.response import Response
 from airflow_provider_llmbeam.engine.backends.streaming import StreamedText, incomplete_stream, with_idle_timeout
@@ -35,6 +34,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, read_error, str_of
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media import place_of
+from airflow_provider_llmbeam.spec.model.tier import AskedTier
 
 FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
 _NO_ANSWER = "no chat completion"
@@ -52,6 +52,7 @@ class ChatBackend(HttpBackend):
         generation: Parameters of the answer.
         parameters: The same parameters, as fields of a request.
         error_of: Parses an error response from its status, the retry delay of its headers and its body.
+        asked_tier: Tier that `parameters` ask for.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class ChatBackend(HttpBackend):
         generation: Generation,
         parameters: Mapping[str, Any],
         error_of: Callable[[int, float | None, str], RequestError],
+        asked_tier: AskedTier = "standard",
     ) -> None:
         super().__init__(http)
         self._url = url
@@ -69,7 +71,7 @@ class ChatBackend(HttpBackend):
         self._generation = generation
         self._parameters = parameters
         self._error_of = error_of
-        self._usage = UsageReader(name)
+        self._usage = UsageReader(name, asked_tier)
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one chat completion request."""
@@ -87,13 +89,14 @@ class ChatBackend(HttpBackend):
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
         first_token_seconds = None
-        text, finish_reason, usage, model = StreamedText(), None, None, None
+        text, finish_reason, usage, model, tier = StreamedText(), None, None, None, None
         async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
             data = line.removeprefix(b"data:").strip()
             if not line.startswith(b"data:") or data == b"[DONE]":
                 continue
             chunk = _chunk(data)
             usage, model = chunk.get("usage") or usage, chunk.get("model") or model
+            tier = chunk.get("service_tier") or tier
             for choice in map(mapping_of, list_of(chunk.get("choices"))):
                 text.add(str_of(mapping_of(choice.get("delta")).get("content")))
                 finish_reason = choice.get("finish_reason") or finish_reason
@@ -102,7 +105,7 @@ class ChatBackend(HttpBackend):
         if finish_reason is None:  # the last line is not reliable: `transformers serve` sends no "[DONE]"
             raise incomplete_stream()
         choice = {"finish_reason": finish_reason, "message": {"content": text.whole()}}
-        whole = {"choices": [choice], "usage": usage, "model": model}
+        whole = {"choices": [choice], "usage": usage, "model": model, "service_tier": tier}
         reply = read_reply(whole, b"", prompt, self._name, self._usage)
         return dataclasses.replace(reply, first_token_seconds=first_token_seconds)
 
@@ -114,7 +117,7 @@ class OpenAIBackend(ChatBackend):
         model: The model.
         generation: Parameters of the answer.
         output_schema: JSON Schema of the answer.
-        asks_flex: Whether requests ask for the flex tier, which OpenAI itself has.
+        asked_tier: Tier that requests ask for; only OpenAI itself has others than the standard one.
 
     Raises:
         JobSpecError: The server requires an ID token, and there are no credentials that issue one.
@@ -126,7 +129,7 @@ class OpenAIBackend(ChatBackend):
         generation: Generation,
         output_schema: Mapping[str, Any] | None,
         *,
-        asks_flex: bool = False,
+        asked_tier: AskedTier = "standard",
     ) -> None:
         parameters = model_parameters(model, generation, output_schema)
         super().__init__(
@@ -134,8 +137,9 @@ class OpenAIBackend(ChatBackend):
             f"{model.base_url}/chat/completions",
             model.name,
             generation,
-            {**parameters, "service_tier": "flex"} if asks_flex else parameters,
+            parameters if asked_tier == "standard" else {**parameters, "service_tier": asked_tier},
             error_of,
+            asked_tier,
         )
 
 
@@ -239,7 +243,7 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_tokens=cached_tokens,
-        service_tier=tier_of(body.get("service_tier")),
+        service_tier=usage.tier(body.get("service_tier")),
     )
     reason = finish_reason_of(choice.get("finish_reason"))
     if message.get("refusal") or reason == "content_filter":

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
-from airflow_provider_llmbeam.spec.model.tier import ServiceTier
+from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +58,15 @@ class UsageReader:
 
     Args:
         model: Name of the model, for the warning.
+        asked_tier: Tier that the requests ask for; the first reply that was served at another one is named in the
+            log.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, asked_tier: AskedTier = "standard") -> None:
         self._model = model
+        self._asked_tier = asked_tier
         self._has_warned = False
+        self._has_warned_of_tier = False
 
     def tokens(self, reported: Any) -> int | None:
         """Returns a reported number of tokens; `None` if the server reports none, or none that can be true."""
@@ -98,6 +102,20 @@ class UsageReader:
     def cached(self, reported: Any, input_tokens: int) -> int:
         """Returns the input tokens that came from the provider's cache: at most all of them."""
         return min(self.tokens(reported) or 0, input_tokens)
+
+    def tier(self, reported: Any) -> ServiceTier:
+        """Returns the tier that a server reports, see `tier_of`."""
+        found = tier_of(reported)
+        if found != self._asked_tier and not self._has_warned_of_tier:
+            self._has_warned_of_tier = True
+            _log.warning(
+                "A request for the %s tier was served at the tier %r, by the server's reply, and is billed at "
+                "that price. `service_tiers` of the report counts the answers of each tier; further ones are not "
+                "logged.",
+                self._asked_tier,
+                found,
+            )
+        return found
 
     def _warn(self, reported: Any) -> None:
         if self._has_warned:

@@ -16,7 +16,7 @@ PILOT_ROWS = 32
 
 
 def send_pilot(spec: JobSpec, now: float) -> tuple[Estimate, BatchManifest] | None:
-    """Sends the pilot, at the standard tier.
+    """Sends the pilot, as ordinary requests: none at the flex tier.
 
     Args:
         spec: The job.

@@ -209,7 +209,7 @@ class BatchInference:
         """Whether the prompts go to batch inference."""
         budget = self._spec.limits.budget_usd
         # What is sent online instead is checked by the job itself.
-        cost = None if estimate.cost_usd is None else estimate.cost_usd * TIER_RATIOS["batch"]
+        cost = None if (full := estimate.standard_cost_usd) is None else full * TIER_RATIOS["batch"]
         if cost is not None and budget is not None and cost > budget:
             raise BudgetExceededError(
                 f"Batch inference of {estimate.requests:,} prompts costs about ${cost:,.2f}, "
@@ -373,7 +373,6 @@ class BatchInference:
             "sent online.",
             *(f"{number:,}" for number in (sums.answered, rows, sums.failed, sums.malformed)),
         )
-
 
     def _count_unreturned(self, harvested: Mapping[str, Sums]) -> None:
         """Records the answers that jobs have counted, and neither returned nor may return in time."""

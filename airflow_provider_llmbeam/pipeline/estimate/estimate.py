@@ -59,8 +59,10 @@ class Estimate(_Part):
             `generation.max_output_tokens` allows.
         error_ratio: Half of the 95 % interval of the tokens, relative to them; `None` if fewer than two prompts
             were sent.
-        cost_usd: Cost of these tokens, in US dollars; `None` if no price is known.
+        cost_usd: Cost of these tokens online, in US dollars: at the priority tier if the job asks for it, else at
+            the standard tier. `None` if that price is not known.
         cost_usd_range: 95 % interval of the cost, or the costs without output and with the longest output.
+        standard_cost_usd: Cost of the same at the standard tier.
         exceeds_budget: Whether the cost in the mode of the job is above `limits.budget_usd`.
         duration_seconds: Duration until the last answer, in seconds, including the start, if no other job uses the
             quota; `None` if neither a quota nor the latency is known.
@@ -90,6 +92,7 @@ class Estimate(_Part):
     error_ratio: float | None
     cost_usd: float | None
     cost_usd_range: tuple[float, float] | None
+    standard_cost_usd: float | None = None
     exceeds_budget: bool
     duration_seconds: float | None
     limited_by: LimitedBy | None
@@ -126,7 +129,8 @@ class Estimate(_Part):
 
     def _cost(self) -> str:
         if self.cost_usd is None or self.price is None:
-            return "not known: this model has no list price; `limits.price` sets one"
+            lacks = "list price; `limits.price` sets" if self.price is None else _NO_PRIORITY_PRICE
+            return f"not known: this model has no {lacks} one"
         between = ""
         if self.cost_usd_range is not None:
             low, high = self.cost_usd_range
@@ -136,6 +140,8 @@ class Estimate(_Part):
             f"{usd(self.price.input_usd_per_million_tokens)} and {usd(self.price.output_usd_per_million_tokens)} "
             "per million tokens in and out"
         )
+        if self.standard_cost_usd is not None and self.cost_usd > self.standard_cost_usd:
+            rates = f"{self.price.priority_ratio:g} times {rates} (priority)"
         return f"{bound}{usd(self.cost_usd)}{between} at {rates}"
 
     def _time(self) -> str:
@@ -153,6 +159,7 @@ class Estimate(_Part):
         return duration if self.limited_by is None else f"{duration}, as {_LIMITS[self.limited_by]} allows no more"
 
 
+_NO_PRIORITY_PRICE = "list price of the priority tier; `limits.price` with `priority_ratio` sets"
 _LIMITS = {
     "requests_per_minute": "`limits.requests_per_minute`",
     "tokens_per_minute": "`limits.tokens_per_minute`",

@@ -39,6 +39,7 @@ from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, jour
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
+from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
 from airflow_provider_llmbeam.spec.runner.workers import workers_of
 
@@ -118,7 +119,8 @@ def _send(spec: JobSpec, oldest_at: float, prompts: Mapping[str, Prompt]) -> dic
     if not prompts:
         return {}
     requests = [Request(fingerprint, (), prompt) for fingerprint, prompt in prompts.items()]
-    handler = handler_of_job(spec, oldest_at, time.time(), can_stop=False)
+    tier = ordinary_tier(spec.inference.service_tier)
+    handler = handler_of_job(spec, oldest_at, time.time(), can_stop=False, service_tier=tier)
     try:
         results = handler.run_inference(requests, handler.load_model())
     except LLMBeamError:
@@ -203,7 +205,9 @@ def _estimated(
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
     rates = None if price is None else _rates(price, [outcome for _, outcome in observed])
-    cost = None if rates is None else rates.cost_usd(input_tokens, output_tokens)
+    standard_cost = None if rates is None else rates.cost_usd(input_tokens, output_tokens)
+    ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
+    cost = None if standard_cost is None or ratio is None else standard_cost * ratio
     rows, sent, failed = (
         round(found.scale * count) for count in (found.rows, requests / found.scale, found.failed)
     )
@@ -211,7 +215,7 @@ def _estimated(
     duration, now = None if seconds is None else round(start + seconds, 1), time.time()
     work = Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens)
     ways = ways_of_job(spec, work, rates, duration, now)
-    planned, budget = planned_cost_usd(spec, cost, ways), spec.limits.budget_usd
+    planned, budget = planned_cost_usd(spec, cost, standard_cost, ways), spec.limits.budget_usd
     return Estimate(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -231,7 +235,8 @@ def _estimated(
         if input_tokens + output_tokens
         else 0.0,
         cost_usd=None if cost is None else round(cost, 6),
-        cost_usd_range=_range(bill, rates, cost, is_bound=not observed),
+        cost_usd_range=_range(bill, rates, cost, ratio, is_bound=not observed),
+        standard_cost_usd=None if standard_cost is None else round(standard_cost, 6),
         exceeds_budget=planned is not None and budget is not None and planned > budget,
         duration_seconds=duration,
         limited_by=limited_by,
@@ -257,6 +262,7 @@ def _rates(price: Price, sample: Sequence[Outcome]) -> Price:
     return Price(
         input_usd_per_million_tokens=price.input_usd_per_million_tokens * factor,
         output_usd_per_million_tokens=price.output_usd_per_million_tokens * factor,
+        priority_ratio=price.priority_ratio,
     )
 
 
@@ -274,12 +280,13 @@ def _projection(
 
 
 def _range(
-    bill: Projection, price: Price | None, cost: float | None, *, is_bound: bool
+    bill: Projection, price: Price | None, cost: float | None, ratio: float | None, *, is_bound: bool
 ) -> tuple[float, float] | None:
     """Returns the cost at the bounds of the interval, in US dollars."""
-    if price is None or cost is None:
+    if price is None or cost is None or ratio is None:
         return None
     if is_bound:
-        return round(price.cost_usd(round(bill.input_tokens), 0), 6), round(cost, 6)
-    width = bill.half_width(price.input_usd_per_million_tokens / 1e6, price.output_usd_per_million_tokens / 1e6)
+        return round(price.cost_usd(round(bill.input_tokens), 0) * ratio, 6), round(cost, 6)
+    rates = (price.input_usd_per_million_tokens, price.output_usd_per_million_tokens)
+    width = bill.half_width(*(rate * ratio / 1e6 for rate in rates))
     return None if width is None else (round(max(0.0, cost - width), 6), round(cost + width, 6))

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache
 from airflow_provider_llmbeam.spec.inference_rules import has_batch_inference, has_flex
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
+from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, TIER_RATIOS, ordinary_tier
 
 
 def ways_of_job(
@@ -24,7 +24,7 @@ def ways_of_job(
     Args:
         spec: The job.
         work: The prompts that have no answer yet.
-        price: Price at the standard tier; `None` if it is not known.
+        price: Price of the model; `None` if it is not known.
         online_seconds: Time that they take online, in seconds; `None` if it is not known.
         now: Unix time.
     """
@@ -34,19 +34,29 @@ def ways_of_job(
     if head is not None:
         work = replace(work, prefix_tokens=min(head.tokens * work.rows, work.input_tokens))
     plan = plan_of(spec, now, deadline_at(spec, now), online_seconds)
-    return ways_of(work, plan, price, expected_turnaround(spec, work.rows, now), now, has_flex=has_flex(spec))
+    turnaround, ordinary = expected_turnaround(spec, work.rows, now), ordinary_tier(spec.inference.service_tier)
+    return ways_of(work, plan, price, turnaround, now, has_flex=has_flex(spec), ordinary=ordinary)
 
 
 def auto_way(spec: JobSpec, ways: Sequence[Way]) -> tuple[Way, str]:
     """Returns the way that `auto` takes of those that the spec allows, with the reason."""
-    return choose([way for way in ways if way.tier != "flex" or spec.inference.service_tier != "standard"])
+    return choose([way for way in ways if way.tier != "flex" or spec.inference.service_tier in FLEX_TIERS])
 
 
-def planned_cost_usd(spec: JobSpec, online_cost_usd: float | None, ways: tuple[Way, ...]) -> float | None:
-    """Returns the cost in the mode of a job, in US dollars; `None` if it is not known."""
+def planned_cost_usd(
+    spec: JobSpec, online_cost_usd: float | None, standard_cost_usd: float | None, ways: tuple[Way, ...]
+) -> float | None:
+    """Returns the cost in the mode of a job, in US dollars; `None` if it is not known.
+
+    Args:
+        spec: The job.
+        online_cost_usd: Cost of its ordinary requests online.
+        standard_cost_usd: Cost of the same at the standard tier.
+        ways: See `ways_of_job`.
+    """
     match spec.inference.mode:
         case "batch":
-            return None if online_cost_usd is None else online_cost_usd * TIER_RATIOS["batch"]
+            return None if standard_cost_usd is None else standard_cost_usd * TIER_RATIOS["batch"]
         case "auto" if ways:
             return auto_way(spec, ways)[0].cost_usd
     return None if online_cost_usd is None else online_cost_usd * FLEX_RATIOS[spec.inference.service_tier]

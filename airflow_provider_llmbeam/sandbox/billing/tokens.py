@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
-Tier = Literal["standard", "flex", "batch"]
+Tier = Literal["standard", "flex", "priority", "batch"]
 """Tier at which an answer was served."""
 TIERS: tuple[Tier, ...] = get_args(Tier)
-DISCOUNTS: Mapping[Tier, float] = {"standard": 1.0, "flex": 0.5, "batch": 0.5}
+DISCOUNT = 0.5
+"""Price at the tiers `flex` and `batch` over that at the standard one."""
 CACHED_SHARE = 0.1
-"""Price of a cached token as a share of that of a standard one, at each tier: the discounts do not add up.
+"""Price of a cached token as a share of that of a standard one: the discounts do not add up, a surcharge does.
 
-Source: the pages of Vertex AI on batch inference and context caching.
+Source: the pages of Vertex AI on batch inference and context caching, and of OpenAI on priority processing.
 """
 _NANO_USD_PER_TOKEN = 1000
 """Nano-USD per token at a price of 1 USD per million tokens."""
@@ -23,20 +24,24 @@ _NANO_USD_PER_TOKEN = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrice:
-    """The standard price of a model.
+    """The price of a model.
 
     Attributes:
-        input_usd: Price of a million input tokens, in USD, >= 0.
-        output_usd: Price of a million output tokens, in USD, >= 0.
+        input_usd: Price of a million input tokens at the standard tier, in USD, >= 0.
+        output_usd: Price of a million output tokens at the standard tier, in USD, >= 0.
+        priority_ratio: Price at the tier `priority` over that at the standard one, >= 1.
 
     Raises:
-        ValueError: A price is negative.
+        ValueError: A price is negative, or the ratio is below 1.
     """
 
     input_usd: float = 0.30
     output_usd: float = 2.50
+    priority_ratio: float = 1.8
 
     def __post_init__(self) -> None:
+        if not self.priority_ratio >= 1:
+            raise ValueError(f"`TokenPrice.priority_ratio` must be >= 1; got {self.priority_ratio!r}.")
         for name in ("input_usd", "output_usd"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"`TokenPrice.{name}` must be >= 0; got {getattr(self, name)!r}.")
@@ -44,7 +49,7 @@ class TokenPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrices:
-    """The prices of tokens; the tiers `flex` and `batch` cost half of them, cached tokens a tenth.
+    """The prices of tokens; at the tiers `flex` and `batch` they cost half of them, cached tokens a tenth.
 
     Attributes:
         default: Price of the models that `models` does not name.
@@ -77,11 +82,11 @@ class TokenCharge:
 
     def nano_usd(self, price: TokenPrice) -> int:
         """Returns the cost at a price, in nano-USD, rounded."""
-        discount = DISCOUNTS[self.tier]
+        ratio = {"standard": 1.0, "priority": price.priority_ratio}.get(self.tier, DISCOUNT)
         usd = (
-            (self.input_tokens - self.cached_tokens) * price.input_usd * discount
-            + self.cached_tokens * price.input_usd * CACHED_SHARE
-            + self.output_tokens * price.output_usd * discount
+            (self.input_tokens - self.cached_tokens) * price.input_usd * ratio
+            + self.cached_tokens * price.input_usd * CACHED_SHARE * max(ratio, 1.0)
+            + self.output_tokens * price.output_usd * ratio
         )
         return round(usd * _NANO_USD_PER_TOKEN)
 

@@ -64,6 +64,11 @@ class ModelCall:
     tier: Tier = "standard"
 
 
+def asked_tier(name: object) -> Tier:
+    """Returns the tier that a request asks for by a name; the standard one by any other name."""
+    return "flex" if name == "flex" else "priority" if name == "priority" else "standard"
+
+
 class Dialect(Protocol):
     """Parser of the requests of one API method, and formatter of its answers and errors."""
 

@@ -31,7 +31,7 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
     prompt_sha256,
 )
 from airflow_provider_llmbeam.sandbox.models.cached_contents import CachedContent, CachedContents, missing
-from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
+from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError, asked_tier
 from airflow_provider_llmbeam.sandbox.models.catalog import is_gemini
 from airflow_provider_llmbeam.sandbox.models.media import (
     TOKENS_PER_MEDIA,
@@ -44,7 +44,7 @@ from airflow_provider_llmbeam.sandbox.models.quota_errors import quota_exceeded
 from airflow_provider_llmbeam.sandbox.models.schema import Schema
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
-FLEX_HEADER = "X-Vertex-AI-LLM-Shared-Request-Type"
+TIER_HEADER = "X-Vertex-AI-LLM-Shared-Request-Type"
 """Header in which Vertex AI takes the tier; only the location `global` heeds it."""
 BLOCK_MARKER = "[[block]]"
 """Marker of prompts that the emulated safety filter blocks."""
@@ -122,8 +122,8 @@ class GeminiDialect:
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
-        is_flex = self.location == "global" and request.headers.get(FLEX_HEADER) == "flex"
-        return replace(self.parse(body), tier="flex") if is_flex else self.parse(body)
+        call, tier = self.parse(body), asked_tier(request.headers.get(TIER_HEADER))
+        return replace(call, tier=tier) if self.location == "global" else call
 
     def parse(self, body: bytes) -> ModelCall:
         """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
@@ -231,7 +231,7 @@ class GeminiDialect:
             is_blocked=BLOCK_MARKER in prompt,
             media=media,
             cached_tokens=min(input_tokens, cache.tokens) if cache else 0,
-            tier="flex" if not self.publisher and _field(fields, "serviceTier") == "flex" else "standard",
+            tier="standard" if self.publisher else asked_tier(_field(fields, "serviceTier")),
         )
 
     def _cache(self, fields: Mapping[str, Any]) -> CachedContent | None:
@@ -298,9 +298,9 @@ class GeminiDialect:
         if output_tokens:
             usage["candidatesTokenCount"] = output_tokens
         if self.publisher:
-            usage["trafficType"] = "ON_DEMAND_FLEX" if call.tier == "flex" else "ON_DEMAND"
-        elif call.tier == "flex":
-            usage["serviceTier"] = "flex"
+            usage["trafficType"] = "ON_DEMAND" + ("" if call.tier == "standard" else f"_{call.tier.upper()}")
+        else:
+            usage["serviceTier"] = call.tier
         return {"usageMetadata": usage}
 
     def _framed(self, bodies: list[dict[str, Any]]) -> Reply:

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
     pieces,
     prompt_sha256,
 )
-from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError
+from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError, asked_tier
 from airflow_provider_llmbeam.sandbox.models.catalog import is_openai
 from airflow_provider_llmbeam.sandbox.models.media import TOKENS_PER_MEDIA, MediaRefusedError, chat_media
 from airflow_provider_llmbeam.sandbox.models.quota import LimitName, Rejection
@@ -131,14 +131,13 @@ class OpenAIDialect:
         if self.method in UNMETERED:
             return json_reply({"object": "list", "data": [_model(name) for name in self.listed]})
         common = {"id": f"chatcmpl-{answer_id}", "created": CREATED, "model": call.model}
+        common["service_tier"] = "default" if call.tier == "standard" else call.tier
         reason = "length" if answer.is_cut else "stop"
         if call.is_streamed:
             return self._stream(call, answer, common, reason)
         message = {"role": "assistant", "content": answer.text, "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
         body = {"object": "chat.completion", **common, "choices": [choice], "usage": _usage(call, answer)}
-        if call.tier == "flex":
-            body["service_tier"] = "flex"
         return json_reply(body)
 
     def error(self, http_status: int, message: str) -> Reply:
@@ -251,7 +250,7 @@ def chat_call(fields: Mapping[str, Any]) -> ModelCall:
         max_output_tokens=_max_output_tokens(fields),
         is_streamed=bool(fields.get("stream")),
         has_usage=bool((fields.get("stream_options") or {}).get("include_usage")),
-        tier="flex" if fields.get("service_tier") == "flex" else "standard",
+        tier=asked_tier(fields.get("service_tier")),
     )
 
 

@@ -135,8 +135,7 @@ class ModelServer:
         except RefusedError as refused:
             self._record(exchange, None, http_status=refused.reply.http_status)
             return await send(request, refused.reply)
-        if not self.settings.has_flex:
-            call = replace(call, tier="standard")
+        call = replace(call, tier=self._served_tier(call.tier))
         rejection = self._rejection(exchange, call)
         if rejection is not None:
             refusal = dialect.quota_exceeded(call, rejection, rejection.retry_delay_seconds)
@@ -160,6 +159,11 @@ class ModelServer:
             self._record(exchange, call, http_status=None)
             return web.Response(status=499)
         return await self._answer(exchange, call, fault)
+
+    def _served_tier(self, asked: Tier) -> Tier:
+        if asked == "priority" and self._random.random() < self.settings.priority_overflow_ratio:
+            return "standard"
+        return "standard" if asked == "flex" and not self.settings.has_flex else asked
 
     def _rejection(self, exchange: _Exchange, call: ModelCall) -> Rejection | None:
         if not exchange.dialect.is_metered:

@@ -67,10 +67,12 @@ class ModelSettings:
         flex_shed_ratio: Share of the flex requests that are shed, drawn at random.
         has_flex: Whether flex requests are served at that tier; if not, they are served and billed as standard
             ones.
+        priority_overflow_ratio: Share of the priority requests that are above the limit of that tier, drawn at
+            random: they are served and billed as standard ones.
         cache_storage_usd: Price of the storage of a million cached tokens for 3,600 s, in USD.
 
     Raises:
-        ValueError: `input_token_limit` is below 1, or `flex_shed_ratio` is not within [0, 1].
+        ValueError: `input_token_limit` is below 1, or a share is not within [0, 1].
     """
 
     quota: Quota = field(default_factory=Quota)
@@ -85,13 +87,13 @@ class ModelSettings:
     cache_storage_usd: float = 1.0
     flex_shed_ratio: float = 0.0
     has_flex: bool = True
+    priority_overflow_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         if self.input_token_limit < 1:
             raise ValueError(
                 f"`ModelSettings.input_token_limit` must be >= 1 token; got {self.input_token_limit!r}."
             )
-        if not 0 <= self.flex_shed_ratio <= 1:
-            raise ValueError(
-                f"`ModelSettings.flex_shed_ratio` must be within [0, 1]; got {self.flex_shed_ratio!r}."
-            )
+        for name in ("flex_shed_ratio", "priority_overflow_ratio"):
+            if not 0 <= (share := getattr(self, name)) <= 1:
+                raise ValueError(f"`ModelSettings.{name}` must be within [0, 1]; got {share!r}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 
 from genai_prices import Usage, calc_price
 from genai_prices.types import TieredPrices
@@ -20,10 +21,12 @@ _RATES = {
     "output_usd_per_million_tokens": "output_mtok",
     "cached_input_usd_per_million_tokens": "cache_read_mtok",
 }
+_PRIORITY = {"service_tier": "priority"}
+_Found = dict[str, Decimal | TieredPrices | None]
 
 
 def list_price(provider: str, model: str, at: datetime | None = None) -> Price | None:
-    """Returns the list price of the standard tier, for text; `None` for a model that is not in the list.
+    """Returns the list price of text; `None` for a model that is not in the list.
 
     Args:
         provider: Name of the provider in the list, e.g. `google`.
@@ -33,15 +36,30 @@ def list_price(provider: str, model: str, at: datetime | None = None) -> Price |
     at = at or datetime.now(UTC)
     name = re.sub(r"^(.*/)?models/", "", model)
     for each in (name, _VERSION.sub("", name)):
+        calculate = partial(calc_price, Usage(), each, provider_id=provider, genai_request_timestamp=at)
         try:
-            found = calc_price(Usage(), each, provider_id=provider, genai_request_timestamp=at)
+            standard, priority = (calculate(price_context=context) for context in (None, _PRIORITY))
         except LookupError:
             continue
-        return _price(vars(found.model_price))
+        found = vars(standard.model_price)
+        return _price(found, _priority_ratio(found, vars(priority.model_price)))
     return None
 
 
-def _price(found: dict[str, Decimal | TieredPrices | None]) -> Price | None:
+def _priority_ratio(standard: _Found, priority: _Found) -> float | None:
+    """Returns the price of the priority tier over that of the standard one; `None` if the list has no such price.
+
+    The prices of long prompts are not compared: OpenAI serves these at the standard tier.
+    Source: openai.com/api-priority-processing (2026-11)
+    """
+    usual, asked = (_at({name: found.get(name) for name in _RATES.values()}, 0) for found in (standard, priority))
+    ratios = {round(dearer / price, 6) for name, price in usual.items() if price and (dearer := asked[name])}
+    # Each model of the list has one ratio for all its tokens (genai-prices 0.2.3). Without a price of the tier,
+    # the list returns that of the standard one.
+    return ratios.pop() if len(ratios) == 1 and min(ratios) > 1 else None
+
+
+def _price(found: _Found, priority_ratio: float | None) -> Price | None:
     rates = {field: found.get(name) for field, name in _RATES.items()}
     # A model that also answers with images or sounds has prices for them, and the usage of an answer is not read
     # by kind: a cost at the price of text would be too low.
@@ -52,10 +70,12 @@ def _price(found: dict[str, Decimal | TieredPrices | None]) -> Price | None:
     rates["output_usd_per_million_tokens"] = rates["output_usd_per_million_tokens"] or Decimal(0)
     starts = {tier.start for rate in rates.values() if isinstance(rate, TieredPrices) for tier in rate.tiers}
     long = [{"above_input_tokens": start, **_at(rates, start + 1)} for start in sorted(starts)]
-    return Price.parse({**_at(rates, 0), "long_prompts": long[0] if long else None})
+    return Price.parse(
+        {**_at(rates, 0), "long_prompts": long[0] if long else None, "priority_ratio": priority_ratio}
+    )
 
 
-def _at(rates: dict[str, Decimal | TieredPrices | None], input_tokens: int) -> dict[str, float | None]:
+def _at(rates: _Found, input_tokens: int) -> dict[str, float | None]:
     """Returns the rates of a request with this number of input tokens."""
     found: dict[str, float | None] = {}
     for name, rate in rates.items():

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ServiceTier
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.model.model import Model
@@ -45,9 +46,16 @@ class Price(_Rates):
         cached_input_usd_per_million_tokens: Price of input tokens that the provider has read from its cache;
             default: that of input tokens.
         long_prompts: Price of requests with a long prompt; default: the same.
+        priority_ratio: Price of all these tokens at the priority tier over that at the standard tier, e.g. 1.8;
+            `None` if it is not known.
     """
 
     long_prompts: LongPromptPrice | None = None
+    priority_ratio: Annotated[float, Field(ge=1)] | None = None
+
+    def ratio_at(self, tier: ServiceTier) -> float | None:
+        """Returns the price of tokens at a tier over that at the standard tier; `None` if it is not known."""
+        return self.priority_ratio if tier == "priority" else TIER_RATIOS[tier]
 
     def cost_usd(
         self, input_tokens: float, output_tokens: float, cached_tokens: float = 0, tier_ratio: float = 1.0
@@ -57,9 +65,11 @@ class Price(_Rates):
         Args:
             input_tokens: Input tokens, including those from the provider's cache.
             output_tokens: Output tokens.
-            cached_tokens: Input tokens from the provider's cache. Their price is the same at every tier: the
-                discount of the cache takes precedence over that of batch inference.
-                Source: docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-gemini
+            cached_tokens: Input tokens from the provider's cache. The discounts are not added: that of the cache
+                takes precedence over that of batch inference. A surcharge is, as each price of the priority tier
+                has the same ratio. Sources:
+                docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-gemini,
+                openai.com/api-priority-processing (2026-11)
             tier_ratio: Price of the other tokens over that of the standard tier.
         """
         long = self.long_prompts
@@ -68,7 +78,7 @@ class Price(_Rates):
         cached = rates.input_usd_per_million_tokens if cached is None else cached
         return (
             (input_tokens - cached_tokens) * rates.input_usd_per_million_tokens * tier_ratio
-            + cached_tokens * min(cached, rates.input_usd_per_million_tokens * tier_ratio)
+            + cached_tokens * min(cached * max(tier_ratio, 1.0), rates.input_usd_per_million_tokens * tier_ratio)
             + output_tokens * rates.output_usd_per_million_tokens * tier_ratio
         ) / 1e6
 
