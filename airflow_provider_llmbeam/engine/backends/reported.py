@@ -59,10 +59,10 @@ class UsageReader:
     Args:
         model: Name of the model, for the warning.
         asked_tier: Tier that the requests ask for; the first reply that was served at another one is named in the
-            log.
+            log. `None` for batch inference and vectors, which have no tiers.
     """
 
-    def __init__(self, model: str, asked_tier: AskedTier = "standard") -> None:
+    def __init__(self, model: str, asked_tier: AskedTier | None = None) -> None:
         self._model = model
         self._asked_tier = asked_tier
         self._has_warned = False
@@ -106,7 +106,7 @@ class UsageReader:
     def tier(self, reported: Any) -> ServiceTier:
         """Returns the tier that a server reports, see `tier_of`."""
         found = tier_of(reported)
-        if found != self._asked_tier and not self._has_warned_of_tier:
+        if self._asked_tier not in (None, found) and not self._has_warned_of_tier:
             self._has_warned_of_tier = True
             _log.warning(
                 "A request for the %s tier was served at the tier %r, by the server's reply, and is billed at "

@@ -88,6 +88,7 @@ class BatchManifest(_Part):
         submits: Number of submissions by display name.
         history: `MonitorHistory` of the polls so far.
         pilot: Sums of the prompts that were sent online before.
+        pilot_tiers: Its answers by the tier that served them.
         harvested: Sums by display name.
         unreturned: Number of answers that a job has counted, and not returned, by display name.
         is_over: Whether the rest is sent online.
@@ -103,6 +104,7 @@ class BatchManifest(_Part):
     submits: dict[str, int] = {}
     history: dict[str, Any] = {}
     pilot: Sums = Sums()
+    pilot_tiers: dict[str, int] = {}
     harvested: dict[str, Sums] = {}
     unreturned: dict[str, int] = {}
     is_over: bool = False
@@ -126,8 +128,9 @@ class BatchManifest(_Part):
         """Returns what this batch inference adds to the sums of the report."""
         sums = dict(self.total)
         requests = sums.pop("answered") + sums.pop("failed")
-        answers = {"standard": self.pilot.answered, "batch": Sums.total(self.harvested.values()).answered}
-        tiers = Counter({tier: number for tier, number in answers.items() if number})
+        tiers = Counter(self.pilot_tiers)
+        if harvested := Sums.total(self.harvested.values()).answered:
+            tiers["batch"] = harvested
         unreturned = sum(self.unreturned.values())
         return Tally(sums=Counter({**sums, "requests": requests, "unreturned": unreturned}), tiers=tiers)
 

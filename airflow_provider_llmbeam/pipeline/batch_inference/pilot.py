@@ -35,6 +35,7 @@ def send_pilot(spec: JobSpec, now: float) -> tuple[Estimate, BatchManifest] | No
         deadline_at=deadline_at(spec, now),
         online_seconds=estimate.duration_seconds,
         pilot=_sums_of(estimate.sample_usage),
+        pilot_tiers=estimate.sample_usage.service_tiers,
     )
     return estimate, manifest
 

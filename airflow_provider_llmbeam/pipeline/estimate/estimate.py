@@ -29,6 +29,7 @@ class SampleUsage(_Part):
         input_tokens: Billed input tokens.
         output_tokens: Billed output tokens.
         cost_usd: Cost in US dollars, at the price of the estimate.
+        service_tiers: Answers by the tier that served them.
     """
 
     requests: int
@@ -36,6 +37,7 @@ class SampleUsage(_Part):
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
+    service_tiers: dict[str, int] = {}
 
 
 class Estimate(_Part):

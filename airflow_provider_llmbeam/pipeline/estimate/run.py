@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -168,6 +169,7 @@ def _usage(outcomes: Sequence[Outcome]) -> SampleUsage:
         input_tokens=sum(outcome.input_tokens for outcome in outcomes),
         output_tokens=sum(outcome.output_tokens for outcome in outcomes),
         cost_usd=None if None in costs else round(sum(filter(None, costs)) / NANO, 6),
+        service_tiers=Counter(each.service_tier for each in outcomes if isinstance(each, Completion)),
     )
 
 

@@ -44,20 +44,20 @@ def model(request, sandbox):
 
 
 def test_a_request_for_flex_is_served_there(model, sandbox):
-    assert reply_of(model, asks_flex=True).service_tier == "flex"
+    assert reply_of(model, asked_tier="flex").service_tier == "flex"
     assert reply_of(model).service_tier == "standard"
     assert [charge.tier for charge in sandbox.token_bill.charges] == ["flex", "standard"]
 
 
 def test_a_region_of_vertex_ai_serves_at_the_standard_tier_and_the_reply_says_so(sandbox, google):
     model = GeminiModel(base_url=sandbox.gemini_url, project=google.project, location="us-central1")
-    assert reply_of(model, asks_flex=True).service_tier == "standard"
+    assert reply_of(model, asked_tier="flex").service_tier == "standard"
     assert [charge.tier for charge in sandbox.token_bill.charges] == ["standard"]
 
 
 def test_a_server_without_flex_is_believed():
     with Sandbox(models=ModelSettings(has_flex=False)) as sandbox:
-        assert reply_of(GeminiModel(base_url=sandbox.gemini_url), asks_flex=True).service_tier == "standard"
+        assert reply_of(GeminiModel(base_url=sandbox.gemini_url), asked_tier="flex").service_tier == "standard"
 
 
 @pytest.mark.parametrize(
