@@ -1,4 +1,4 @@
-"""Jobs whose requests ask for the priority tier: dearer, and served at the standard one above the limit of the tier."""
+"""Jobs whose requests ask for the priority tier, and are served at the standard one above its limit."""
 
 from __future__ import annotations
 

@@ -4,7 +4,14 @@ import pytest
 
 from airflow_provider_llmbeam.batch.decide import BatchPlan
 from airflow_provider_llmbeam.batch.turnaround import Turnaround
-from airflow_provider_llmbeam.batch.ways import FLEX_RATIOS, Work, choose, flex_until, ways_of
+from airflow_provider_llmbeam.batch.ways import (
+    ASSUMED_PRIORITY_RATIO,
+    FLEX_RATIOS,
+    Work,
+    choose,
+    flex_until,
+    ways_of,
+)
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS
 
@@ -17,14 +24,14 @@ WORK = Work(rows=1000, input_tokens=1_000_000, output_tokens=500_000)
 QUICK = Turnaround(((600.0, 95.0), (86_400.0, 5.0)))
 
 
-def ways(hours=10.0, online=HOUR, price=PRICE, turnaround=QUICK, work=WORK, has_flex=True):
+def ways(hours=10.0, online=HOUR, price=PRICE, turnaround=QUICK, work=WORK, has_flex=True, ordinary="standard"):
     plan = BatchPlan(
         started_at=NOW,
         deadline_at=None if hours is None else NOW + hours * HOUR,
         max_wait_seconds=24 * HOUR,
         online_seconds=online,
     )
-    return ways_of(work, plan, price, turnaround, NOW, has_flex=has_flex)
+    return ways_of(work, plan, price, turnaround, NOW, has_flex=has_flex, ordinary=ordinary)
 
 
 def chosen(**changes):
@@ -123,8 +130,40 @@ def test_after_the_end_of_flex_all_rows_are_in_time_at_the_standard_tier():
 
 
 def test_the_price_of_flex_includes_what_is_sent_at_the_standard_tier():
-    assert FLEX_RATIOS["standard"] == 1.0
+    assert FLEX_RATIOS["standard"] == FLEX_RATIOS["priority"] == 1.0
     assert FLEX_RATIOS["flex"] == 0.5
     assert FLEX_RATIOS["flex_then_standard"] == pytest.approx(0.6)
     (flex,) = [way for way in ways() if way.tier == "flex"]
     assert flex.price_ratio == FLEX_RATIOS["flex_then_standard"]
+
+
+DEAR = PRICE.model_copy(update={"priority_ratio": 2.0})
+
+
+def test_what_is_sent_online_costs_the_price_of_the_priority_tier():
+    online, flex, batch = ways(
+        price=DEAR, ordinary="priority", turnaround=Turnaround(((600.0, 3.0), (86_400.0, 1.0)))
+    )
+    usual_online, usual_flex, usual_batch = ways(
+        price=DEAR, turnaround=Turnaround(((600.0, 3.0), (86_400.0, 1.0)))
+    )
+    assert (online.tier, usual_online.tier) == ("priority", "standard")
+    assert (online.cost_usd, online.price_ratio) == (2 * usual_online.cost_usd, 2.0)
+    assert (online.safe_at, online.is_in_time) == (usual_online.safe_at, usual_online.is_in_time)
+    assert flex == usual_flex
+    assert batch.price_ratio - usual_batch.price_ratio == pytest.approx(usual_batch.price_ratio * 2 - 1)
+    assert batch.cost_usd == pytest.approx(2.0 * batch.price_ratio)
+    assert str(online).startswith("priority: about $4.00")
+
+
+def test_where_nothing_is_in_time_the_priority_tier_is_the_fastest_way():
+    way, reason = choose(ways(hours=0.5, ordinary="priority"))
+    assert (way.tier, "no way is finished" in reason) == ("priority", True)
+
+
+@pytest.mark.parametrize("price", [PRICE, None])
+def test_without_the_price_of_the_priority_tier_the_ways_are_compared_by_its_least_ratio(price):
+    online, flex, batch = ways(price=price, ordinary="priority")
+    assert (online.cost_usd, batch.cost_usd) == (None, None)
+    assert online.price_ratio == ASSUMED_PRIORITY_RATIO > flex.price_ratio > batch.price_ratio
+    assert choose((online, flex, batch))[0] == batch

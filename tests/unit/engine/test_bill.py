@@ -21,6 +21,15 @@ def test_the_discounts_of_the_cache_and_of_the_tier_are_not_added():
     )
 
 
+def test_the_surcharge_of_the_priority_tier_is_one_on_all_tokens():
+    dear = PRICE.model_copy(update={"priority_ratio": 1.8})
+    assert Bill.of(1000, 100, 0, dear, "priority").cost_nano_usd == 1.8 * 2_000_000
+    assert Bill.of(1000, 0, 1000, dear, "priority").cost_nano_usd == pytest.approx(1.8e5)
+    assert Bill.of(1000, 100, 400, dear, "standard") == Bill.of(1000, 100, 400, PRICE, "standard")
+    plain = dear.model_copy(update={"cached_input_usd_per_million_tokens": None})
+    assert Bill.of(1000, 0, 500, plain, "priority").cost_nano_usd == 1.8e6, "by default that of other input"
+
+
 def test_a_cached_token_never_costs_more_than_another_one_of_its_tier():
     price = PRICE.model_copy(update={"cached_input_usd_per_million_tokens": None})
     assert (
@@ -30,4 +39,5 @@ def test_a_cached_token_never_costs_more_than_another_one_of_its_tier():
 
 def test_the_cost_of_a_tier_without_a_known_price_is_unknown():
     assert Bill.of(1000, 100, 0, PRICE, "priority") == Bill(1000, 100, 0, None)
+    assert Bill.of(1000, 100, 0, None, "priority") == Bill(1000, 100, 0, None)
     assert Bill.of(0, 0, 0, PRICE, "priority") == NOTHING

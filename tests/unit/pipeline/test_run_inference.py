@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.spec import (
     GeminiModel,
     Limits,
     OpenAIModel,
+    Price,
     VertexEndpointModel,
 )
 
@@ -51,6 +52,18 @@ def test_there_is_one_result_per_example_in_order() -> None:
     assert [type(result.inference) for result in results] == [Completion, Completion, Failure]
     assert results[1].inference.text == "bb"
     assert results[2].inference.message == "the answer is empty"
+
+
+def test_a_budget_needs_the_price_of_the_tier_that_is_asked_for() -> None:
+    price = Price(input_usd_per_million_tokens=0.3, output_usd_per_million_tokens=2.5)
+    limits = Limits(budget_usd=1.0, price=price)
+    LLMModelHandler(GeminiModel(), limits=limits, service_tier="flex")
+    with pytest.raises(
+        JobSpecError, match="at the priority tier is not known; set `limits.price` with `priority_ra"
+    ):
+        LLMModelHandler(GeminiModel(), limits=limits, service_tier="priority")
+    dear = price.model_copy(update={"priority_ratio": 1.8})
+    LLMModelHandler(GeminiModel(), limits=Limits(budget_usd=1.0, price=dear), service_tier="priority")
 
 
 def test_an_empty_batch_has_no_results() -> None:

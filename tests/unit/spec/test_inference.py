@@ -159,3 +159,67 @@ def test_a_dataflow_job_may_use_flex_without_a_deadline():
     assert (
         JobSpec.parse(JOB | {"inference": FLEX, "runner": DATAFLOW}).inference.service_tier == FLEX["service_tier"]
     )
+
+
+PRIORITY = {"service_tier": "priority"}
+OWN_PRICE = {"input_usd_per_million_tokens": 0.3, "output_usd_per_million_tokens": 2.5}
+
+
+@pytest.mark.parametrize("model", [VERTEX, {"type": "gemini"}, {"type": "openai", "name": "gpt-5-mini"}])
+@pytest.mark.parametrize("changes", [{}, {"generation": {"stream": True}}])
+def test_models_of_google_and_openai_have_the_priority_tier(model, changes):
+    spec = JobSpec.parse(JOB | {"model": model, "inference": PRIORITY} | changes)
+    assert spec.inference.service_tier == "priority"
+    assert not spec.inference.needs_pilot
+
+
+def test_a_dataflow_job_may_ask_for_priority_with_a_deadline():
+    inference = {**PRIORITY, "finish_by": "PT6H"}
+    assert JobSpec.parse(JOB | {"inference": inference, "runner": DATAFLOW}).inference.service_tier == "priority"
+
+
+def test_priority_with_a_deadline_is_as_the_standard_tier():
+    inference = Inference.parse({**PRIORITY, "finish_by": "PT6H"})
+    assert not inference.needs_pilot
+    assert inference.model_copy(update={"mode": "auto"}).needs_pilot
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "reason"),
+    [
+        ({"model": {"type": "echo"}}, "inference.service_tier", "only Gemini and OpenAI itself have the priority"),
+        (
+            {"model": {"type": "openai", "name": "gemma", "base_url": "http://vllm:8000/v1"}},
+            "inference.service_tier",
+            "only Gemini and OpenAI itself have the priority tier",
+        ),
+        (
+            {"task": "embed", "model": {**VERTEX, "name": "gemini-embedding-001"}},
+            "inference.service_tier",
+            "only for texts",
+        ),
+        (
+            {"model": {**VERTEX, "location": "us-central1"}},
+            "inference.service_tier",
+            "with `model.location` 'us-central1': Vertex AI has priority in 'global' alone",
+        ),
+        ({"limits": {"budget_usd": 5}}, "limits.price", "'priority_ratio': 1.8"),
+        ({"limits": {"budget_usd": 5, "price": OWN_PRICE}}, "limits.price", "at service tier 'priority' is not"),
+    ],
+)
+def test_a_priority_tier_that_cannot_work_is_refused(changes, field, reason):
+    found = problem(**{"inference": PRIORITY} | changes)
+    assert found.field == field
+    assert reason in found.want
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limits": {"budget_usd": 5, "price": {**OWN_PRICE, "priority_ratio": 1.8}}},
+        {"limits": {"budget_usd": 5}, "model": {"type": "openai", "name": "gpt-5-mini"}},
+        {"limits": {"budget_usd": 5}, "inference": {"service_tier": "standard"}},
+    ],
+)
+def test_a_budget_needs_the_price_of_the_tier_that_is_asked_for(changes):
+    assert JobSpec.parse(JOB | {"inference": PRIORITY} | changes).limits.budget_usd == 5

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.backends import open_backend
-from airflow_provider_llmbeam.engine.backends.reported import tier_of
+from airflow_provider_llmbeam.engine.backends.reported import UsageReader, tier_of
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.sandbox import ModelSettings, Sandbox
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, OpenAIModel
@@ -21,9 +21,9 @@ def key(monkeypatch):
     monkeypatch.setenv("GOOGLE_API_KEY", "a-key")
 
 
-def reply_of(model, **options):
+def reply_of(model, *, stream=False, **options):
     async def main():
-        backend = open_backend(model, Generation(), None, **options)
+        backend = open_backend(model, Generation(stream=stream), None, **options)
         try:
             return await backend.complete(Prompt("How tall?"))
         finally:
@@ -49,9 +49,37 @@ def test_a_request_for_flex_is_served_there(model, sandbox):
     assert [charge.tier for charge in sandbox.token_bill.charges] == ["flex", "standard"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_for_priority_is_served_there_also_as_a_stream(model, stream, sandbox):
+    assert reply_of(model, asked_tier="priority", stream=stream).service_tier == "priority"
+    assert reply_of(model, stream=stream).service_tier == "standard"
+    assert [charge.tier for charge in sandbox.token_bill.charges] == ["priority", "standard"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tier", ["flex", "priority"])
+def test_the_first_reply_of_another_tier_is_named_in_the_log(tier, stream, caplog):
+    settings = ModelSettings(has_flex=False, priority_overflow_ratio=1.0)
+    with Sandbox(models=settings) as sandbox:
+        model = OpenAIModel(type="openai", name="gpt-5-mini", base_url=sandbox.openai_url)
+        assert reply_of(model, asked_tier=tier, stream=stream).service_tier == "standard"
+        assert reply_of(model, stream=stream).service_tier == "standard"
+    (warning,) = caplog.messages
+    assert warning.startswith(f"A request for the {tier} tier was served at the tier 'standard'")
+
+
+def test_a_reader_warns_once_and_without_an_asked_tier_never(caplog):
+    for asked in (None, "priority"):
+        reader = UsageReader("m", asked)
+        for reported in ("priority", "default", "flex", None):
+            reader.tier(reported)
+    assert len(caplog.messages) == 1
+
+
 def test_a_region_of_vertex_ai_serves_at_the_standard_tier_and_the_reply_says_so(sandbox, google):
     model = GeminiModel(base_url=sandbox.gemini_url, project=google.project, location="us-central1")
-    assert reply_of(model, asked_tier="flex").service_tier == "standard"
+    for tier in ("flex", "priority"):
+        assert reply_of(model, asked_tier=tier).service_tier == "standard"
     assert [charge.tier for charge in sandbox.token_bill.charges] == ["standard"]
 
 

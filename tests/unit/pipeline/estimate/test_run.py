@@ -45,3 +45,8 @@ def test_a_sample_costs_the_same_at_its_mean_price(sample: list[Failure]) -> Non
 
 def test_without_a_sample_no_prompt_is_long_and_none_is_cached() -> None:
     assert _rates(PRICE, []).cost_usd(1_000_000, 1_000_000) == 9.0
+
+
+def test_the_mean_price_keeps_the_ratio_of_the_priority_tier() -> None:
+    dear = PRICE.model_copy(update={"priority_ratio": 1.8})
+    assert (_rates(dear, []).priority_ratio, _rates(PRICE, []).priority_ratio) == (1.8, None)

@@ -12,7 +12,7 @@ ASKED = {"contents": [{"parts": [{"text": "a question of some length"}]}]}
 
 
 def bill_of(*answers):
-    bill = TokenBill(TokenPrices(models={"dear": TokenPrice(input_usd=1.25, output_usd=10.0)}))
+    bill = TokenBill(TokenPrices(models={"dear": TokenPrice(input_usd=1.25, output_usd=10.0, priority_ratio=2.0)}))
     for answer in answers:
         bill.add(*answer)
     return bill
@@ -27,6 +27,8 @@ def bill_of(*answers):
         (("m", "standard", 100, 80, 10), 20 * 300 + 80 * 30 + 10 * 2500),
         (("m", "flex", 100, 80, 0), 20 * 150 + 80 * 30),
         (("dear", "standard", 100, 0, 10), 100 * 1250 + 10 * 10_000),
+        (("m", "priority", 100, 80, 10), (20 * 300 + 80 * 30 + 10 * 2500) * 18 // 10),
+        (("dear", "priority", 100, 0, 10), 2 * (100 * 1250 + 10 * 10_000)),
     ],
 )
 def test_an_answer_costs_by_its_model_tier_and_tokens(answer, nano_usd) -> None:
@@ -43,6 +45,8 @@ def test_the_tiers_add_up_to_the_bill(answers) -> None:
 def test_a_negative_price_is_refused() -> None:
     with pytest.raises(ValueError, match="output_usd"):
         TokenPrice(output_usd=-1.0)
+    with pytest.raises(ValueError, match="priority_ratio"):
+        TokenPrice(priority_ratio=0.8)
 
 
 def test_online_answers_are_billed_until_a_reset() -> None:

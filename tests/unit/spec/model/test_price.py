@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from airflow_provider_llmbeam.spec import (
     Price,
     VertexEndpointModel,
 )
+from airflow_provider_llmbeam.spec.model.list_price import _priority_ratio
 from airflow_provider_llmbeam.spec.model.price import price_of
 
 OWN = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 4.0}
@@ -72,6 +74,34 @@ def test_a_model_of_openai_has_its_list_price_and_the_same_name_elsewhere_has_no
     assert price_of(OpenAIModel(type="openai", name="gpt-4o-mini", base_url="http://vllm:8000/v1")) is None
 
 
+@pytest.mark.parametrize(
+    ("model", "ratio"),
+    [("gpt-5-mini", 1.8), ("gpt-5", 2.0), ("gpt-4o", 1.7), ("gpt-5.5", 2.5), ("gpt-4.1-mini-2025-04-14", 1.75)],
+)
+def test_the_list_has_the_priority_price_of_most_models_of_openai(model: str, ratio: float) -> None:
+    """As of https://openai.com/api-priority-processing, 2026-11; gpt-5.5 has a price of long prompts, too."""
+    price = price_of(OpenAIModel(type="openai", name=model, base_url="https://api.openai.com/v1"))
+    assert price is not None
+    assert price.priority_ratio == price.ratio_at("priority") == ratio
+    assert (price.ratio_at("standard"), price.ratio_at("flex"), price.ratio_at("batch")) == (1.0, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("model", ["gemini-2.5-flash", "gemini-3.8-flash", "gemini-embedding-001"])
+def test_the_list_has_no_priority_price_of_the_models_of_gemini(model: str) -> None:
+    price = price_of(GeminiModel(name=model))
+    assert price is not None
+    assert price.priority_ratio is None
+
+
+def test_one_ratio_for_all_tokens_is_the_priority_price_and_nothing_else() -> None:
+    standard = {"input_mtok": Decimal(1), "output_mtok": Decimal(4), "cache_read_mtok": None}
+    dearer = {"input_mtok": Decimal("1.8"), "output_mtok": Decimal("7.2"), "cache_read_mtok": None}
+    assert _priority_ratio(standard, dearer) == 1.8
+    assert _priority_ratio(standard, {**dearer, "output_mtok": Decimal(8)}) is None
+    assert _priority_ratio(standard, standard) is None
+    assert _priority_ratio({}, {}) is None
+
+
 tokens = st.integers(0, 10**12)
 
 
@@ -86,6 +116,13 @@ def test_the_cost_of_a_sum_is_the_sum_of_the_costs(a: int, b: int, c: int, d: in
 def test_an_invalid_price_is_refused(field: str, value: Any) -> None:
     (problem,) = Price.problems({**OWN, field: value})
     assert problem.field == field
+
+
+@pytest.mark.parametrize("ratio", [0.75, 0, -2.0, float("inf"), "dear"])
+def test_a_surcharge_in_place_of_a_ratio_is_refused(ratio: Any) -> None:
+    (problem,) = Price.problems({**OWN, "priority_ratio": ratio})
+    assert problem.field == "priority_ratio"
+    assert Price.parse({**OWN, "priority_ratio": 1.75}).ratio_at("priority") == 1.75
 
 
 @pytest.mark.parametrize("field", OWN)
