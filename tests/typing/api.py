@@ -65,7 +65,6 @@ def spec_values() -> JobSpec:
     price = Price(input_usd_per_million_tokens=0.3, output_usd_per_million_tokens=2.5, priority_ratio=1.8)
     assert_type(price.priority_ratio, float | None)
     Inference(service_tier="priority")
-    Inference(service_tier="urgent")  # type: ignore[arg-type]
     limits = Limits(requests_per_minute=600, budget_usd=50, price=price)
     assert_type(limits.requests_per_minute, float | None)
     spec = JobSpec(

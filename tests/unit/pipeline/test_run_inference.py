@@ -59,7 +59,7 @@ def test_a_budget_needs_the_price_of_the_tier_that_is_asked_for() -> None:
     limits = Limits(budget_usd=1.0, price=price)
     LLMModelHandler(GeminiModel(), limits=limits, service_tier="flex")
     with pytest.raises(
-        JobSpecError, match="at the priority tier is not known; set `limits.price` with `priority_ra"
+        JobSpecError, match=r"at the priority tier is not known; set `limits\.price` with `priority"
     ):
         LLMModelHandler(GeminiModel(), limits=limits, service_tier="priority")
     dear = price.model_copy(update={"priority_ratio": 1.8})
@@ -172,7 +172,7 @@ def test_a_quota_belongs_to_the_api_key_of_the_model(monkeypatch: pytest.MonkeyP
 def test_an_endpoint_of_google_cloud_is_paced_by_its_latency_unless_a_quota_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Any, limits: Limits
 ) -> None:
-    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.run_inference.open_backend", lambda *_: object())
+    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.run_inference.open_backend", lambda *_, **__: object())
     engine = LLMModelHandler(model, limits=limits)._open_engine(MachineGovernor(model, limits, None))
     assert (engine._concurrency is not None) == (limits.requests_per_minute is None)
 
