@@ -20,9 +20,9 @@ from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import run
-from airflow_provider_llmbeam.pipeline.batch_inference import run as batch_run
+from airflow_provider_llmbeam.pipeline.batch_inference import monitor
+from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
-from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround
@@ -142,13 +142,13 @@ def swept(spec):
 
 def test_a_run_that_waits_for_a_job_that_is_swept_sends_its_rows_online(job, sandbox, monkeypatch):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
-    spec, cancelled, wait = JobSpec.parse(job | {"deployment": "prod"}), [], BatchInference._wait
+    spec, cancelled, wait = JobSpec.parse(job | {"deployment": "prod"}), [], Monitor._wait
 
     def sweep_first(self, seconds):
         cancelled.extend(swept(spec))
         wait(self, seconds)
 
-    monkeypatch.setattr(BatchInference, "_wait", sweep_first)
+    monkeypatch.setattr(Monitor, "_wait", sweep_first)
     manifest = run(spec)
     assert len(cancelled) == 1
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
@@ -167,7 +167,7 @@ def test_a_task_whose_job_was_swept_while_it_was_deferred_sends_its_rows_online(
 
 
 def test_a_job_that_somebody_deletes_counts_as_cancelled(developer, sandbox, monkeypatch):
-    monkeypatch.setattr(batch_run, "SURE_SECONDS", 0.0)
+    monkeypatch.setattr(monitor, "SURE_SECONDS", 0.0)
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     sandbox.faults.every("gemini.batches.get", 1, Fault(kind="error", http_status=404))
     manifest = run(JobSpec.parse(developer))
@@ -197,7 +197,7 @@ def test_a_try_that_ends_while_its_batch_runs_is_continued_by_the_next_one(devel
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(BatchInference, "_poll", interrupted)
+        patched.setattr(Monitor, "_poll", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(JobSpec.parse(developer))
     manifest = run(JobSpec.parse(developer))

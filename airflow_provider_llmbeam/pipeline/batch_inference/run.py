@@ -5,30 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.batch.decide import (
-    MAX_POLL_SECONDS,
-    BatchPlan,
-    Cancel,
-    FileState,
-    Finish,
-    MonitorHistory,
-    Submit,
-    Wait,
-    decide,
-)
 from airflow_provider_llmbeam.batch.display_name import display_name_prefix
-from airflow_provider_llmbeam.batch.errors import (
-    BatchError,
-    BatchNotFoundError,
-    BatchPendingError,
-    BatchQuotaError,
-    BatchUnavailableError,
-    UncertainSubmitError,
-)
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
@@ -37,7 +17,6 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
-    RequestFile,
     Sums,
     batch_uri,
     digest_of,
@@ -45,6 +24,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     read_manifest,
     write_manifest,
 )
+from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import send_pilot
 from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits, prepare, read_prepared
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
@@ -60,14 +40,6 @@ _log = logging.getLogger("llmbeam")
 
 #: Largest request file, in bytes. Files are answered side by side, and one that fails takes only its rows with it.
 MAX_FILE_BYTES = 200 * 2**20
-#: Longest wait for a provider that cannot be polled, in seconds. Its jobs go on meanwhile.
-MAX_UNREACHABLE_SECONDS = 3600.0
-
-#: Age from which a job that cannot be found has been deleted, in seconds; a new one may not be found at once.
-SURE_SECONDS = 300.0
-#: Waits before a job is looked for that may have been created, in seconds: a list may lag behind.
-FIND_SECONDS = (1.0, 5.0, 15.0)
-
 NewPipeline = Callable[[], beam.Pipeline]
 
 
@@ -95,18 +67,14 @@ class BatchInference:
     ) -> None:
         self._spec = spec
         self._new_pipeline = new_pipeline
-        self._waits = waits
         self._provider = provider or open_provider(
             spec.model, output_uri=f"{batch_uri(spec)}results/", embeds=spec.embedding is not None
         )
         self._prefix = display_name_prefix(spec)
+        self._monitor = Monitor(spec, self._provider, waits=waits, clock=clock, sleep=sleep)
         self._clock = clock
-        self._sleep = sleep
         #: What was done; `None` for a source without rows. It has no files if the prompts are sent online.
         self.manifest: BatchManifest | None = None
-        self._jobs: dict[str, BatchJob] = {}
-        self._room: int | None = None
-        self._unreachable_since: float | None = None
 
     def fill_journal(self) -> None:
         """Brings the answers of batch inference into the journal; the job sends the rest online.
@@ -120,18 +88,9 @@ class BatchInference:
             return
         manifest = self.manifest
         plan = plan_of(self._spec, manifest.created_at, manifest.deadline_at, manifest.online_seconds)
-        while True:
-            try:
-                self._jobs = self._found(self.manifest)
-                break
-            except BatchUnavailableError as error:
-                if self._clock() >= plan.switch_at(1.0):
-                    raise
-                _log.warning("%s Polling again in %.0f s.", error, MAX_POLL_SECONDS)
-                self._wait(MAX_POLL_SECONDS)
+        self._monitor.attach(self.manifest, plan)
         if not self.manifest.is_over:
-            self._monitor(self.manifest, plan)
-            self._save(is_over=True)
+            self.manifest = self._monitor.run(self.manifest, plan)
         self._harvest(self.manifest)
 
     def clean_up(self) -> None:
@@ -140,7 +99,7 @@ class BatchInference:
             return
         try:
             self._save(is_published=True)  # a later run does not count these answers again
-            self._delete(self._jobs)
+            self._delete(self._monitor.jobs)
         except Exception as error:  # noqa: BLE001 - the job is complete
             _log.warning("Jobs or files of the batch inference could not be deleted: %s", error)
 
@@ -164,12 +123,12 @@ class BatchInference:
             return None
         if manifest.is_published:
             _log.info("An earlier try has published; jobs and files of its batch inference are deleted.")
-            self._delete(self._found(manifest))
+            self._delete(self._monitor.find(manifest))
             return None
         if manifest.prompts == digest_of(self._spec):
             return manifest
         _log.info("The job has changed since its batch inference began: its jobs are cancelled.")
-        for display_name, job in self._found(manifest).items():
+        for display_name, job in self._monitor.find(manifest).items():
             if not job.has_ended:
                 self._provider.cancel(job.name)
                 _log.info("Batch-inference job %r was cancelled.", display_name)
@@ -222,134 +181,10 @@ class BatchInference:
         _log.info("`inference.mode` 'auto': %s.", reason)
         return chosen.tier == "batch"
 
-    def _wait(self, seconds: float) -> None:
-        if not self._waits:
-            raise BatchPendingError(seconds)
-        self._sleep(seconds)
-
-    def _monitor(self, manifest: BatchManifest, plan: BatchPlan) -> None:
-        """Submits, polls and cancels, until the rest is sent online."""
-        history, said = MonitorHistory.from_dict(manifest.history), ""
-        while True:
-            files = [
-                FileState(display_name=name, rows=file.rows, job=self._jobs.get(name), submits=self._submits(name))
-                for name, file in manifest.files.items()
-            ]
-            decision, history = decide(files, plan, history, self._clock(), room=self._room)
-            match decision:
-                case Submit(display_names):
-                    for name in display_names:
-                        if not self._submit(name, manifest.files[name]):
-                            break
-                case Cancel(display_names, reason):
-                    _log.info("Batch inference is cancelled (%s): %s.", ", ".join(display_names), reason)
-                    for name in display_names:
-                        self._cancel(name)
-                    self._poll()
-                    self._save(history=history.to_dict())
-                case Wait(seconds, message):
-                    if message != said:
-                        _log.info("%s", message)
-                        said = message
-                    self._wait(seconds)
-                    self._poll()
-                case Finish(reason, may_bill):
-                    _log.info("Batch inference is over: %s.", reason)
-                    if may_bill:
-                        _log.warning(
-                            "These batch-inference jobs have not ended and may still bill: %s.",
-                            ", ".join(f"{name} ({self._jobs[name].name})" for name in may_bill),
-                        )
-                    return
-
-    def _submits(self, display_name: str) -> int:
-        """Returns the number of submissions of a file; one that is not saved is known by its job."""
-        assert self.manifest is not None
-        return self.manifest.submits.get(display_name, int(display_name in self._jobs))
-
-    def _count_submit(self, display_name: str, change: int) -> None:
-        assert self.manifest is not None
-        self._save(submits={**self.manifest.submits, display_name: self._submits(display_name) + change})
-
-    def _submit(self, display_name: str, file: RequestFile) -> bool:
-        """Submits a file; `False` if the provider takes no further job now."""
-        try:
-            job = self._provider.submit(display_name, file.uri, storage.open, file.size)
-        except BatchQuotaError as error:
-            self._room = 0
-            _log.info("The provider takes no further batch-inference job until another one has ended: %s", error)
-            return False
-        except UncertainSubmitError as error:
-            _log.warning("%s Looking for the job by its display name.", error)
-            job = self._found_one(display_name, error)
-        self._count_submit(display_name, 1)
-        self._jobs[display_name] = job
-        _log.info("Batch-inference job %s has %s rows: %s", display_name, f"{file.rows:,}", job.name)
-        return True
-
-    def _found_one(self, display_name: str, error: UncertainSubmitError) -> BatchJob:
-        known = {job.name for job in self._jobs.values()}
-        for seconds in FIND_SECONDS:
-            self._sleep(seconds)
-            for job in self._provider.find(display_name):
-                if job.display_name == display_name and job.name not in known:
-                    return job
-        raise error
-
-    def _found(self, manifest: BatchManifest) -> dict[str, BatchJob]:
-        """Returns the newest job of each file."""
-        found: dict[str, BatchJob] = {}
-        for job in self._provider.find(self._prefix):
-            if job.display_name in manifest.files:
-                found.setdefault(job.display_name, job)
-        if found:
-            _log.info(
-                "Found %d of %d batch-inference jobs, which were submitted before.",
-                len(found),
-                len(manifest.files),
-            )
-        return found
-
-    def _cancel(self, display_name: str) -> None:
-        try:
-            self._provider.cancel(self._jobs[display_name].name)
-        except BatchError as error:
-            _log.warning("Batch-inference job %s could not be cancelled: %s", display_name, error)
-
-    def _poll(self) -> None:
-        """Reads the state of the jobs that have not ended."""
-        if all(job.has_ended for job in self._jobs.values()):
-            self._room = None  # jobs of somebody else were in the way; perhaps they have ended
-        for display_name, job in self._jobs.items():
-            if job.has_ended:
-                continue
-            now = self._clock()
-            try:
-                polled = self._provider.get(job.name)
-            except BatchNotFoundError:
-                if now - job.created_at < SURE_SECONDS:
-                    continue
-                polled = replace(job, state="deleted", phase="cancelled", ended_at=now)
-            except BatchError as error:
-                self._unreachable_since = self._unreachable_since or now
-                if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
-                    raise
-                _log.warning("%s Polling again.", error)
-                return
-            self._unreachable_since = None
-            self._jobs[display_name] = polled
-            if polled.was_over_quota and any(not job.has_ended for job in self._jobs.values()):
-                self._room = 0
-                self._count_submit(display_name, -1)
-            elif polled.has_ended:
-                self._room = None
-            if polled.has_ended:
-                _log.info("Batch-inference job %s has ended: %s%s", display_name, polled.state, _error(polled))
-
     def _harvest(self, manifest: BatchManifest) -> None:
         """Reads the results of each job that has any; what was read by an earlier try is not read again."""
         spec, harvested = self._spec, dict(manifest.harvested)
-        for display_name, job in self._jobs.items():
+        for display_name, job in self._monitor.jobs.items():
             if display_name in harvested:
                 continue
             file = manifest.files[display_name]
@@ -378,20 +213,16 @@ class BatchInference:
         """Records the answers that jobs have counted, and neither returned nor may return in time."""
         unreturned = {
             name: number
-            for name, job in self._jobs.items()
+            for name, job in self._monitor.jobs.items()
             if (number := (job.answered or 0) - harvested.get(name, Sums()).answered) > 0
         }
         if unreturned:
             self._save(unreturned=unreturned)
             _log.warning(
-                "Answers that batch-inference jobs have counted and not returned: %s. The provider bills them, and "
-                "their rows are sent online.",
+                "Answers that batch-inference jobs have counted and not returned: %s. The provider bills them, "
+                "and their rows are sent online.",
                 ", ".join(f"{number:,} of {name}" for name, number in unreturned.items()),
             )
-
-
-def _error(job: BatchJob) -> str:
-    return f": {job.error}" if job.error else ""
 
 
 def begin(

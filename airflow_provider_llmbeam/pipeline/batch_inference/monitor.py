@@ -1,0 +1,233 @@
+"""Submits, polls and cancels the batch-inference jobs of a job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_provider_llmbeam.batch.decide import (
+    MAX_POLL_SECONDS,
+    BatchPlan,
+    Cancel,
+    FileState,
+    Finish,
+    MonitorHistory,
+    Submit,
+    Wait,
+    decide,
+)
+from airflow_provider_llmbeam.batch.display_name import display_name_prefix
+from airflow_provider_llmbeam.batch.errors import (
+    BatchError,
+    BatchNotFoundError,
+    BatchPendingError,
+    BatchQuotaError,
+    BatchUnavailableError,
+    UncertainSubmitError,
+)
+from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.batch.providers.base import BatchProvider
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+_log = logging.getLogger("llmbeam")
+
+#: Longest wait for a provider that cannot be polled, in seconds. Its jobs go on meanwhile.
+MAX_UNREACHABLE_SECONDS = 3600.0
+
+#: Age from which a job that cannot be found has been deleted, in seconds; a new one may not be found at once.
+SURE_SECONDS = 300.0
+#: Waits before a job is looked for that may have been created, in seconds: a list may lag behind.
+FIND_SECONDS = (1.0, 5.0, 15.0)
+
+
+class Monitor:
+    """The batch-inference jobs of a job.
+
+    Args:
+        spec: The job.
+        provider: The provider of the jobs.
+        waits: Whether this process waits for them.
+        clock: Unix time, in seconds.
+        sleep: Waits, in seconds.
+
+    Attributes:
+        jobs: The newest job of each request file as of the last poll, by display name.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        provider: BatchProvider,
+        *,
+        waits: bool,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._spec = spec
+        self._provider = provider
+        self._waits = waits
+        self._clock = clock
+        self._sleep = sleep
+        self.jobs: dict[str, BatchJob] = {}
+        self._room: int | None = None
+        self._unreachable_since: float | None = None
+
+    def attach(self, manifest: BatchManifest, plan: BatchPlan) -> None:
+        """Finds the jobs of earlier tries; waits for a provider that does not answer, as long as there is time."""
+        while True:
+            try:
+                self.jobs = self.find(manifest)
+            except BatchUnavailableError as error:
+                if self._clock() >= plan.switch_at(1.0):
+                    raise
+                _log.warning("%s Polling again in %.0f s.", error, MAX_POLL_SECONDS)
+                self._wait(MAX_POLL_SECONDS)
+            else:
+                return
+
+    def find(self, manifest: BatchManifest) -> dict[str, BatchJob]:
+        """Returns the newest job of each file."""
+        found: dict[str, BatchJob] = {}
+        for job in self._provider.find(display_name_prefix(self._spec)):
+            if job.display_name in manifest.files:
+                found.setdefault(job.display_name, job)
+        if found:
+            _log.info(
+                "Found %d of %d batch-inference jobs, which were submitted before.",
+                len(found),
+                len(manifest.files),
+            )
+        return found
+
+    def run(self, manifest: BatchManifest, plan: BatchPlan) -> BatchManifest:
+        """Submits, polls and cancels, until the rest is sent online.
+
+        Args:
+            manifest: State of the batch inference.
+            plan: What is known of its time.
+
+        Returns:
+            The state afterwards, which is saved.
+
+        Raises:
+            BatchError: The jobs could not be polled for an hour, or a job may have been created and is not found.
+            BatchPendingError: The jobs have not ended, and this process does not wait for them.
+        """
+        self._manifest = manifest
+        history, said = MonitorHistory.from_dict(manifest.history), ""
+        while True:
+            files = [
+                FileState(display_name=name, rows=file.rows, job=self.jobs.get(name), submits=self._submits(name))
+                for name, file in manifest.files.items()
+            ]
+            decision, history = decide(files, plan, history, self._clock(), room=self._room)
+            match decision:
+                case Submit(display_names):
+                    for name in display_names:
+                        if not self._submit(name, manifest.files[name]):
+                            break
+                case Cancel(display_names, reason):
+                    _log.info("Batch inference is cancelled (%s): %s.", ", ".join(display_names), reason)
+                    for name in display_names:
+                        self._cancel(name)
+                    self._poll()
+                    self._save(history=history.to_dict())
+                case Wait(seconds, message):
+                    if message != said:
+                        _log.info("%s", message)
+                        said = message
+                    self._wait(seconds)
+                    self._poll()
+                case Finish(reason, may_bill):
+                    _log.info("Batch inference is over: %s.", reason)
+                    if may_bill:
+                        _log.warning(
+                            "These batch-inference jobs have not ended and may still bill: %s.",
+                            ", ".join(f"{name} ({self.jobs[name].name})" for name in may_bill),
+                        )
+                    self._save(is_over=True)
+                    return self._manifest
+
+    def _submits(self, display_name: str) -> int:
+        """Returns the number of submissions of a file; one that is not saved is known by its job."""
+        return self._manifest.submits.get(display_name, int(display_name in self.jobs))
+
+    def _count_submit(self, display_name: str, change: int) -> None:
+        self._save(submits={**self._manifest.submits, display_name: self._submits(display_name) + change})
+
+    def _submit(self, display_name: str, file: RequestFile) -> bool:
+        """Submits a file; `False` if the provider takes no further job now."""
+        try:
+            job = self._provider.submit(display_name, file.uri, storage.open, file.size)
+        except BatchQuotaError as error:
+            self._room = 0
+            _log.info("The provider takes no further batch-inference job until another one has ended: %s", error)
+            return False
+        except UncertainSubmitError as error:
+            _log.warning("%s Looking for the job by its display name.", error)
+            job = self._found_one(display_name, error)
+        self._count_submit(display_name, 1)
+        self.jobs[display_name] = job
+        _log.info("Batch-inference job %s has %s rows: %s", display_name, f"{file.rows:,}", job.name)
+        return True
+
+    def _found_one(self, display_name: str, error: UncertainSubmitError) -> BatchJob:
+        known = {job.name for job in self.jobs.values()}
+        for seconds in FIND_SECONDS:
+            self._sleep(seconds)
+            for job in self._provider.find(display_name):
+                if job.display_name == display_name and job.name not in known:
+                    return job
+        raise error
+
+    def _cancel(self, display_name: str) -> None:
+        try:
+            self._provider.cancel(self.jobs[display_name].name)
+        except BatchError as error:
+            _log.warning("Batch-inference job %s could not be cancelled: %s", display_name, error)
+
+    def _poll(self) -> None:
+        """Reads the state of the jobs that have not ended."""
+        if all(job.has_ended for job in self.jobs.values()):
+            self._room = None  # jobs of somebody else were in the way; perhaps they have ended
+        for display_name, job in self.jobs.items():
+            if job.has_ended:
+                continue
+            now = self._clock()
+            try:
+                polled = self._provider.get(job.name)
+            except BatchNotFoundError:
+                if now - job.created_at < SURE_SECONDS:
+                    continue
+                polled = replace(job, state="deleted", phase="cancelled", ended_at=now)
+            except BatchError as error:
+                self._unreachable_since = self._unreachable_since or now
+                if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
+                    raise
+                _log.warning("%s Polling again.", error)
+                return
+            self._unreachable_since = None
+            self.jobs[display_name] = polled
+            if polled.was_over_quota and any(not job.has_ended for job in self.jobs.values()):
+                self._room = 0
+                self._count_submit(display_name, -1)
+            elif polled.has_ended:
+                self._room = None
+            if polled.has_ended:
+                _log.info("Batch-inference job %s has ended: %s%s", display_name, polled.state, _error(polled))
+
+    def _save(self, **changes: object) -> None:
+        self._manifest = self._manifest.changed(**changes)
+        write_manifest(self._spec, self._manifest)
+
+    def _wait(self, seconds: float) -> None:
+        if not self._waits:
+            raise BatchPendingError(seconds)
+        self._sleep(seconds)
+
+
+def _error(job: BatchJob) -> str:
+    return f": {job.error}" if job.error else ""
