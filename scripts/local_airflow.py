@@ -222,6 +222,11 @@ class LocalAirflow:
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
         return self._call("GET", path, params={"deserialize": "true"})["value"]
 
+    def add_xcom(self, dag_id: str, run_id: str, task_id: str, key: str, value: Any) -> None:
+        """Stores an XCom of a task, as the task itself would."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries"
+        self._call("POST", path, json={"key": key, "value": value})
+
     def log_lines(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> list[str]:
         """Returns the messages of a task's log so far; the log of a skipped task contains the reason."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"

@@ -1,0 +1,1 @@
+"""Pages of this package in the UI of Airflow."""

@@ -1,0 +1,134 @@
+// The pages "Inference" of a task instance and "Inference of the run": what a task has reported, or the progress line of
+// its log while it runs. What a model, a row or a server said is shown as text, or in a frame that runs no scripts.
+(() => {
+  const { createElement: h, useEffect, useState } = globalThis.React;
+  const OPERATOR = "RunInferenceOperator";
+  const POLL_MS = 10_000;
+  const OPEN_TASKS = 3;
+  const ENDED = new Set(["success", "failed", "skipped", "upstream_failed", "removed"]);
+  const MUTED = { opacity: 0.7 };
+
+  // Without control characters and those that turn the direction of text, which a model may have written.
+  const plain = (value) =>
+    String(value ?? "").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+
+  async function read(path) {
+    const response = await fetch(new URL(path, document.baseURI), { headers: { Accept: "application/json" } });
+    if (response.status === 404) return undefined;
+    if (!response.ok) throw new Error(`Airflow answered ${response.status} for ${path}.`);
+    return response.json();
+  }
+
+  const pathOf = (task) =>
+    `api/v2/dags/${encodeURIComponent(task.dag_id)}/dagRuns/${encodeURIComponent(task.dag_run_id)}` +
+    `/taskInstances/${encodeURIComponent(task.task_id)}`;
+
+  async function readPage(task) {
+    const found = await read(`${pathOf(task)}/xcomEntries/llmbeam_page?map_index=${task.map_index}&deserialize=true`);
+    return found?.value?.html_gzip ? { html: await unzip(found.value.html_gzip) } : found?.value;
+  }
+
+  // The last line of the log with the progress, which the worker or the triggerer has written.
+  async function readProgress(task) {
+    if (!task.try_number) return undefined;
+    const log = await read(`${pathOf(task)}/logs/${task.try_number}?map_index=${task.map_index}&full_content=true`);
+    const lines = (Array.isArray(log?.content) ? log.content : []).map((line) => String(line.event ?? line));
+    return lines.findLast((line) => /^rows [\d,]+\/[\d,]+|^Batch inference: [\d,]+ of [\d,]+ rows/.test(line));
+  }
+
+  async function readTasks({ dagId, runId, taskId, mapIndex }) {
+    const run = `api/v2/dags/${encodeURIComponent(dagId)}/dagRuns/${encodeURIComponent(runId)}/taskInstances`;
+    const found = await read(`${run}?limit=100`);
+    const tasks = (found?.task_instances ?? []).filter((task) => (task.operator_name ?? task.operator) === OPERATOR);
+    const wanted = tasks.filter(
+      (task) => taskId === undefined || (task.task_id === taskId && task.map_index === Number(mapIndex ?? -1)),
+    );
+    return Promise.all(
+      wanted.map(async (task) => {
+        const page = await readPage(task);
+        return { task, page, progress: page || ENDED.has(task.state) ? undefined : await readProgress(task) };
+      }),
+    );
+  }
+
+  function Progress({ line }) {
+    const [, done, all] = line.match(/([\d,]+)(?:\/| of )([\d,]+)/) ?? [];
+    const number = (text) => Number((text ?? "0").replaceAll(",", ""));
+    return h(
+      "div",
+      { style: { margin: "1rem 0" } },
+      h("progress", { max: number(all) || 1, value: number(done), style: { width: "100%" }, "aria-label": "Rows" }),
+      h("div", null, plain(line)),
+    );
+  }
+
+  // The report is a page without scripts, and the frame runs none and has no origin: nothing in it can reach Airflow.
+  function Report({ html, isDark }) {
+    return h("iframe", {
+      title: "Report", srcDoc: html, sandbox: "",
+      style: { width: "100%", height: "calc(100vh - 12rem)", minHeight: "30rem", border: 0, colorScheme: isDark ? "dark" : "light" },
+    });
+  }
+
+  async function unzip(base64) {
+    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  }
+
+  function Task({ found, isDark }) {
+    const { task, page, progress } = found;
+    if (page?.html) return h(Report, { html: page.html, isDark });
+    if (page) return h("p", null, `The report is too large for this page. It is in ${plain(page.uri)}.`);
+    if (progress) return h(Progress, { line: progress });
+    const isOver = ENDED.has(task.state);
+    return h("p", { style: MUTED },
+      isOver ? "This task has no report: it ended before its job did. Its log says why." : "The job has not reported progress yet.");
+  }
+
+  function TaskOfRun({ found, isOpen, isDark }) {
+    const { task } = found;
+    const [isShown, show] = useState(isOpen);
+    const name = `${task.task_id}${task.map_index >= 0 ? ` [${task.map_index}]` : ""}`;
+    return h("details", { open: isShown, onToggle: (event) => show(event.currentTarget.open), style: { margin: "0 0 1.5rem" } },
+      h("summary", { style: { fontWeight: 600, cursor: "pointer" } }, `${name}: ${task.state ?? "not started"}`),
+      isShown ? h(Task, { found, isDark }) : null);
+  }
+
+  function Inference(props) {
+    const [state, setState] = useState({});
+    const { dagId, runId, taskId, mapIndex } = props;
+    useEffect(() => {
+      let timer, isOver = false;
+      const poll = async () => {
+        try {
+          const tasks = await readTasks({ dagId, runId, taskId, mapIndex });
+          if (isOver) return;
+          setState({ tasks });
+          if (tasks.some(({ task }) => !ENDED.has(task.state))) timer = setTimeout(poll, POLL_MS);
+        } catch (error) {
+          if (isOver) return;
+          setState((before) => ({ ...before, error: String(error.message ?? error) }));
+          timer = setTimeout(poll, POLL_MS);
+        }
+      };
+      poll();
+      return () => {
+        isOver = true;
+        clearTimeout(timer);
+      };
+    }, [dagId, runId, taskId, mapIndex]);
+    const { tasks, error } = state;
+    const isDark = document.documentElement.classList.contains("dark");
+    const isRun = taskId === undefined;
+    const key = ({ task }) => `${task.task_id} ${task.map_index}`;
+    return h("div", { style: { padding: "1rem", overflowY: "auto", height: "100%" }, "data-testid": "llmbeam-inference" },
+      error ? h("p", { role: "alert" }, `${error} The page tries again.`) : null,
+      tasks === undefined && !error ? h("p", { style: MUTED }, "Loading …") : null,
+      tasks?.length === 0 ? h("p", { style: MUTED }, isRun ? "No task of this run runs inference." : "This task runs no inference.") : null,
+      tasks?.map((found) => isRun
+        ? h(TaskOfRun, { key: key(found), found, isOpen: tasks.length <= OPEN_TASKS, isDark })
+        : h(Task, { key: key(found), found, isDark })));
+  }
+
+  globalThis["Inference"] = globalThis["Inference of the run"] = globalThis.AirflowPlugin = Inference;
+})();

@@ -1,0 +1,149 @@
+"""The pages of the plugin, in a real Airflow and a real Chromium."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from waiting import scaled
+
+from airflow_provider_llmbeam.report_page import PAGE_KEY, encoded_page
+from tests.integration.cases import Cloud, Run
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+pytestmark = [
+    pytest.mark.xdist_group("airflow"),
+    pytest.mark.timeout(scaled(300)),
+    pytest.mark.skipif(BROWSER is None, reason="There is no Chromium; scripts/install-chromium installs it."),
+]
+DAG_ID, TASK = "pages", "ask"
+MODEL = "gemini.generateContent"
+#: No connection but to the page: Chromium looks for updates and the like otherwise.
+OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+SCRIPT = "<script>window.hostile = 1</script><img src=x onerror='window.hostile = 1'>"
+HOSTILE = f"{SCRIPT}</iframe>\u202etxet\x1b[31m"
+RUNS = 50
+ROWS, ANSWERED = 20, 5
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=[*OPTIONS])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, cloud) -> Iterator[Page]:
+    """A page of a person who is signed in; it reaches this Airflow alone."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(scaled(30) * 1000)
+    context.route("**", lambda route: route.continue_() if "127.0.0.1" in route.request.url else route.abort())
+    page = context.new_page()
+    page.goto(cloud.airflow.url)
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def paused(cloud) -> Iterator[None]:
+    """No task of the Dag starts: the tests store what it would report."""
+    cloud.airflow.pause(DAG_ID)
+    yield
+    cloud.airflow.pause(DAG_ID, is_paused=False)
+
+
+class RowsRun(Run):
+    """A run whose first row is hostile; the model answers some rows and waits."""
+
+    def conf(self) -> dict[str, Any]:
+        self.texts[0] = f"{self.case} {HOSTILE}"
+        self.hold = self.cloud.sandbox.faults.hold(MODEL, f"{self.case} ", after=ANSWERED)
+        return super().conf()
+
+
+def open_page(page: Page, cloud: Cloud, *path: str) -> None:
+    page.goto("/".join((cloud.airflow.url, "dags", DAG_ID, *path)))
+
+
+def inference(page: Page) -> Any:
+    return page.get_by_test_id("llmbeam-inference")
+
+
+def is_hostile(page: Page) -> bool:
+    """Whether a script of a model has run in the page or in a frame of it."""
+    return any(frame.evaluate("window.hostile") is not None for frame in page.frames)
+
+
+def test_a_running_task_shows_its_progress_and_then_its_report(page, cloud, model_connection):
+    run = RowsRun(cloud, DAG_ID, ROWS)
+    run.until(lambda: run.hold.waiting, "the model waits")
+    run.until_logged(TASK, f"rows {ANSWERED}/{ROWS}")
+    open_page(page, cloud, "runs", run.run_id, "tasks", TASK, "plugin", "inference")
+    expect(inference(page).get_by_role("progressbar")).to_have_attribute("value", str(ANSWERED))
+    expect(inference(page)).to_contain_text(f"rows {ANSWERED}/{ROWS}")
+    run.hold.release()
+    run.until_task(TASK, "success")
+    report = page.frame_locator("iframe[title=Report]")
+    expect(report.locator("body")).to_contain_text(f"{ROWS} of {ROWS} rows")
+    expect(report.locator("body")).to_contain_text("5 answers at random")
+    assert not is_hostile(page)
+    open_page(page, cloud, "runs", run.run_id, "plugin", "inference-run")
+    expect(page.frame_locator("iframe[title=Report]").locator("body")).to_contain_text(f"{ROWS} of {ROWS} rows")
+
+
+def test_nothing_that_a_model_said_runs_as_a_script(page, cloud, paused):
+    run = Run(cloud, DAG_ID)
+    html = f"<p>a report with {SCRIPT}</p><p id=end>its end</p>"
+    cloud.airflow.add_xcom(DAG_ID, run.run_id, TASK, PAGE_KEY, encoded_page(html, "report.html"))
+    manifest = {"rows": {"read": 1, "answered": 1, "dead_letter": 0}, "models": {HOSTILE: 1}, "cost_usd": 1.0}
+    cloud.airflow.add_xcom(DAG_ID, run.run_id, TASK, "return_value", manifest)
+    open_page(page, cloud, "runs", run.run_id, "tasks", TASK, "plugin", "inference")
+    expect(page.frame_locator("iframe[title=Report]").locator("#end")).to_have_text("its end")
+    assert not is_hostile(page)
+    open_page(page, cloud, "plugin", "inference-history")
+    row = page.get_by_test_id("llmbeam-history").get_by_role("row", name=re.compile(re.escape(run.run_id)))
+    expect(row).to_contain_text("<script>window.hostile = 1</script>")
+    assert not is_hostile(page)
+
+
+def test_the_history_of_a_dag_has_its_last_runs(page, cloud, paused):
+    for number in range(RUNS):
+        run = Run(cloud, DAG_ID)
+        rows = {"read": 1_000, "answered": 1_000 - number, "dead_letter": number}
+        manifest = {"rows": rows, "cost_usd": 1 + number / 10, "tokens": {"input": 5_000, "output": 700}}
+        cloud.airflow.add_xcom(DAG_ID, run.run_id, TASK, "return_value", manifest)
+    open_page(page, cloud, "plugin", "inference-history")
+    history = page.get_by_test_id("llmbeam-history")
+    expect(history.locator("tbody tr")).to_have_count(RUNS)
+    expect(history.locator("tbody tr").first).to_contain_text(run.run_id)
+    cost = history.locator("svg[aria-label='Cost in US dollars'] rect")
+    expect(cost).to_have_count(RUNS)
+    assert cost.last.locator("title").text_content() == f"{run.run_id}: 5.9"
+    history.get_by_role("link", name=run.run_id).click()
+    expect(inference(page)).to_be_visible()
+
+
+def test_a_task_of_another_operator_and_one_without_a_report_say_so(page, cloud, paused):
+    run = Run(cloud, DAG_ID)
+    open_page(page, cloud, "runs", run.run_id, "tasks", "before", "plugin", "inference")
+    expect(inference(page)).to_have_text("This task runs no inference.")
+    open_page(page, cloud, "runs", run.run_id, "tasks", TASK, "plugin", "inference")
+    expect(inference(page)).to_have_text("The job has not reported progress yet.")
+    cloud.airflow.set_task_state(DAG_ID, run.run_id, TASK, "failed")
+    page.reload()
+    expect(inference(page)).to_have_text("This task has no report: it ended before its job did. Its log says why.")
