@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,21 @@ from airflow.sdk import BaseOperator
 from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
 from airflow_provider_llmbeam.deployment import own_deployment, required_deployment
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.lineage.facts import JobFacts
+from airflow_provider_llmbeam.lineage.operators import HasLineage, job_lineage
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.prompt import prompt_data
+from airflow_provider_llmbeam.spec.sink import PostgresSink
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
 from airflow_provider_llmbeam.tasks.identity import job_name, owner_of
 from airflow_provider_llmbeam.tasks.literal import Unrendered, literal_problems, plain
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context, XComArg
 
     from airflow_provider_llmbeam.spec.cache import Cache
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.source import Source
 
 
-class InferenceJobOperator(BaseOperator):
+class InferenceJobOperator(HasLineage, BaseOperator):
     """Base of `RunInferenceOperator`, which documents the arguments, and of `EstimateInferenceOperator`."""
 
     template_fields: Sequence[str] = (
@@ -58,6 +63,9 @@ class InferenceJobOperator(BaseOperator):
         "prompt_per_row",
     )
     template_fields_renderers = dict.fromkeys((*template_fields[:11], "prompt_per_row"), "json")
+
+    #: Whether the task writes answers.
+    _writes = True
 
     def __init__(
         self,
@@ -105,6 +113,8 @@ class InferenceJobOperator(BaseOperator):
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
         self._process: JobProcess | None = None
+        self._facts: JobFacts | None = None
+        self._reported: dict[str, Any] = {}
         data = self._spec_data(job_name or "parsed")
         if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
@@ -142,7 +152,16 @@ class InferenceJobOperator(BaseOperator):
         spec = _with_deadline(JobSpec.parse(data), context)
         model_there = with_base_url(spec.model, os.environ, self.log)
         spec = spec.model_copy(update={"model": model_there})
-        return spec, secrets | sink_environment(spec.sink)
+        environment = secrets | sink_environment(spec.sink)
+        self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
+        return spec, environment
+
+    def _lineage(self, task_instance: Any) -> OperatorLineage:
+        facts = self._facts
+        if facts is None:  # the task failed early, or an error hid the connection when it resumed
+            name = self.job_name or self._own_job_name(task_instance)
+            facts = JobFacts(JobSpec.parse(self._spec_data(name)))
+        return job_lineage(replace(facts, writes=self._writes, **self._reported))
 
     def _own_job_name(self, ti: Any) -> str:
         return job_name(ti)
@@ -178,6 +197,12 @@ def _with_deadline(spec: JobSpec, context: Context) -> JobSpec:
     started_at = context["dag_run"].start_date or datetime.now(UTC)
     inference = spec.inference.model_copy(update={"finish_by": started_at + finish_by})
     return spec.model_copy(update={"inference": inference})
+
+
+def _postgres_dsn(spec: JobSpec, environment: Mapping[str, str]) -> str | None:
+    if not isinstance(spec.sink, PostgresSink):
+        return None
+    return environment.get(spec.sink.dsn_env) or os.environ.get(spec.sink.dsn_env)
 
 
 def _without_variables(prompt: Any) -> Any:

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factor
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
+from airflow_provider_llmbeam.lineage.operators import HasLineage, endpoint_lineage
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
 from airflow_provider_llmbeam.links.stored import StoresLinks
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
@@ -36,6 +37,7 @@ from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context, XComArg
 
 #: Time limits of the removal, in seconds: for a worker that is being stopped, and for one that is not.
@@ -45,7 +47,7 @@ ABANDON_SECONDS = 600.0
 Endpoint = VertexEndpoint | CloudRunEndpoint
 
 
-class ReserveEndpointOperator(BaseOperator):
+class ReserveEndpointOperator(HasLineage, BaseOperator):
     """Returns the name of an endpoint, the same for every try of a run. It creates nothing and always succeeds.
 
     A separate setup task: with `ProvisionEndpointOperator` as the only setup, a provision that fails or is killed
@@ -61,7 +63,7 @@ class ReserveEndpointOperator(BaseOperator):
             return job_name(context["ti"])
 
 
-class ProvisionEndpointOperator(StoresLinks, BaseOperator):
+class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
     """Provisions an endpoint, or takes over that of an earlier try, and probes its model.
 
     All resources that it creates are named after `name` and labelled. If the endpoint does not start, or the task
@@ -160,6 +162,9 @@ class ProvisionEndpointOperator(StoresLinks, BaseOperator):
         if self._monitor is not None:
             self._monitor.abandon("The task was killed.", within_seconds=KILL_SECONDS)
 
+    def _lineage(self, task_instance: Any) -> OperatorLineage:
+        return endpoint_lineage(str(self.name), parse_endpoint(self.endpoint))
+
     def _trigger(self, context: Context) -> EndpointTrigger:
         spec = with_project(parse_endpoint(self.endpoint), self.gcp_conn_id, self.impersonation_chain)
         ti, deployment, now = context["ti"], required_deployment(), time.time()
@@ -194,7 +199,7 @@ class ProvisionEndpointOperator(StoresLinks, BaseOperator):
         return end.model
 
 
-class TeardownEndpointOperator(BaseOperator):
+class TeardownEndpointOperator(HasLineage, BaseOperator):
     """Removes an endpoint with all its resources, and polls until they are gone.
 
     It covers every location of the endpoint, by name and by label: it cancels the Dataflow jobs that use it,
@@ -256,6 +261,9 @@ class TeardownEndpointOperator(BaseOperator):
                     f"tries again; the sweeper does so {spec.expires_after_seconds / 3600:.1f} h after its start."
                 )
             self.log.info("Nothing is left of endpoint %r: nothing bills.", key)
+
+    def _lineage(self, task_instance: Any) -> OperatorLineage:
+        return endpoint_lineage(str(self.name), parse_endpoint(self.endpoint))
 
     def _cancel_jobs(self, spec: Endpoint, key: str, deployment: str, location: str) -> None:
         """Cancels the jobs of this deployment that use the endpoint; errors are logged."""

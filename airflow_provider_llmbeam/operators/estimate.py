@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.process import JobProcess
@@ -39,7 +40,8 @@ class EstimateInferenceOperator(InferenceJobOperator):
 
     XCom:
         The estimate, see `pipeline.estimate.Estimate`; under the key `demand` the argument of
-        `QuotaHealthSensor(demand=…)`: `estimate.output["demand"]`.
+        `QuotaHealthSensor(demand=…)`: `estimate.output["demand"]`. The estimate is also the `extra` of the events
+        of the assets in `outlets`.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -48,6 +50,7 @@ class EstimateInferenceOperator(InferenceJobOperator):
         NothingAnsweredError: The model answered none of the prompts.
     """
 
+    _writes = False
     template_fields: Sequence[str] = (*InferenceJobOperator.template_fields, "job_task_id")
 
     def __init__(self, *, job_task_id: str | None = None, sample_size: int = 32, **kwargs: Any) -> None:
@@ -71,6 +74,8 @@ class EstimateInferenceOperator(InferenceJobOperator):
             with google_credentials(spec, self.gcp_conn_id):
                 found = self._estimated(spec)
         context["ti"].xcom_push(key="demand", value=found["demand"])
+        self._reported = {"estimate": found}
+        add_manifest(context, self.outlets, found)
         return found
 
     def _estimated(self, spec: JobSpec) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
@@ -14,6 +15,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, dataflow_url, output_url
 from airflow_provider_llmbeam.links.stored import StoresLinks, XComLink
+from airflow_provider_llmbeam.observability.record import counted_outcome, record_job
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -89,26 +91,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
-        with errors_of_airflow():
-            self._dataflow = self._launcher(context)
-            spec, environment = self._job(context)
-            if isinstance(spec.runner, DataflowRunner):
-                return self._run_on_dataflow(spec, spec.runner, context)
-            if self.impersonation_chain:
-                raise JobSpecError(
-                    "`impersonation_chain`: needs a `runner` of type 'dataflow'; got "
-                    f"{self.impersonation_chain!r}. Nothing was sent or billed."
-                )
-            self._process = JobProcess(spec, environment, self.log)
-            self.store_link(context, OutputLink(), output_url(spec))
-            is_deferred = self.deferrable and spec.inference.mode != "online"
-            with google_credentials(spec, self.gcp_conn_id):
-                outcome = self._process.run_or_defer() if is_deferred else {"report": self._process.run()}
-            if "batch" in outcome:
-                self._defer_batch(outcome["batch"]["wait_seconds"])
-            manifest = unless_skipped(outcome["report"])
-            add_manifest(context, self.outlets, manifest)
-            return manifest
+        with errors_of_airflow(), counted_outcome(context["ti"]):
+            return self._execute(context)
 
     def continue_batch(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Polls batch inference, and goes on with the job once that is over; Airflow calls it."""
@@ -118,12 +102,14 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Resumes after the event of the trigger; Airflow calls it."""
-        with errors_of_airflow():
+        with errors_of_airflow(), counted_outcome(context["ti"]):
             self._dataflow, seen = self._launcher(context), JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 drops the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
             else:
                 task_job = SubmittedJob(**job)
+                with suppress(Exception):  # for the lineage alone; the report needs no connection to the model
+                    self._job(context)
             return self._conclude(task_job, seen, context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -147,6 +133,25 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             self._dataflow.stop()
             if self._submitted is not None:
                 self._dataflow.abandon(self._submitted, "The task was killed.")
+
+    def _execute(self, context: Context) -> dict[str, Any]:
+        self._dataflow = self._launcher(context)
+        spec, environment = self._job(context)
+        if isinstance(spec.runner, DataflowRunner):
+            return self._run_on_dataflow(spec, spec.runner, context)
+        if self.impersonation_chain:
+            raise JobSpecError(
+                "`impersonation_chain`: needs a `runner` of type 'dataflow'; got "
+                f"{self.impersonation_chain!r}. Nothing was sent or billed."
+            )
+        self._process = JobProcess(spec, environment, self.log)
+        self.store_link(context, OutputLink(), output_url(spec))
+        is_deferred = self.deferrable and spec.inference.mode != "online"
+        with google_credentials(spec, self.gcp_conn_id):
+            outcome = self._process.run_or_defer() if is_deferred else {"report": self._process.run()}
+        if "batch" in outcome:
+            self._defer_batch(outcome["batch"]["wait_seconds"])
+        return self._published(outcome["report"], context)
 
     def _defer_batch(self, wait_seconds: float) -> None:
         # A poll is a process of some seconds, so it is rarer than in a process that waits.
@@ -202,8 +207,15 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         if seen.outcome == "cancelled" and job.is_attached:
             # A clear cancels the job of the previous try, sometimes after this try has found it.
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
-            return self.execute(context)
-        manifest = unless_skipped(self._dataflow.collect(job, seen))
+            return self._execute(context)
+        return self._published(self._dataflow.collect(job, seen), context)
+
+    def _published(self, manifest: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Tells metrics, lineage and assets what a job reported; returns its manifest."""
+        durations = manifest.pop("latency_counts", {})
+        self._reported = {"manifest": manifest}
+        record_job(manifest, durations, context["ti"], embeds=self.embedding is not None)
+        unless_skipped(manifest)
         add_manifest(context, self.outlets, manifest)
         return manifest
 

@@ -11,10 +11,12 @@ from airflow.sdk import BaseOperator
 from airflow_provider_llmbeam.deployment import required_deployment
 from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
+from airflow_provider_llmbeam.lineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
 
 
-class SweepEndpointsOperator(BaseOperator):
+class SweepEndpointsOperator(HasLineage, BaseOperator):
     """Deletes this package's endpoints, services and models that are past their expiry; cancels forgotten jobs.
 
     Intended for a separate Dag: a teardown does not run while its Dag is paused, or if its scheduler never
@@ -82,6 +84,7 @@ class SweepEndpointsOperator(BaseOperator):
         self.gone_within_seconds = gone_within_seconds
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
+        self._manifest: dict[str, Any] | None = None
         if not locations:
             raise JobSpecError(f"Task {self.task_id!r}: `locations` must name a region; got {locations!r}.")
 
@@ -101,11 +104,15 @@ class SweepEndpointsOperator(BaseOperator):
                 log=self.log,
             )
             self.log.info("%s", manifest)
+            self._manifest = manifest.plain()
             if manifest.failed:
                 raise StillBillingError(
                     f"{len(manifest.deleted)} removed, {len(manifest.failed)} not: {' '.join(manifest.failed)}"
                 )
-            return manifest.plain()
+            return self._manifest
+
+    def _lineage(self, task_instance: Any) -> OperatorLineage | None:
+        return sweep_lineage(self._manifest)
 
 
 def swept(

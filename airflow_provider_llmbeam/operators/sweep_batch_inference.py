@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.deployment import required_deployment
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.lineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.spec.deployment import is_deployment_name
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.inference_rules import check_batch_model
@@ -19,6 +20,7 @@ from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context, XComArg
 
     from airflow_provider_llmbeam.batch.sweep import BatchSweepManifest
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 OLDER_THAN_SECONDS = 2 * 86_400.0
 
 
-class SweepBatchInferenceOperator(BaseOperator):
+class SweepBatchInferenceOperator(HasLineage, BaseOperator):
     """Cancels forgotten batch-inference jobs, and deletes ended ones and uploaded files that belong to no job.
 
     Intended for a separate Dag: the jobs of a task that is marked as failed, or whose Dag run is deleted, go on
@@ -98,6 +100,7 @@ class SweepBatchInferenceOperator(BaseOperator):
         self.deployments = deployments
         self.lists_only = dry_run
         self.older_than_seconds = older_than_seconds
+        self._manifest: dict[str, Any] | None = None
         if not older_than_seconds >= 0:
             raise JobSpecError(
                 f"Task {self.task_id!r}: `older_than_seconds` must be 0 or more; got {older_than_seconds!r}."
@@ -120,12 +123,16 @@ class SweepBatchInferenceOperator(BaseOperator):
 
             manifest = self._swept()
             self.log.info("%s", manifest)
+            self._manifest = manifest.plain()
             if manifest.failed:
                 raise BatchError(
                     f"{len(manifest.cancelled)} cancelled, {len(manifest.deleted)} deleted, "
                     f"{len(manifest.failed)} not: {' '.join(manifest.failed)}"
                 )
-            return manifest.plain()
+            return self._manifest
+
+    def _lineage(self, task_instance: Any) -> OperatorLineage | None:
+        return sweep_lineage(self._manifest)
 
     def _swept(self) -> BatchSweepManifest:
         # Imported here: parsing a Dag file loads no HTTP client.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_llmbeam.airflow_compat import CALLS_ON_KILL
+from airflow_provider_llmbeam.observability.record import record_poll
 from airflow_provider_llmbeam.polling.poller import Poller, Wait
 from airflow_provider_llmbeam.polling.result import PollResult
 from airflow_provider_llmbeam.polling.schedule import FIRST_POLL_DELAY_SECONDS
@@ -84,7 +86,10 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
         try:
             while True:
                 await asyncio.sleep(seconds)
+                began = time.monotonic()
                 result = await poll()
+                is_last = not isinstance(result, Wait)
+                record_poll(type(self).__name__, time.monotonic() - began, is_last=is_last)
                 if not isinstance(result, Wait):
                     break
                 seconds = result.seconds

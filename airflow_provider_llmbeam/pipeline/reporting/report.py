@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.elements import Origin
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, percentile_seconds
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, latency_counts, percentile_seconds
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.redaction import redact_all
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -165,6 +165,7 @@ class Report(_Part):
         dead_letter_by_kind: Failed rows by kind of failure.
         dead_letter_words: Message of one failure per kind.
         padding_ratio: Padding over all input tokens that the server computed; 0 if it batches by itself.
+        latency_counts: Number of successful requests by their duration in seconds, each at most 10 % too high.
         first_token_seconds: Percentiles of the time to the first token of streamed answers.
         cost_usd: Cost of the tokens, at `limits.price` or the list price, in US dollars; `None` if neither is
             known.
@@ -192,6 +193,7 @@ class Report(_Part):
     cost_usd: float | None
     truncated: int
     latency_seconds: Latency
+    latency_counts: dict[str, int] = {}
     first_token_seconds: Latency | None
     padding_ratio: float
     length_buckets: list[BucketCounts]
@@ -269,6 +271,7 @@ def build_report(
         cost_usd=cost,
         truncated=sums["truncated"],
         latency_seconds=_latency(tally.latencies),
+        latency_counts=latency_counts(tally.latencies),
         first_token_seconds=_latency(tally.first_tokens) if tally.first_tokens else None,
         padding_ratio=round(1 - sums["real_tokens"] / sums["padded_tokens"], 4) if sums["padded_tokens"] else 0.0,
         length_buckets=[

@@ -61,6 +61,14 @@ def uses_row(text: str) -> bool:
     return ROW in _parsed(text)[1]
 
 
+def row_columns(text: str) -> tuple[str, ...]:
+    """Returns the columns that a template that can be compiled names, in their order, each once."""
+    tree, _ = _parsed(text)
+    parts: list[Any] = [*tree.find_all((nodes.Getattr, nodes.Getitem))]
+    names = (_key(node) for node in parts if isinstance(node.node, nodes.Name) and node.node.name == ROW)
+    return tuple(dict.fromkeys(name for name in names if name is not None and not hasattr(dict, name)))
+
+
 def no_column(text: str) -> str:
     """Returns the fault of a template without a column, as the second half of a sentence."""
     for pattern in _MEANT:
