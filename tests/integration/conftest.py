@@ -160,9 +160,20 @@ def start_airflow(tmp_path_factory, shared_proxy, shared_data):
 
 
 @pytest.fixture(scope="session")
-def shared_airflow(start_airflow, metadata_database):
+def openlineage_events(tmp_path_factory):
+    """The file to which the shared Airflow writes the OpenLineage events of Dags that enable them."""
+    return tmp_path_factory.mktemp("openlineage") / "events.jsonl"
+
+
+@pytest.fixture(scope="session")
+def shared_airflow(start_airflow, metadata_database, openlineage_events):
     """One Airflow for all modules that need a real one."""
-    with start_airflow(metadata_database) as airflow:
+    transport = {"type": "file", "log_file_path": str(openlineage_events), "append": True}
+    lineage = {
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+        "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",
+    }
+    with start_airflow(metadata_database, **lineage) as airflow:
         yield airflow
 
 
