@@ -16,14 +16,15 @@ class Receiver(ThreadingHTTPServer):
     """Parses every request, and keeps the metrics and spans.
 
     Attributes:
-        metrics: The last metric of each name.
+        units: Unit of each metric.
         spans: All spans.
         bytes: All request bodies together, to search them for secrets.
     """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.metrics: dict[str, Any] = {}
+        self.units: dict[str, str] = {}
+        self._points: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {}
         self.spans: list[Any] = []
         self.bytes = b""
 
@@ -44,11 +45,8 @@ class Receiver(ThreadingHTTPServer):
         }
 
     def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
-        """Returns the data points of a metric, each with its attributes; none if it was not sent."""
-        if name not in self.metrics:
-            return []
-        metric = self.metrics[name]
-        return [(attributes(point), point) for point in getattr(metric, metric.WhichOneof("data")).data_points]
+        """Returns the last data point of each set of attributes of a metric; none if it was not sent."""
+        return list(self._points.get(name, {}).values())
 
     def receive(self, path: str, body: bytes) -> None:
         """Keeps a request."""
@@ -57,10 +55,17 @@ class Receiver(ThreadingHTTPServer):
             request = ExportMetricsServiceRequest.FromString(body)
             for resource in request.resource_metrics:
                 for scope in resource.scope_metrics:
-                    self.metrics |= {metric.name: metric for metric in scope.metrics}
+                    for metric in scope.metrics:
+                        self._keep(metric)
         elif path == "/v1/traces":
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+
+    def _keep(self, metric: Any) -> None:
+        self.units[metric.name] = metric.unit
+        for point in getattr(metric, metric.WhichOneof("data")).data_points:
+            found = attributes(point)
+            self._points.setdefault(metric.name, {})[str(sorted(found.items()))] = (found, point)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -127,15 +127,16 @@ def shared_data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start_airflow(tmp_path_factory, shared_proxy, shared_data):
-    """Returns a context manager that runs an Airflow with every Dag file of `dags/` and of the tests.
+    """Returns a context manager that runs an Airflow with the Dag files of `dags/` and of the tests.
 
-    Its arguments are the variables of its metadata database, and others.
+    Its arguments are the variables of its metadata database, a pattern of the names of its Dag files, and other
+    variables.
     """
 
     @contextmanager
-    def start(database: dict[str, str], **others: str) -> Iterator[LocalAirflow]:
+    def start(database: dict[str, str], files: str = "*.py", **others: str) -> Iterator[LocalAirflow]:
         folder = tmp_path_factory.mktemp("dags")
-        for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "integration" / "dags").glob("*.py")):
+        for path in (*(ROOT / "dags").glob(files), *(ROOT / "tests" / "integration" / "dags").glob(files)):
             shutil.copy(path, folder)
         home = tmp_path_factory.mktemp("airflow")
         (home / "config").mkdir()
@@ -160,20 +161,9 @@ def start_airflow(tmp_path_factory, shared_proxy, shared_data):
 
 
 @pytest.fixture(scope="session")
-def openlineage_events(tmp_path_factory):
-    """The file to which the shared Airflow writes the OpenLineage events of Dags that enable them."""
-    return tmp_path_factory.mktemp("openlineage") / "events.jsonl"
-
-
-@pytest.fixture(scope="session")
-def shared_airflow(start_airflow, metadata_database, openlineage_events):
+def shared_airflow(start_airflow, metadata_database):
     """One Airflow for all modules that need a real one."""
-    transport = {"type": "file", "log_file_path": str(openlineage_events), "append": True}
-    lineage = {
-        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
-        "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",
-    }
-    with start_airflow(metadata_database, **lineage) as airflow:
+    with start_airflow(metadata_database) as airflow:
         yield airflow
 
 

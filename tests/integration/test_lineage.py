@@ -1,23 +1,58 @@
-"""OpenLineage events of a real Airflow, through the file transport, and a Dag that an asset event starts."""
+"""What a real Airflow emits of a job: OpenLineage events, an asset event that starts a Dag, metrics and spans."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import closing
 
 import pytest
 from waiting import scaled, until
 
-from tests.integration.cases import STEP_SECONDS
+from tests.integration.cases import STEP_SECONDS, Cloud
+from tests.integration.conftest import CONNECTION_KEY, new_database
+from tests.otlp import attributes, receiver
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600))]
 ROWS = 20
 TEMPLATE = "What is the mood of {{ row.text }}?"
+MODEL = {"gen_ai.provider.name": "gcp.gen_ai", "gen_ai.request.model": "gemini-2.5-flash"}
+
+
+@pytest.fixture(scope="module")
+def collector():
+    """The receiver of metrics and spans."""
+    with receiver() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def event_file(tmp_path_factory):
+    """The file of the OpenLineage events."""
+    return tmp_path_factory.mktemp("openlineage") / "events.jsonl"
+
+
+@pytest.fixture(scope="module")
+def cloud(shared_sandbox, start_airflow, postgres, collector, event_file):
+    """An Airflow of this module: the shared one starts no Dag by its schedule, and so none by an asset either."""
+    shared_sandbox.reset()
+    variables = {
+        "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "True",
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
+            {"type": "file", "log_file_path": str(event_file), "append": True}
+        ),
+        "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",
+        **collector.environment(),
+    }
+    with new_database(postgres) as database, start_airflow(database, "lineage.py", **variables) as airflow:
+        dsn = database["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg", "")
+        with closing(Cloud(shared_sandbox, airflow, dsn)) as cloud:
+            yield cloud
 
 
 @pytest.fixture(scope="module")
 def finished(cloud, model_connection):
-    """The run of the Dag whose events are read: its last task fails."""
+    """The run of the Dag whose last task fails."""
     cloud.upload("lineage/in.jsonl", ({"id": number, "text": f"planted row {number}"} for number in range(ROWS)))
     run_id = cloud.airflow.trigger("moods")
     assert cloud.airflow.wait("moods", run_id, 2 * STEP_SECONDS) == "failed"
@@ -29,12 +64,10 @@ def finished(cloud, model_connection):
 
 
 @pytest.fixture(scope="module")
-def events(finished, openlineage_events):
-    """The last event of each task, and all events as text."""
-    text = openlineage_events.read_text()
-    found = {}
-    for event in map(json.loads, text.splitlines()):
-        found[event["job"]["name"], event["eventType"]] = event
+def events(finished, event_file):
+    """The last event of each task and type, and all events as text."""
+    text = event_file.read_text()
+    found = {(event["job"]["name"], event["eventType"]): event for event in map(json.loads, text.splitlines())}
     return found, text
 
 
@@ -81,8 +114,8 @@ def test_a_failed_task_emits_what_is_known(events):
 
 
 def test_no_event_has_a_row_or_a_key(events):
+    assert "planted" in CONNECTION_KEY
     assert "planted" not in events[1]
-    assert "moods.on_worker" in events[1]
 
 
 def test_only_the_dag_that_enables_lineage_emits_events(events):
@@ -96,3 +129,56 @@ def test_the_dag_that_the_asset_starts_reads_the_manifest(cloud, finished):
     extra = airflow.xcom("after_moods", run_id, "read")
     assert extra == airflow.xcom("moods", finished, "on_dataflow")
     assert extra["rows"]["answered"] == ROWS
+
+
+def test_the_collector_has_the_metrics_of_each_task_and_of_the_triggerer(cloud, finished, collector):
+    # The triggerer's come with its next export, each minute.
+    until(lambda: collector.points("airflow.llmbeam.polls"), "the metrics of the triggerer", STEP_SECONDS)
+    rows = {
+        (found["airflow.task_id"], found["llmbeam.outcome"]): point.as_int
+        for found, point in collector.points("airflow.llmbeam.rows")
+    }
+    assert rows == {("on_worker", "answered"): ROWS, ("on_dataflow", "answered"): ROWS}
+    outcomes = {
+        (found["airflow.task_id"], found["llmbeam.outcome"], found.get("error.type"))
+        for found, _ in collector.points("airflow.llmbeam.jobs")
+    }
+    assert outcomes == {
+        ("on_worker", "success", None),
+        ("on_dataflow", "success", None),
+        ("fails", "failed", "JobSpecError"),
+    }
+    durations = {
+        found["airflow.task_id"]: (found, point)
+        for found, point in collector.points("gen_ai.client.operation.duration")
+    }
+    for task in ("on_worker", "on_dataflow"):
+        manifest = cloud.airflow.xcom("moods", finished, task)
+        usage = {
+            found["gen_ai.token.type"]: point.sum
+            for found, point in collector.points("gen_ai.client.token.usage")
+            if found["airflow.task_id"] == task
+        }
+        assert usage == {name: manifest["tokens"][name] for name in ("input", "output")}
+        cost = [
+            point.as_double
+            for found, point in collector.points("llmbeam.cost")
+            if found["airflow.task_id"] == task
+        ]
+        assert cost == [manifest["cost_usd"]]
+        found, point = durations[task]
+        assert point.count == ROWS
+        assert found.items() >= MODEL.items()
+    polls = {found["llmbeam.trigger"] for found, _ in collector.points("airflow.llmbeam.polls")}
+    assert polls == {"DataflowJobTrigger"}
+
+
+def test_the_collector_has_a_span_of_each_job_below_that_of_its_task(finished, collector):
+    def jobs():
+        spans = {span.span_id: span.name for span in collector.spans}
+        found = [span for span in collector.spans if span.name == "generate_content gemini-2.5-flash"]
+        return {attributes(span)["airflow.task_id"]: spans.get(span.parent_span_id) for span in found}
+
+    expected = {"on_worker": "worker.on_worker", "on_dataflow": "worker.on_dataflow"}
+    until(lambda: jobs() == expected, jobs, STEP_SECONDS)
+    assert b"planted" not in collector.bytes

@@ -92,12 +92,12 @@ def test_a_job_is_sent_to_a_collector_as_metrics_and_a_span():
     ((found, duration),) = collector.points("gen_ai.client.operation.duration")
     assert (found, duration.count, duration.sum) == (OF_MODEL, 5, 4.0)
     assert (duration.min, duration.max) == (0.5, 2.0)
-    assert collector.metrics["gen_ai.client.operation.duration"].unit == "s"
+    assert collector.units["gen_ai.client.operation.duration"] == "s"
     assert counts(collector, "airflow.llmbeam.polls") == [
         ({"llmbeam.trigger": "DataflowJobTrigger", "llmbeam.outcome": "wait"}, 1)
     ]
     assert [point.sum for _, point in collector.points("airflow.llmbeam.poll.duration")] == [250]
-    sent = {name.removeprefix("airflow.") for name in collector.metrics} & {metric.name for metric in names.ALL}
+    sent = {name.removeprefix("airflow.") for name in collector.units} & {metric.name for metric in names.ALL}
     assert sent == {metric.name for metric in names.ALL}
     (span,) = [span for span in collector.spans if span.name == "generate_content gemini-2.5-flash"]
     assert (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9 == 2.5
