@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, Stats, conf
 
@@ -19,6 +20,10 @@ MAX_DURATIONS = 100_000
 #: Longest time that a task waits for the collector, in milliseconds: it may end before its next export.
 _FLUSH_MILLISECONDS = 5_000
 _SCOPE = "airflow_provider_llmbeam"
+#: Upper bounds of the buckets, in tokens and in seconds; Airflow 3.3 has exponential buckets instead.
+#: Source: semantic conventions for generative AI, semconv 1.41.
+_TOKEN_BOUNDS = [4**power for power in range(14)]
+_SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
 
 
 def record_job(manifest: Mapping[str, Any], durations: Mapping[str, int], ti: Any, *, embeds: bool) -> None:
@@ -92,12 +97,18 @@ def _measure(manifest: Mapping[str, Any], durations: Mapping[str, int], attribut
         cost = meter.create_counter(names.COST.name, unit=names.COST.unit, description="Cost of the tokens.")
         cost.add(manifest["cost_usd"], attributes)
     usage = meter.create_histogram(
-        names.TOKEN_USAGE.name, unit=names.TOKEN_USAGE.unit, description="Tokens of a job, one value per job."
+        names.TOKEN_USAGE.name,
+        unit=names.TOKEN_USAGE.unit,
+        description="Tokens of a job, one value per job.",
+        explicit_bucket_boundaries_advisory=_TOKEN_BOUNDS,
     )
     for kind, number in _token_types(manifest["tokens"]).items():
         usage.record(number, attributes | {names.TOKEN_TYPE: kind})
     duration = meter.create_histogram(
-        names.OPERATION_DURATION.name, unit=names.OPERATION_DURATION.unit, description="Duration of a request."
+        names.OPERATION_DURATION.name,
+        unit=names.OPERATION_DURATION.unit,
+        description="Duration of a request.",
+        explicit_bucket_boundaries_advisory=_SECOND_BOUNDS,
     )
     for seconds, number in recorded_durations(durations):
         for _ in range(number):
@@ -126,7 +137,7 @@ def _trace(manifest: Mapping[str, Any], attributes: dict[str, str], ti: Any) -> 
 
 
 def _span_attributes(manifest: Mapping[str, Any], ti: Any) -> dict[str, str | int | float]:
-    rows, tokens = manifest["rows"], manifest["tokens"]
+    rows, tokens, server = manifest["rows"], manifest["tokens"], urlsplit(manifest["server"]["origin"])
     found = {
         "airflow.dag_run.run_id": ti.run_id,
         "airflow.task_instance.map_index": ti.map_index,
@@ -140,7 +151,8 @@ def _span_attributes(manifest: Mapping[str, Any], ti: Any) -> dict[str, str | in
         "llmbeam.rows.answered": rows["answered"],
         "llmbeam.rows.dead_letter": rows["dead_letter"],
         "llmbeam.rows.read": rows["read"],
-        "server.address": manifest["server"]["origin"] or None,
+        "server.address": server.hostname,
+        "server.port": server.port,
     }
     return {name: value for name, value in found.items() if value is not None}
 

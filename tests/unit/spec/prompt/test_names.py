@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.spec import PromptTemplate
+from airflow_provider_llmbeam.spec.prompt.names import row_columns
 
 ROW = "{{ row.text }}"
 
@@ -73,3 +74,16 @@ def test_a_row_that_is_a_name_of_the_template_itself_is_no_column() -> None:
 def test_a_template_that_cannot_be_compiled_has_one_problem(template: str) -> None:
     (found,) = problems(template)
     assert "is not a Jinja2 template" in found
+
+
+@pytest.mark.parametrize(
+    ("template", "columns"),
+    [
+        ("{{ row.a }} {{ row['b c'] }} {{ row.a }}", ("a", "b c")),
+        ("{% for name in row.keys() %}{{ row[name] }}{% endfor %}", ()),
+        ("{{ row.a.b }} {{ variables.c }}", ("a",)),
+        ("{{ row | tojson }}", ()),
+    ],
+)
+def test_the_columns_that_a_template_names_are_known(template, columns):
+    assert row_columns(template) == columns
