@@ -41,7 +41,7 @@ class Receiver(ThreadingHTTPServer):
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             "OTEL_TRACES_EXPORTER": "otlp_proto_http",
-            "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
+            "OTEL_METRIC_EXPORT_INTERVAL": "1000",
         }
 
     def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:

@@ -132,7 +132,7 @@ def test_the_dag_that_the_asset_starts_reads_the_manifest(cloud, finished):
 
 
 def test_the_collector_has_the_metrics_of_each_task_and_of_the_triggerer(cloud, finished, collector):
-    # The triggerer's come with its next export, each minute.
+    # Those of the triggerer come with its next export.
     until(lambda: collector.points("airflow.llmbeam.polls"), "the metrics of the triggerer", STEP_SECONDS)
     rows = {
         (found["airflow.task_id"], found["llmbeam.outcome"]): point.as_int
