@@ -48,22 +48,19 @@ def percentile_seconds(classes: Counter[int], share: float) -> float | None:
     for latency_class in sorted(classes):
         remaining -= classes[latency_class]
         if remaining <= 0:
-            return _upper_bound(latency_class)
+            return round(float(_LATENCY_RATIO**latency_class), 4)
     return None
 
 
 def latency_counts(classes: Counter[int]) -> dict[str, int]:
     """Returns the number of answers by the upper bound of their latency, in seconds."""
-    return {str(_upper_bound(latency_class)): classes[latency_class] for latency_class in sorted(classes)}
+    # Four digits, not decimals, tell the classes of less than 2 ms apart.
+    return {f"{_LATENCY_RATIO**each:.4g}": classes[each] for each in sorted(classes)}
 
 
 def latency_class(seconds: float) -> int:
     """Returns the latency class of a duration."""
     return math.ceil(math.log(max(seconds, 1e-6), _LATENCY_RATIO))
-
-
-def _upper_bound(latency_class: int) -> float:
-    return round(float(_LATENCY_RATIO**latency_class), 4)
 
 
 def add_up(tallies: Iterable[Tally]) -> Tally:
