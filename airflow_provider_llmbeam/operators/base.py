@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.prompt import prompt_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
+from airflow_provider_llmbeam.tasks.deadline import with_deadline, with_stand_in
 from airflow_provider_llmbeam.tasks.identity import job_name, owner_of
 from airflow_provider_llmbeam.tasks.literal import Unrendered, literal_problems, plain
 from airflow_provider_llmbeam.tasks.process import JobProcess
@@ -115,7 +116,10 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self._process: JobProcess | None = None
         self._facts: JobFacts | None = None
         self._reported: dict[str, Any] = {}
-        data = self._spec_data(job_name or "parsed")
+        try:
+            data = self._spec_data(job_name or "parsed", with_stand_in(self.inference, self.get_dag()))
+        except JobSpecError as error:
+            raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
         if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 
@@ -137,7 +141,8 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
         from airflow_provider_llmbeam.hooks.postgres import sink_environment
 
-        data = self._spec_data(self.job_name or self._own_job_name(context["ti"]))
+        inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
+        data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
         data["owner"] = owner_of(context["ti"])
         secrets: dict[str, str] = {}
         model = model_data(self.model)
@@ -149,7 +154,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         if is_on_dataflow and not runner.get("project"):
             location = str(runner.get("location"))
             data["runner"] = {**runner, "project": self._launcher(context).project(location)}
-        spec = _with_deadline(JobSpec.parse(data), context)
+        spec = _with_end_of_duration(JobSpec.parse(data), context)
         model_there = with_base_url(spec.model, os.environ, self.log)
         spec = spec.model_copy(update={"model": model_there})
         environment = secrets | sink_environment(spec.sink)
@@ -160,13 +165,13 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         facts = self._facts
         if facts is None:  # the task failed early, or an error hid the connection when it resumed
             name = self.job_name or self._own_job_name(task_instance)
-            facts = JobFacts(JobSpec.parse(self._spec_data(name)))
+            facts = JobFacts(JobSpec.parse(self._spec_data(name, with_stand_in(self.inference, None))))
         return job_lineage(replace(facts, writes=self._writes, **self._reported))
 
     def _own_job_name(self, ti: Any) -> str:
         return job_name(ti)
 
-    def _spec_data(self, name: str) -> dict[str, Any]:
+    def _spec_data(self, name: str, inference: Any) -> dict[str, Any]:
         prompt = self.prompt
         if isinstance(prompt, Mapping):
             prompt = {**prompt, "variables": self.prompt_variables}
@@ -179,7 +184,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             "task": None if self.embedding is None else "embed",
             "generation": self.generation,
             "embedding": self.embedding,
-            "inference": self.inference,
+            "inference": inference,
             "limits": self.limits,
             "batching": self.batching,
             "cache": self.cache,
@@ -189,7 +194,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         return {field: value for field, value in parts.items() if value is not None}
 
 
-def _with_deadline(spec: JobSpec, context: Context) -> JobSpec:
+def _with_end_of_duration(spec: JobSpec, context: Context) -> JobSpec:
     """Returns the spec with a time for a duration in `inference.finish_by`: all tries have the same one."""
     finish_by = spec.inference.finish_by
     if not isinstance(finish_by, timedelta):

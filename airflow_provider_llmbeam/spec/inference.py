@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field, field_validator
+from pydantic import AwareDatetime, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, RequestedTier
 
-_WANTED = "must be a time with its zone, or a duration above zero, e.g. 'PT6H'"
+_WANTED = "must be a time with its zone, a duration above zero, e.g. 'PT6H', or 'deadline'"
 
 
 class Inference(SpecModel):
@@ -20,7 +20,8 @@ class Inference(SpecModel):
         mode: `online` sends one request per prompt and waits for its answer. `batch` submits the prompts that have
             no answer yet as batch-inference jobs of the provider, at half the price, and sends only what these
             leave unanswered online. `auto` chooses the cheapest way that is finished by `finish_by`.
-        finish_by: Time by which the answers are needed, or the time that the run may take from its start. Batch
+        finish_by: Time by which the answers are needed, or the time that the run may take from its start, or
+            `deadline`: the earliest `DeadlineAlert` of the Dag, which an operator replaces by its time. Batch
             inference that is not finished in time is cancelled, and the rest is sent online.
         max_batch_wait_seconds: Longest wait for batch inference, in seconds, also without `finish_by`.
         service_tier: Tier of the requests that are sent online. `flex` costs half of `standard`, takes up to 15
@@ -33,7 +34,7 @@ class Inference(SpecModel):
     """
 
     mode: Literal["online", "batch", "auto"] = "online"
-    finish_by: AwareDatetime | timedelta | None = None
+    finish_by: AwareDatetime | timedelta | Literal["deadline"] | None = None
     max_batch_wait_seconds: Annotated[float, Field(gt=0)] = 86_400.0
     service_tier: RequestedTier = "standard"
     prefix_cache: bool = True
@@ -43,16 +44,15 @@ class Inference(SpecModel):
         """Whether some prompts are sent online first, to learn what the rest costs and takes."""
         return self.mode != "online" or (self.service_tier in FLEX_TIERS and self.finish_by is not None)
 
-    @field_validator("finish_by", mode="before")
+    @field_validator("finish_by", mode="wrap")
     @classmethod
-    def _no_number(cls, finish_by: Any) -> Any:
+    def _time_or_duration(cls, finish_by: Any, validated: ValidatorFunctionWrapHandler) -> Any:
         if isinstance(finish_by, int | float):  # seconds since 1970, or of a duration?
             raise ValueError(_WANTED)
-        return finish_by
-
-    @field_validator("finish_by")
-    @classmethod
-    def _is_positive(cls, finish_by: Any) -> Any:
-        if isinstance(finish_by, timedelta) and finish_by <= timedelta(0):
+        try:
+            found = validated(finish_by)
+        except ValidationError:  # one error for each type of the union
+            raise ValueError(_WANTED) from None
+        if isinstance(found, timedelta) and found <= timedelta(0):
             raise ValueError(_WANTED)
-        return finish_by
+        return found

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 def inference_fault(spec: JobSpec) -> FieldFaultError | None:
     """Returns why the inference of a job cannot work, or `None`."""
     mode = spec.inference.mode
+    if spec.inference.finish_by == "deadline":
+        return FieldFaultError(
+            "inference.finish_by",
+            "must be a time or a duration here: only an operator of Airflow knows the deadline of its Dag",
+            spec.inference.finish_by,
+        )
     if spec.inference.service_tier != "standard" and (fault := _tier_fault(spec)):
         return fault
     if mode == "online":

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from threading import Thread
 
 import pytest
-from airflow.sdk import DAG
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, task
 from waiting import until
 
 from airflow_provider_llmbeam.operators import run_inference
@@ -43,6 +44,10 @@ def operator(tmp_path, connection, monkeypatch):
         return RunInferenceOperator(**arguments | changes)
 
     return make
+
+
+async def late(**_):
+    """Callback of a deadline."""
 
 
 def batch_answers(sandbox):
@@ -93,7 +98,7 @@ def test_a_retry_continues_with_the_batch_of_the_killed_try(run_dag, operator, s
 
 def test_the_time_of_a_duration_is_counted_from_the_start_of_the_run(operator):
     with DAG("deadline", schedule=None):
-        task = operator(inference={"mode": "auto", "finish_by": "PT6H"}, job_name="night")
+        answer = operator(inference={"mode": "auto", "finish_by": "PT6H"}, job_name="night")
     started_at = datetime(2026, 11, 24, tzinfo=UTC)
 
     class Run:
@@ -102,5 +107,22 @@ def test_the_time_of_a_duration_is_counted_from_the_start_of_the_run(operator):
     class Instance:
         dag_id, task_id, map_index, run_id = "deadline", "answer", -1, "r"
 
-    spec, _ = task._job({"dag_run": Run, "ti": Instance})
+    spec, _ = answer._job({"dag_run": Run, "ti": Instance})
     assert spec.inference.finish_by == started_at + timedelta(hours=6)
+
+
+@task
+def fail():
+    raise AirflowFailException("The end.")
+
+
+def test_the_earliest_deadline_of_the_dag_is_the_time_of_the_job(run_dag, operator, tmp_path):
+    """The run fails at its end: `dag.test` of Airflow 3.3 breaks where a run of a Dag with deadlines succeeds."""
+    reference, callback = DeadlineReference.DAGRUN_QUEUED_AT, AsyncCallback(late)
+    deadlines = [DeadlineAlert(reference, timedelta(hours=hours), callback) for hours in (6, 2)]
+    with DAG("alerted", schedule=None, deadline=deadlines) as dag:
+        operator(inference={"mode": "auto", "finish_by": "deadline"}) >> fail()
+    run, states = run_dag(dag)
+    assert states == {"answer": "success", "fail": "failed"}
+    spec = json.loads((tmp_path / "out" / "report.json").read_text())["spec"]
+    assert datetime.fromisoformat(spec["inference"]["finish_by"]) == run.start_date + timedelta(hours=2)

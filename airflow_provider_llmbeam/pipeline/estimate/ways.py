@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from airflow_provider_llmbeam.batch.decide import BatchPlan
 from airflow_provider_llmbeam.batch.ways import FLEX_RATIOS, Way, Work, choose, ways_of
@@ -76,7 +76,9 @@ def plan_of(
 
 def deadline_at(spec: JobSpec, now: float) -> float | None:
     """Returns the Unix time by which the answers of a run that starts now are needed; `None` for no deadline."""
-    finish_by = spec.inference.finish_by
-    if finish_by is None:
-        return None
-    return now + finish_by.total_seconds() if isinstance(finish_by, timedelta) else finish_by.timestamp()
+    match spec.inference.finish_by:
+        case timedelta() as duration:
+            return now + duration.total_seconds()
+        case datetime() as time:
+            return time.timestamp()
+    return None

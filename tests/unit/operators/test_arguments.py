@@ -178,7 +178,7 @@ def test_arguments_of_airflow_are_accepted() -> None:
 
 def test_the_simplest_task_is_a_valid_job() -> None:
     made = RunInferenceOperator(**SIMPLE)
-    spec = JobSpec.parse(made._spec_data("job"))
+    spec = JobSpec.parse(made._spec_data("job", made.inference))
     assert spec == JobSpec.parse(
         {
             "name": "job",

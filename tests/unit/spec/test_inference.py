@@ -98,15 +98,25 @@ def test_the_developer_api_takes_files_of_this_machine():
         (timedelta(minutes=5), timedelta(minutes=5)),
         ("2026-11-25 06:00:00+00:00", datetime(2026, 11, 25, 6, tzinfo=UTC)),
         ("2026-11-25T07:00:00+01:00", datetime(2026, 11, 25, 6, tzinfo=UTC)),
+        ("deadline", "deadline"),
     ],
 )
-def test_the_time_is_a_moment_or_a_duration(given, finish_by):
+def test_the_time_is_a_moment_or_a_duration_or_the_deadline_of_a_dag(given, finish_by):
     assert Inference(finish_by=given).finish_by == finish_by
 
 
 @pytest.mark.parametrize("given", ["2026-11-25 06:00:00", "tonight", "PT0S", timedelta(hours=-1), 3600, 1e9])
 def test_a_time_without_a_zone_and_a_duration_of_nothing_are_refused(given):
-    assert {found.field.partition(".")[0] for found in Inference.problems({"finish_by": given})} == {"finish_by"}
+    (found,) = Inference.problems({"finish_by": given})
+    assert found.field == "finish_by"
+    assert "a time with its zone, a duration above zero, e.g. 'PT6H', or 'deadline'" in found.want
+
+
+@pytest.mark.parametrize("mode", ["online", "auto"])
+def test_a_job_without_an_operator_has_no_dag_with_a_deadline(mode):
+    (found,) = JobSpec.problems(JOB | {"inference": {"mode": mode, "finish_by": "deadline"}})
+    assert (found.field, found.got) == ("inference.finish_by", "deadline")
+    assert "only an operator of Airflow knows the deadline of its Dag" in found.want
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
