@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.lineage.facts import JobFacts
 from airflow_provider_llmbeam.lineage.operators import HasLineage, job_lineage
 from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.identity import with_billing_labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
@@ -157,6 +158,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         spec = _with_end_of_duration(JobSpec.parse(data), context)
         model_there = with_base_url(spec.model, os.environ, self.log)
         spec = spec.model_copy(update={"model": model_there})
+        spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
         environment = secrets | sink_environment(spec.sink)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment

@@ -6,8 +6,15 @@ import hashlib
 import re
 
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
-from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL, endpoint_of_model
+from airflow_provider_llmbeam.spec.endpoint.identity import (
+    DAG_LABEL,
+    ENDPOINT_LABEL,
+    TASK_LABEL,
+    endpoint_of_model,
+    label_value,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model import GeminiModel
 
 #: Label of a Dataflow job: identity of the job, the same for every attempt.
 JOB_LABEL = "llmbeam-job"
@@ -59,3 +66,16 @@ def labels(spec: JobSpec) -> dict[str, str]:
     deployment_labels = {DEPLOYMENT_LABEL: spec.deployment} if spec.deployment else {}
     identity_labels = {JOB_LABEL: job_identity(spec), SPEC_LABEL: spec_digest(spec)}
     return {**own, **identity_labels, **deployment_labels, **endpoint_labels}
+
+
+def with_billing_labels(spec: JobSpec, dag_id: str, task_id: str) -> JobSpec:
+    """Returns the spec with the labels of its Dag and task, where the provider takes labels.
+
+    There is none of the run: more than 1,000 values of a key, ever, and Google may drop the key without notice.
+    Source: docs.cloud.google.com/gemini-enterprise-agent-platform/models/capabilities/add-labels-to-api-calls
+    """
+    model = spec.model
+    if not isinstance(model, GeminiModel) or not model.project or spec.embedding is not None:
+        return spec
+    labels = {DAG_LABEL: label_value(dag_id), TASK_LABEL: label_value(task_id), **model.labels}
+    return spec.model_copy(update={"model": model.model_copy(update={"labels": labels})})

@@ -32,6 +32,24 @@ def inference_fault(spec: JobSpec) -> FieldFaultError | None:
     return _model_fault(spec, mode) or _job_fault(spec, mode) or _deadline_fault(spec)
 
 
+def labels_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
+    """Returns why the requests of a job cannot have its labels, or `None`.
+
+    Args:
+        spec: The job.
+        has_project: Whether the model has a project, or an Airflow connection may provide one.
+    """
+    if not isinstance(spec.model, GeminiModel) or not spec.model.labels:
+        return None
+    if spec.embedding is not None:
+        reason = "to embed: Vertex AI takes labels with requests for texts alone"
+    elif not has_project:
+        reason = "without `model.project`: Vertex AI takes labels, the Gemini Developer API does not"
+    else:
+        return None
+    return FieldFaultError("model.labels", f"must be left out {reason}", spec.model.labels, spec.model.project)
+
+
 def has_batch_inference(spec: JobSpec) -> bool:
     """Returns whether the job can be run with `inference.mode` 'batch'."""
     return not (_model_fault(spec, "batch") or _job_fault(spec, "batch"))

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.deployment import DeploymentName
 from airflow_provider_llmbeam.spec.fields.names import JobName
 from airflow_provider_llmbeam.spec.inference import Inference
-from airflow_provider_llmbeam.spec.inference_rules import inference_fault
+from airflow_provider_llmbeam.spec.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
     Embedding,
@@ -150,8 +150,9 @@ class JobSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _model_supports_inference(self) -> Self:
-        if (fault := inference_fault(self)) is not None:
+    def _model_supports_inference(self, info: ValidationInfo) -> Self:
+        has_project = may_have_project(getattr(self.model, "project", None), info)
+        if fault := inference_fault(self) or labels_fault(self, has_project=has_project):
             raise fault
         return self
 

@@ -18,6 +18,7 @@ from waiting import until
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec import FilesSink, FilesSource, GeminiModel, Limits
+from airflow_provider_llmbeam.spec.endpoint.identity import label_value
 from tests.processes import forked_jobs, job_processes
 
 pytestmark = pytest.mark.slow
@@ -102,6 +103,20 @@ def test_a_task_asks_for_the_flex_tier_until_its_deadline_is_near(run_dag, conne
     manifest = dag_run.get_task_instance("answer").xcom_pull(task_ids="answer")
     assert manifest["service_tiers"] == {"flex": 7, "standard": 32}
     assert {charge.tier: charge.answers for charge in sandbox.token_bill.charges} == manifest["service_tiers"]
+
+
+def test_requests_to_vertex_ai_have_the_labels_of_dag_and_task(
+    run_dag, connection, table, sandbox, google, monkeypatch
+):
+    extra = {"project": google.project}
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps({**connection, "password": "", "extra": extra}))
+    with DAG("Nightly", schedule=None, params={"team": "data"}) as dag:
+        operator(table, model={"type": "gemini", "labels": {"team": "{{ params.team }}"}})
+    assert run_dag(dag)[1] == {"answer": "success"}
+    labels = {request.labels for request in sandbox.requests if request.method == "gemini.generateContent"}
+    assert [dict(each) for each in labels] == [
+        {"llmbeam-dag": label_value("Nightly"), "llmbeam-task": "answer", "team": "data"}
+    ]
 
 
 def test_a_model_from_xcom_is_used_and_sets_the_dependency(run_dag, connection, table):

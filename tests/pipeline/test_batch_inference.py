@@ -98,6 +98,15 @@ def report_of(manifest):
         return json.loads(file.read())
 
 
+def test_labels_are_on_the_job_and_its_pilot_and_not_in_its_lines(vertex, sandbox):
+    """Vertex AI returns the request of each line, by which its answer is found."""
+    labels = {"llmbeam-dag": "nightly", "team": "data"}
+    spec = JobSpec.parse(vertex | {"model": {**vertex["model"], "labels": labels}})
+    assert run(spec)["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert sandbox.token_bill.by_label("team") == {"data": sandbox.token_bill.nano_usd}
+    assert {request.labels for request in sandbox.requests if request.is_billed} == {tuple(labels.items())}
+
+
 def test_every_row_is_answered_once_at_half_the_price(job, sandbox):
     sandbox.batches.settings = BatchSettings(reorders_echo=True)
     spec = JobSpec.parse(job)

@@ -43,6 +43,7 @@ class VertexAIBatches(RestBatches):
         root = f"{origin}/v1beta1"
         super().__init__(http, jobs=f"{root}/{parent}/batchPredictionJobs", root=root)
         self._model = model.name if model.name.startswith("projects/") else resource.removeprefix(f"{parent}/")
+        self._labels = {"labels": model.labels} if model.labels else {}
         self._output_uri = output_uri
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
@@ -62,6 +63,7 @@ class VertexAIBatches(RestBatches):
                 "predictionsFormat": "jsonl",
                 "gcsDestination": {"outputUriPrefix": self._output_uri},
             },
+            **self._labels,
         }
         return self._http.create(self._jobs, body, display_name, job_of)
 

@@ -90,7 +90,9 @@ class GeminiBackend(HttpBackend):
         )
         self._config = generation_config(generation, output_schema)
         self._usage = UsageReader(model.name, asked_tier)
-        self._tier = {} if asked_tier == "standard" or model.project else {"serviceTier": asked_tier}
+        self._fields: dict[str, Any] = {"labels": model.labels} if model.labels else {}
+        if asked_tier != "standard" and not model.project:
+            self._fields["serviceTier"] = asked_tier
         headers = _VERTEX_TIERS[asked_tier] if model.project else {}
         super().__init__(HttpClient(self._url, open_access(model), headers))
 
@@ -101,12 +103,12 @@ class GeminiBackend(HttpBackend):
         if cached is not None and rest is not None:
             body = request_body(replace(prompt, text=rest, system=None), self._config)
             try:
-                return await self._send(prompt, {**body, "cachedContent": cached.name, **self._tier})
+                return await self._send(prompt, {**body, "cachedContent": cached.name, **self._fields})
             except RequestError as error:
                 if not is_cache_gone(error):
                     raise
                 self._cached = None
-        return await self._send(prompt, {**request_body(prompt, self._config), **self._tier})
+        return await self._send(prompt, {**request_body(prompt, self._config), **self._fields})
 
     async def _send(self, prompt: Prompt, body: Mapping[str, Any]) -> Reply:
         started = time.monotonic()

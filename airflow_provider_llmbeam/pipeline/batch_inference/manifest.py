@@ -151,7 +151,9 @@ def digest_of(spec: JobSpec) -> str:
     A run with another digest has other prompts; the jobs of the earlier one would be paid for nothing.
     """
     decisive = spec.model_dump(
-        mode="json", include={"source", "prompt", "model", "generation", "embedding", "task", "cache"}
+        mode="json",
+        include={"source", "prompt", "model", "generation", "embedding", "task", "cache"},
+        exclude={"model": {"labels"}},
     )
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 

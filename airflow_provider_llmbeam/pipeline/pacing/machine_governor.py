@@ -62,10 +62,12 @@ class MachineGovernor:
 def identity_of(model: GeminiModel | OpenAIModel | VertexEndpointModel, limits: Limits) -> str:
     """Returns a name of a server, the key in the environment and the limits.
 
-    It has no Airflow deployment: a quota is the server's, and two Airflows of one user share it.
+    It has neither the Airflow deployment nor labels: a quota is the server's, and all jobs of one user share it.
     """
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
-    return hashlib.sha256(repr((model.model_dump(), key_of(model), quota)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((model.model_dump(exclude={"labels"}), key_of(model), quota)).encode()).hexdigest()[
+        :16
+    ]
 
 
 def key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None:

@@ -93,6 +93,7 @@ class VertexBatches:
     def _create(self, call: RestCall) -> Reply:
         fields = call.fields()
         check_labels(fields.get("labels") or {})
+        labels = tuple(sorted((fields.get("labels") or {}).items()))
         if not fields.get("displayName"):
             raise RestError(400, "The display_name of the BatchPredictionJob is required.")
         dialect = self._dialect(call, str(fields.get("model") or ""))
@@ -104,7 +105,7 @@ class VertexBatches:
         def answer(row: Row) -> Reply:
             if row.fate == "failed":
                 return failed_row()
-            return self._models.answer_row(dialect, encoded(row.line["request"]))
+            return self._models.answer_row(dialect, encoded(row.line["request"]), labels)
 
         job = Job(
             name=f"{_parent(call)}/{10**18 + serial}",

@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 
 Tier = Literal["standard", "flex", "priority", "batch"]
 """Tier at which an answer was served."""
+Labels = tuple[tuple[str, str], ...]
+"""Labels of a request or of its job, by key."""
 TIERS: tuple[Tier, ...] = get_args(Tier)
 DISCOUNT = 0.5
 """Price at the tiers `flex` and `batch` over that at the standard one."""
@@ -107,15 +109,13 @@ class TokenBill:
         self.storage_nano_usd: Callable[[], int] = int
         self._prices = prices
         self._lock = threading.Lock()
-        self._charges: dict[tuple[str, Tier], TokenCharge] = {}
+        # Once for all labels together ("", ""), and once for each label.
+        self._charges: dict[tuple[tuple[str, str], str, Tier], TokenCharge] = {}
 
     @property
     def charges(self) -> list[TokenCharge]:
         """The charges, by model and tier."""
-        for prepare in self.on_read:
-            prepare()
-        with self._lock:
-            return [self._charges[key] for key in sorted(self._charges)]
+        return [charge for (name, _), charge in self._labelled() if not name]
 
     @property
     def nano_usd(self) -> int:
@@ -128,6 +128,14 @@ class TokenBill:
         for charge in self.charges:
             found[charge.tier] += self._cost(charge)
         return {tier: found[tier] for tier in TIERS}
+
+    def by_label(self, name: str) -> dict[str, int]:
+        """Returns the sum of the charges with each value of a label, in nano-USD."""
+        found: Counter[str] = Counter()
+        for (key, value), charge in self._labelled():
+            if key == name:
+                found[value] += self._cost(charge)
+        return dict(found)
 
     def fields(self) -> dict[str, Any]:
         """Returns the bill for JSON."""
@@ -145,22 +153,30 @@ class TokenBill:
         output_tokens: int,
         *,
         answers: int = 1,
+        labels: Labels = (),
     ) -> None:
         """Charges for one answer, or for none; `input_tokens` include the cached ones."""
         with self._lock:
-            charge = self._charges.get((model, tier)) or TokenCharge(model=model, tier=tier)
-            self._charges[model, tier] = replace(
-                charge,
-                answers=charge.answers + answers,
-                input_tokens=charge.input_tokens + input_tokens,
-                cached_tokens=charge.cached_tokens + cached_tokens,
-                output_tokens=charge.output_tokens + output_tokens,
-            )
+            for label in (("", ""), *labels):
+                charge = self._charges.get((label, model, tier)) or TokenCharge(model=model, tier=tier)
+                self._charges[label, model, tier] = replace(
+                    charge,
+                    answers=charge.answers + answers,
+                    input_tokens=charge.input_tokens + input_tokens,
+                    cached_tokens=charge.cached_tokens + cached_tokens,
+                    output_tokens=charge.output_tokens + output_tokens,
+                )
 
     def clear(self) -> None:
         """Removes all charges."""
         with self._lock:
             self._charges.clear()
+
+    def _labelled(self) -> list[tuple[tuple[str, str], TokenCharge]]:
+        for prepare in self.on_read:
+            prepare()
+        with self._lock:
+            return [(key[0], self._charges[key]) for key in sorted(self._charges)]
 
     def _cost(self, charge: TokenCharge) -> int:
         return charge.nano_usd(self._prices.models.get(charge.model, self._prices.default))

@@ -51,6 +51,7 @@ class RequestRecord:
         received_bytes: Size of the request body as far as it was read, in bytes; not for models.
         sent_bytes: Size of the answer's body, in bytes; not for models.
         media: Images, audio, video and documents of a request to a model that was not refused.
+        labels: Labels of a request to a model that was not refused, by key.
     """
 
     method: Method
@@ -68,6 +69,7 @@ class RequestRecord:
     received_bytes: int = 0
     sent_bytes: int = 0
     media: tuple[ReceivedMedia, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class RequestLog:

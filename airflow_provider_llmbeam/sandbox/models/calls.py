@@ -7,7 +7,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.billing.tokens import Tier
+from airflow_provider_llmbeam.sandbox.billing.tokens import Labels, Tier
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.methods import Method
 from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
@@ -41,6 +41,7 @@ class ModelCall:
         media: Images, audio, video and documents.
         cached_tokens: Those of `input_tokens` that a cached content has.
         tier: Tier that the request asks for, and then the one that serves it.
+        labels: Labels for the bill, by key.
     """
 
     model: str
@@ -62,6 +63,7 @@ class ModelCall:
     media: tuple[ReceivedMedia, ...] = ()
     cached_tokens: int = 0
     tier: Tier = "standard"
+    labels: Labels = ()
 
 
 def asked_tier(name: object) -> Tier:

@@ -24,7 +24,6 @@ from airflow_provider_llmbeam.sandbox.core.responses import (
     read_object,
 )
 from airflow_provider_llmbeam.sandbox.models.answers import (
-    ANY_JSON,
     Answer,
     count_tokens,
     pieces,
@@ -33,6 +32,7 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
 from airflow_provider_llmbeam.sandbox.models.cached_contents import CachedContent, CachedContents, missing
 from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError, asked_tier
 from airflow_provider_llmbeam.sandbox.models.catalog import is_gemini
+from airflow_provider_llmbeam.sandbox.models.gemini_fields import field, labels_of, max_output_tokens, schema_of
 from airflow_provider_llmbeam.sandbox.models.media import (
     TOKENS_PER_MEDIA,
     MediaRefusedError,
@@ -41,7 +41,6 @@ from airflow_provider_llmbeam.sandbox.models.media import (
 )
 from airflow_provider_llmbeam.sandbox.models.quota import Rejection
 from airflow_provider_llmbeam.sandbox.models.quota_errors import quota_exceeded
-from airflow_provider_llmbeam.sandbox.models.schema import Schema
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
 TIER_HEADER = "X-Vertex-AI-LLM-Shared-Request-Type"
@@ -198,7 +197,7 @@ class GeminiDialect:
 
     def _call(self, fields: Mapping[str, Any]) -> ModelCall:
         cache = self._cache(fields)
-        contents = _field(fields, "contents") or []
+        contents = field(fields, "contents") or []
         contents = [contents] if isinstance(contents, Mapping) else contents
         if not contents:
             message = "* GenerateContentRequest.contents: contents is not specified\n"
@@ -211,35 +210,36 @@ class GeminiDialect:
             for part in content.get("parts") or ()
             if (found := self._media(part)) is not None
         )
-        prompt, system = _text(contents), _text([_field(fields, "systemInstruction") or {}])
+        prompt, system = _text(contents), _text([field(fields, "systemInstruction") or {}])
         if cache is not None:
             prompt, system = cache.prompt + prompt, cache.system
         input_tokens = count_tokens(prompt) + count_tokens(system) + TOKENS_PER_MEDIA * len(media)
         prompt = "\n".join([*map(str, media), prompt])
-        config = _field(fields, "generationConfig") or {}
-        mime_type = _field(config, "responseMimeType") or "text/plain"
+        config = field(fields, "generationConfig") or {}
+        mime_type = field(config, "responseMimeType") or "text/plain"
         return ModelCall(
             model=self.model,
             prompt=prompt,
             system=system,
             input_tokens=input_tokens,
             prompt_sha256=prompt_sha256(prompt, system),
-            schema=_schema(config, mime_type),
+            schema=schema_of(config, mime_type),
             is_enum=mime_type == "text/x.enum",
-            max_output_tokens=_max_output_tokens(config),
+            max_output_tokens=max_output_tokens(config),
             is_streamed=self.method == "gemini.streamGenerateContent",
             is_blocked=BLOCK_MARKER in prompt,
             media=media,
             cached_tokens=min(input_tokens, cache.tokens) if cache else 0,
-            tier="standard" if self.publisher else asked_tier(_field(fields, "serviceTier")),
+            labels=labels_of(fields, is_vertex=bool(self.publisher)),
+            tier="standard" if self.publisher else asked_tier(field(fields, "serviceTier")),
         )
 
     def _cache(self, fields: Mapping[str, Any]) -> CachedContent | None:
         """Returns the cached content that a request names; raises `RefusedError`."""
-        name = _field(fields, "cachedContent")
+        name = field(fields, "cachedContent")
         if not name:
             return None
-        if any(_field(fields, field) for field in ("systemInstruction", "tools", "toolConfig")):
+        if any(field(fields, name) for name in ("systemInstruction", "tools", "toolConfig")):
             raise RefusedError(google_error(400, _NOT_WITH_CACHE))
         cache = self.caches.named(str(name)) if self.caches else None
         if cache is None or cache.name.startswith("projects/") != bool(self.project):
@@ -374,11 +374,6 @@ def _candidate(text: str, finish_reason: str | None = None) -> dict[str, Any]:
     return candidate
 
 
-def _field(fields: Mapping[str, Any], name: str) -> Any:
-    """Returns a field by its JSON name or, as protobuf's JSON mapping allows, by its proto name."""
-    return fields.get(name, fields.get(re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", name)))
-
-
 def _text(contents: Iterable[Mapping[str, Any]]) -> str:
     parts = [part for content in contents for part in content.get("parts") or ()]
     return "\n".join(
@@ -386,15 +381,3 @@ def _text(contents: Iterable[Mapping[str, Any]]) -> str:
         for part in parts
         if not is_gemini_media(part)
     )
-
-
-def _schema(config: Mapping[str, Any], mime_type: str) -> Schema | None:
-    schema: Schema | None = _field(config, "responseJsonSchema") or _field(config, "responseSchema")
-    return schema or (ANY_JSON if mime_type == "application/json" else None)
-
-
-def _max_output_tokens(config: Mapping[str, Any]) -> int | None:
-    limit = _field(config, "maxOutputTokens")
-    if limit is not None and int(limit) < 1:
-        raise RefusedError(google_error(400, "max_output_tokens must be positive."))
-    return None if limit is None else int(limit)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.billing.tokens import Tier, TokenBill
+from airflow_provider_llmbeam.sandbox.billing.tokens import Labels, Tier, TokenBill
 from airflow_provider_llmbeam.sandbox.core.backend import Arrival, Backend
 from airflow_provider_llmbeam.sandbox.core.faults import Fault
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
@@ -86,16 +86,17 @@ class ModelServer:
         self.token_bill.clear()
         self.max_in_flight = 0
 
-    def answer_row(self, dialect: RowDialect, body: bytes) -> Reply:
+    def answer_row(self, dialect: RowDialect, body: bytes, labels: Labels = ()) -> Reply:
         """Answers one request of batch inference: without quota and latency, and billed at the tier `batch`.
 
-        Of the faults of its method only those have an effect that are the error of the row.
+        Its labels are those of its job. Of the faults of its method only those have an effect that are the error
+        of the row.
         """
         work = _Work(dialect=dialect, arrival=self.backend.arrival(), tier="batch")
         TOKENIZER.set(self.settings.tokenizer)
         call: ModelCall | None = None
         try:
-            call = dialect.parse(body)
+            call = replace(dialect.parse(body), labels=labels)
             fault = self.backend.faults.take(dialect.method, f"{call.system}\n{call.prompt}")
             preempted = preempting(fault, dialect, call) if fault else None
             if preempted is not None and preempted.http_status != 200:
@@ -207,7 +208,9 @@ class ModelServer:
         is_billed = answer is not None and dialect.is_metered
         if call and answer and is_billed and arrival.epoch == self.backend.log.epoch:
             tier = call.tier if work.tier == "standard" else work.tier
-            self.token_bill.add(call.model, tier, call.input_tokens, call.cached_tokens, answer.output_tokens)
+            self.token_bill.add(
+                call.model, tier, call.input_tokens, call.cached_tokens, answer.output_tokens, labels=call.labels
+            )
         self.backend.log.append(
             RequestRecord(
                 method=dialect.method,
@@ -223,6 +226,7 @@ class ModelServer:
                 resource=dialect.resource,
                 limit_name=limit_name,
                 media=call.media if call else (),
+                labels=call.labels if call else (),
             ),
             arrival.epoch,
         )

@@ -13,6 +13,7 @@ KEY_LABEL = "llmbeam-key"
 #: Unix time in seconds after which the sweeper may delete the resource.
 EXPIRES_LABEL = "llmbeam-expires"
 DAG_LABEL = "llmbeam-dag"
+TASK_LABEL = "llmbeam-task"
 RUN_LABEL = "llmbeam-run"
 #: The attempt that owns the resource now: an attempt that ends late leaves a resource of another one alone.
 TRY_LABEL = "llmbeam-try"

@@ -22,6 +22,17 @@ def _like(pattern: str, words: str) -> AfterValidator:
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}"
 _NAME_WORDS = "a name of at most 127 letters, digits and . _ -, beginning with a letter or a digit"
 
+
+def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
+            raise ValueError(
+                f"has a label {key!r}: {value!r}; both must be at most 63 of a-z, 0-9, _ and -, and the key must "
+                "start with a letter"
+            )
+    return labels
+
+
 JobName = Annotated[str, _like(_NAME, _NAME_WORDS)]
 CacheScope = Annotated[str, _like(_NAME, _NAME_WORDS)]
 
@@ -39,6 +50,8 @@ SecretVersion = Annotated[
     ),
 ]
 ServiceAccount = Annotated[str, _like(r"[^@\s]+@[^@\s]+", "the e-mail address of a service account")]
+#: Labels of a resource or a request on Google Cloud.
+Labels = Annotated[dict[str, str], AfterValidator(_checked_labels)]
 Network = Annotated[
     str, _like(r"projects/[^/]+/global/networks/[^/]+", "a network, 'projects/NUMBER/global/networks/NAME'")
 ]

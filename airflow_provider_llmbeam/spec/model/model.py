@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, http_address, problems_of, variable_name
-from airflow_provider_llmbeam.spec.fields.names import EmbeddingTask, VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.names import EmbeddingTask, Labels, VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 
@@ -24,6 +24,8 @@ class GeminiModel(SpecModel):
         project: Google Cloud project that is billed.
         location: Region, or `global`, which has the most capacity under dynamic shared quota.
         base_url: Another address of the same API, e.g. a private endpoint.
+        labels: Labels of the requests and of the batch-inference jobs on Vertex AI, by which Cloud Billing breaks
+            down the cost, e.g. `{"team": "data"}`. Operators add `llmbeam-dag` and `llmbeam-task`.
     """
 
     type: Literal["gemini"] = "gemini"
@@ -31,6 +33,8 @@ class GeminiModel(SpecModel):
     project: str | None = None
     location: str = "global"
     base_url: str | None = None
+    #: Vertex AI takes 64. Source: cloud.google.com/vertex-ai/generative-ai/docs/multimodal/add-labels-to-api-calls
+    labels: Annotated[Labels, Field(max_length=64)] = Field(default_factory=dict)
 
     _address = field_validator("base_url")(http_address)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.fields.names import BucketUri, ObjectUri, ProjectId, Region
+from airflow_provider_llmbeam.spec.fields.names import BucketUri, Labels, ObjectUri, ProjectId, Region
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 #: Beam options that are set from fields of the spec, with the field.
@@ -86,7 +86,7 @@ class DataflowRunner(SpecModel):
     network: str | None = None
     subnetwork: str | None = None
     use_public_ips: bool = True
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
     flexrs: Literal["cost_optimized", "speed_optimized"] | None = None
     container_image: str | None = None
     flex_template: ObjectUri | None = None
@@ -103,15 +103,10 @@ class DataflowRunner(SpecModel):
 
     @field_validator("labels")
     @classmethod
-    def _labels(cls, labels: dict[str, str]) -> dict[str, str]:
-        for key, value in labels.items():
+    def _own_labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        for key in labels:
             if key.startswith("llmbeam-"):
                 raise ValueError(f"has a label {key!r}: those that start with 'llmbeam-' are reserved")
-            if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
-                raise ValueError(
-                    f"has a label {key!r}: {value!r}; both must be at most 63 of a-z, 0-9, _ and -, and the key "
-                    "must start with a letter"
-                )
         return labels
 
     @field_validator("environment_secrets")

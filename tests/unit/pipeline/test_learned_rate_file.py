@@ -206,3 +206,8 @@ def test_without_a_journal_nothing_is_kept(machine: Any) -> None:
     governor.batch_ended()
     assert isinstance(governor.admission, SharedGovernor)
     assert governor.admission.state == LearnedRate().state
+
+
+def test_jobs_of_one_server_share_its_quota_whatever_their_labels():
+    models = [GeminiModel(project="p", labels=labels) for labels in ({}, {"llmbeam-dag": "one"})]
+    assert len({identity_of(model, UNKNOWN) for model in models}) == 1

@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.spec.identity import (
     job_identity,
     labels,
     spec_digest,
+    with_billing_labels,
 )
 
 LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
@@ -103,3 +104,43 @@ def test_labels_are_those_of_the_user_and_of_the_job(spec):
     assert found["team"] == "data"
     assert all(LABEL_VALUE.fullmatch(value) for value in found.values())
     assert labels(spec()).keys() == {JOB_LABEL, SPEC_LABEL}
+
+
+VERTEX = {"type": "gemini", "project": "p"}
+
+
+def test_the_requests_of_a_task_have_the_labels_of_dag_and_task(spec):
+    labelled = with_billing_labels(spec(model={**VERTEX, "labels": {"team": "data"}}), "nightly", "group.judge")
+    assert labelled.model.labels.pop("llmbeam-task").startswith("group-judge-")
+    assert labelled.model.labels == {"llmbeam-dag": "nightly", "team": "data"}
+
+
+def test_a_label_of_the_user_takes_precedence(spec):
+    labelled = with_billing_labels(spec(model={**VERTEX, "labels": {"llmbeam-dag": "nights"}}), "night_2", "judge")
+    assert labelled.model.labels == {"llmbeam-dag": "nights", "llmbeam-task": "judge"}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"model": {"type": "gemini"}},
+        {"model": {"type": "openai", "name": "gpt-5-mini"}},
+        {"model": {**VERTEX, "name": "gemini-embedding-001"}, "task": "embed"},
+    ],
+)
+def test_a_job_whose_requests_take_no_labels_has_none(spec, parts):
+    given = spec(**parts)
+    assert with_billing_labels(given, "nightly", "judge") == given
+
+
+@given(st.text(max_size=250), st.text(max_size=250))
+def test_any_dag_and_task_become_labels_that_a_spec_takes(dag_id, task_id):
+    job = {
+        "name": "j",
+        "source": {"uri": "in.csv", "key": "id"},
+        "prompt": {"template": "{{ row.text }}"},
+        "model": VERTEX,
+        "sink": {"uri": "out/"},
+    }
+    labelled = with_billing_labels(JobSpec.parse(job), dag_id, task_id)
+    assert JobSpec.from_json(labelled.model_dump_json()) == labelled

@@ -233,3 +233,36 @@ def test_a_priority_tier_that_cannot_work_is_refused(changes, field, reason):
 )
 def test_a_budget_needs_the_price_of_the_tier_that_is_asked_for(changes):
     assert JobSpec.parse(JOB | {"inference": PRIORITY} | changes).limits.budget_usd == 5
+
+
+LABELS = {"team": "data"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": {"type": "gemini", "labels": LABELS}}, "without `model.project`: Vertex AI takes labels"),
+        (
+            {
+                "model": {**VERTEX, "name": "gemini-embedding-001", "labels": LABELS},
+                "task": "embed",
+                "inference": {},
+            },
+            "to embed: Vertex AI takes labels with requests for texts alone",
+        ),
+    ],
+)
+def test_labels_that_no_request_can_have_are_refused(changes, reason):
+    found = problem(**changes)
+    assert found.field == "model.labels"
+    assert reason in found.want
+
+
+def test_labels_of_other_models_are_refused():
+    model = {"type": "openai", "name": "gpt-5-mini", "labels": LABELS}
+    assert problem(model=model).want.startswith("there is no such field")
+
+
+def test_the_project_of_a_model_with_labels_may_be_that_of_a_connection():
+    data = JOB | {"model": {"type": "gemini", "labels": LABELS}, "sink": {"uri": "gs://b/out/"}}
+    assert JobSpec.problems(data, has_connection=True) == ()

@@ -59,11 +59,17 @@ def test_a_manifest_that_cannot_be_read_is_passed_over_with_a_warning(spec, cont
         ({"model": {"type": "gemini", "name": "gemini-2.5-pro"}}, True),
         ({"generation": {"max_output_tokens": 7}}, True),
         ({"limits": {"max_in_flight": 7}}, False),
+        ({"model": {"type": "gemini", "project": "p"}}, True),
         ({"inference": {"mode": "batch", "finish_by": "PT1H"}}, False),
     ],
 )
 def test_only_what_decides_the_prompts_makes_other_files(job, change, is_other):
     assert (digest_of(JobSpec.parse(job | change)) != digest_of(JobSpec.parse(job))) == is_other
+
+
+def test_other_labels_make_no_other_files(job):
+    given, labelled = ({"type": "gemini", "project": "p", "labels": labels} for labels in ({}, {"team": "data"}))
+    assert digest_of(JobSpec.parse(job | {"model": given})) == digest_of(JobSpec.parse(job | {"model": labelled}))
 
 
 def test_what_was_billed_is_added_to_the_report(spec):

@@ -248,6 +248,17 @@ def test_a_job_without_an_input_fails(cloud) -> None:
     assert "no such object" in done.error.message
 
 
+def create(sandbox, **change):
+    fields = {
+        "displayName": "x",
+        "model": f"publishers/google/models/{MODEL}",
+        "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://batch-work/in.jsonl"]}},
+        "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": "gs://batch-work/o"}},
+    }
+    headers = {"Authorization": f"Bearer {sandbox.token}"}
+    return httpx.post(f"{sandbox.url}{PARENT}", json=fields | change, headers=headers, trust_env=False)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -261,14 +272,7 @@ def test_a_job_without_an_input_fails(cloud) -> None:
     ],
 )
 def test_an_invalid_job_is_refused(cloud, sandbox, change, message) -> None:
-    fields = {
-        "displayName": "x",
-        "model": f"publishers/google/models/{MODEL}",
-        "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://batch-work/in.jsonl"]}},
-        "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": "gs://batch-work/o"}},
-    }
-    headers = {"Authorization": f"Bearer {sandbox.token}"}
-    answer = httpx.post(f"{sandbox.url}{PARENT}", json=fields | change, headers=headers, trust_env=False)
+    answer = create(sandbox, **change)
     assert answer.status_code in (400, 404)
     assert message in answer.json()["error"]["message"]
 
@@ -338,3 +342,10 @@ def test_other_requests_are_answered_while_rows_are_computed(cloud, sandbox) -> 
     polled.join()
     assert answered > 5
     assert sandbox.requests.paid(ROW).total() == 10_000
+
+
+def test_the_answers_of_a_job_are_billed_under_its_labels(cloud, sandbox) -> None:
+    cloud.upload(3)
+    assert create(sandbox, labels={"team": "data"}).json()["labels"] == {"team": "data"}
+    assert sandbox.token_bill.by_label("team") == {"data": sandbox.token_bill.nano_usd}
+    assert [request.labels for request in sandbox.requests if request.method == ROW] == [(("team", "data"),)] * 3

@@ -62,3 +62,15 @@ def test_online_answers_are_billed_until_a_reset() -> None:
         assert httpx.get(f"{sandbox.url}/sandbox/token-bill").json() == sandbox.token_bill.fields()
         sandbox.reset()
         assert sandbox.token_bill.nano_usd == 0
+
+
+def test_the_charges_are_also_known_by_label() -> None:
+    bill = TokenBill(TokenPrices())
+    bill.add("m", "standard", 100, 0, 0, labels=(("dag", "a"), ("team", "x")))
+    bill.add("m", "batch", 100, 0, 0, labels=(("dag", "a"),))
+    bill.add("m", "standard", 100, 0, 0, labels=(("dag", "b"),))
+    bill.add("m", "standard", 100, 0, 0)
+    assert bill.by_label("dag") == {"a": 45_000, "b": 30_000}
+    assert bill.by_label("team") == {"x": 30_000}
+    assert bill.nano_usd == 105_000
+    assert [(charge.tier, charge.answers) for charge in bill.charges] == [("batch", 1), ("standard", 3)]

@@ -466,3 +466,35 @@ def test_a_rejected_request_consumes_no_fault(clock: ManualClock) -> None:
             ask(client)
         client.close()
         assert limited.faults.left() == {"gemini.generateContent": 1}
+
+
+def test_vertex_records_the_labels_of_a_request(sandbox: Sandbox, clients: dict[str, genai.Client]) -> None:
+    config = types.GenerateContentConfig(labels={"team": "data", "empty": ""})
+    clients["vertex"].models.generate_content(model="gemini-2.5-flash", contents="Hello", config=config)
+    assert sandbox.requests[-1].labels == (("empty", ""), ("team", "data"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"Team": "x"}, "The label 'Team'='x' is invalid"),
+        ({"team": "x" * 64}, "is invalid: keys and values may have 63 lowercase letters"),
+        ({f"l{number}": "" for number in range(65)}, "A request may have 64 labels; it has 65."),
+    ],
+)
+def test_vertex_refuses_labels_that_are_not_allowed(
+    clients: dict[str, genai.Client], labels: dict[str, str], message: str
+) -> None:
+    config = types.GenerateContentConfig(labels=labels)
+    with pytest.raises(errors.ClientError, match=message) as refused:
+        clients["vertex"].models.generate_content(model="gemini-2.5-flash", contents="Hello", config=config)
+    assert refused.value.code == 400
+
+
+def test_the_developer_api_knows_no_labels(http: httpx.Client) -> None:
+    body = {"contents": [{"parts": [{"text": "Hello"}]}], "labels": {"team": "data"}}
+    answer = http.post(
+        "/v1beta/models/gemini-2.5-flash:generateContent", json=body, headers={"x-goog-api-key": "k"}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].endswith('Unknown name "labels": Cannot find field.')

@@ -34,6 +34,10 @@ def test_a_fingerprint_never_changes_between_versions() -> None:
     assert of_all_parts == "49b112ba618d68b7c25efbba14e14f73018e93a0283019b3b62b41116f3e2d63"
 
 
+def test_labels_request_no_answer_again() -> None:
+    assert fingerprint(GeminiModel(name=MODEL.name, project="p", labels={"team": "data"})) == fingerprint()
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -50,7 +50,28 @@ def test_the_type_chooses_the_model(job, data: dict[str, str], expected: object)
 def test_the_fields_of_one_model_are_not_those_of_another(job) -> None:
     (problem,) = JobSpec.problems(job(model={"type": "gemini", "api_key_env": "KEY"}))
     assert problem.field.endswith("api_key_env")
-    assert problem.want.startswith("there is no such field; expected one of `base_url`, `location`, ")
+    assert problem.want.startswith("there is no such field; expected one of `base_url`, `labels`, `location`, ")
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        ({"Team": "x"}, "has a label 'Team': 'x'; both must be at most 63 of a-z, 0-9, _ and -"),
+        ({"team": "Us"}, "has a label 'team': 'Us'"),
+        ({"1st": "x"}, "the key must start with a letter"),
+        ({"team": "x" * 64}, "at most 63"),
+        ({f"l{number}": "" for number in range(65)}, "at most 64 items"),
+    ],
+)
+def test_a_label_that_google_refuses_is_refused(labels: dict[str, str], reason: str) -> None:
+    (problem,) = GeminiModel.problems({"project": "p", "labels": labels})
+    assert problem.field == "labels"
+    assert reason in problem.want
+
+
+def test_labels_of_google_are_accepted() -> None:
+    labels = {"team": "data-2", "empty": "", "l" * 63: "x" * 63}
+    assert GeminiModel(project="p", labels=labels).labels == labels
 
 
 def test_a_negative_latency_of_an_echo_is_refused() -> None:
