@@ -23,14 +23,14 @@ MISTAKES = (
     Mistake(
         changes={"model.modle": "gemini"},
         sentence=(
-            "`model.modle`: there is no such field; expected one of `base_url`, `location`, "
+            "`model.modle`: there is no such field; expected one of `base_url`, `labels`, `location`, "
             "`name`, `project`, `type`. Nothing was sent or billed."
         ),
     ),
     Mistake(
         changes={"model.api_key": "sk-1234567890"},
         sentence=(
-            "`model.api_key`: there is no such field; expected one of `base_url`, `location`, "
+            "`model.api_key`: there is no such field; expected one of `base_url`, `labels`, `location`, "
             "`name`, `project`, `type`. Nothing was sent or billed."
         ),
     ),
