@@ -8,7 +8,8 @@ from threading import Thread
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
-from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, task
+from airflow.sdk import DAG, task
+from airflow.sdk.definitions.deadline import AsyncCallback, DeadlineAlert, DeadlineReference
 from waiting import until
 
 from airflow_provider_llmbeam.operators import run_inference
@@ -117,12 +118,15 @@ def fail():
 
 
 def test_the_earliest_deadline_of_the_dag_is_the_time_of_the_job(run_dag, operator, tmp_path):
-    """The run fails at its end: `dag.test` of Airflow 3.3 breaks where a run of a Dag with deadlines succeeds."""
-    reference, callback = DeadlineReference.DAGRUN_QUEUED_AT, AsyncCallback(late)
+    """The run fails at its end: `dag.test` of Airflow 3.3 breaks where a run of a Dag with deadlines succeeds.
+
+    The deadlines are fixed times: that of Airflow 3.1 breaks at the start of a run with DAGRUN_QUEUED_AT.
+    """
+    noon = datetime(2126, 11, 24, 12, tzinfo=UTC)
+    reference, callback = DeadlineReference.FIXED_DATETIME(noon), AsyncCallback(late)
     deadlines = [DeadlineAlert(reference, timedelta(hours=hours), callback) for hours in (6, 2)]
     with DAG("alerted", schedule=None, deadline=deadlines) as dag:
         operator(inference={"mode": "auto", "finish_by": "deadline"}) >> fail()
-    run, states = run_dag(dag)
-    assert states == {"answer": "success", "fail": "failed"}
+    assert run_dag(dag)[1] == {"answer": "success", "fail": "failed"}
     spec = json.loads((tmp_path / "out" / "report.json").read_text())["spec"]
-    assert datetime.fromisoformat(spec["inference"]["finish_by"]) == run.start_date + timedelta(hours=2)
+    assert datetime.fromisoformat(spec["inference"]["finish_by"]) == noon + timedelta(hours=2)
