@@ -135,7 +135,7 @@ def tasks_around_a_job() -> None:
         "sink": PostgresSink(type="postgres", table="answers", conn_id="warehouse"),
     }
     with DAG("typed", schedule=None):
-        model = GeminiModel(name="gemini-2.5-flash", project="p")
+        model = GeminiModel(name="gemini-2.5-flash", project="p", labels={"team": "data"})
         estimate = EstimateInferenceOperator(task_id="estimate", job_task_id="judge", model=model, **job)
         gate = QuotaHealthSensor(
             task_id="gate",
