@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -153,3 +154,11 @@ def test_an_interval_may_be_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_VAR_PATIENCE", "two hours")
     with pytest.raises(JobSpecError, match="its interval from Variable 'patience', which is no number"):
         with_deadline({"finish_by": "deadline"}, given, run, LOG)
+
+
+def test_a_task_that_failed_before_its_time_was_known_has_its_lineage() -> None:
+    instance = SimpleNamespace(dag_id="nightly", task_id="judge", run_id="r", map_index=-1)
+    for inference in ({"finish_by": "deadline"}, '{"finish_by": "deadline"}'):
+        task = operator()
+        task.inference = inference
+        assert [Path(each.name).name for each in task._lineage(instance).inputs] == ["in.csv"]
