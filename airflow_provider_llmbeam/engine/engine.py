@@ -252,7 +252,7 @@ class Engine:
     async def _send(self, request: Request, prompts: Sequence[Prompt]) -> Sequence[Outcome | None]:
         """Sends one request as soon as the governor admits it."""
         reserved = sum(tokens + self._buckets.expected_output_tokens(tokens) for tokens in request.input_tokens)
-        await self._gate.wait_for_admission(reserved, is_retry=request.is_retry)
+        request.held_seconds += await self._gate.wait_for_admission(reserved, is_retry=request.is_retry)
         if self._breaker.outage.is_open:
             await self._breaker.wait()
         if self._stopped_by is not None:
@@ -320,7 +320,7 @@ class Engine:
                 self._gate.governor.settle(reserved, error.input_tokens + error.output_tokens)
             return
         request.attempts -= 1
-        request.rejections += 1
+        request.rejected_at.append(time.time())
         request.throttled_since = request.throttled_since or self._clock()
         self._gate.governor.settle(reserved, 0)
         hold_seconds = self._gate.rejected(error.retry_after_seconds, sent_at)

@@ -60,6 +60,8 @@ class Completion:
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
         rejections: Number of 429s received, counted in the same way.
+        rejected_at: Unix time of each of them; empty for an answer from the journal, which does not keep them.
+        held_seconds: Time that the request has waited for the governor, in seconds; kept in the same way.
         sheds: Number of times that the flex tier had no capacity, counted in the same way.
         repairs: Number of attempts that followed an invalid answer.
         latency_seconds: Duration of the successful attempt, in seconds.
@@ -80,6 +82,8 @@ class Completion:
     cost_nano_usd: int | None = None
     attempts: int
     rejections: int = 0
+    rejected_at: tuple[float, ...] = ()
+    held_seconds: float = 0.0
     sheds: int = 0
     repairs: int = 0
     latency_seconds: float
@@ -100,13 +104,14 @@ class Failure:
         http_status: HTTP status of the last response, or `None`.
         attempts: Number of requests sent, without 429s; 0 if nothing was sent.
         rejections: Number of 429s received.
+        rejected_at: Unix time of each of them; empty for a refusal from the journal, which does not keep them.
         sheds: Number of times that the flex tier had no capacity.
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         max_repairs: Number of attempts that an invalid answer was allowed to cost, for a refused answer.
-        answered_at: Unix time of a refused answer; 0 for other failures.
+        answered_at: Unix time of the failure; 0 if nothing was sent.
         service_tier: Tier at which a refused answer was served.
     """
 
@@ -115,6 +120,7 @@ class Failure:
     http_status: int | None = None
     attempts: int = 0
     rejections: int = 0
+    rejected_at: tuple[float, ...] = ()
     sheds: int = 0
     input_tokens: int = 0
     output_tokens: int = 0

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
-from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 
@@ -83,7 +83,10 @@ class Request:
     input_tokens: Sequence[int]
     batch: Batch
     attempts: int = 0
-    rejections: int = 0
+    #: Unix time of each 429.
+    rejected_at: list[float] = field(default_factory=list)
+    #: Time that it has waited for the governor, in seconds.
+    held_seconds: float = 0.0
     first_sent_at: float = 0.0
     throttled_since: float | None = None
     repairs: int = 0
@@ -96,6 +99,11 @@ class Request:
     sheds: int = 0
     shed_since: float | None = None
     number: int = field(default_factory=itertools.count().__next__)
+
+    @property
+    def rejections(self) -> int:
+        """Number of 429s received."""
+        return len(self.rejected_at)
 
     @property
     def is_retry(self) -> bool:
@@ -148,6 +156,8 @@ def completion_of(
         finish_reason=reply.finish_reason,
         attempts=request.attempts if is_first else 0,
         rejections=request.rejections if is_first else 0,
+        rejected_at=tuple(request.rejected_at) if is_first else (),
+        held_seconds=request.held_seconds if is_first else 0.0,
         sheds=request.sheds if is_first else 0,
         repairs=request.repairs,
         latency_seconds=latency_seconds,
@@ -168,10 +178,11 @@ def failure_of(error: RequestError, bill: Bill, request: Request | None, max_rep
         http_status=error.http_status,
         attempts=request.attempts if request else 0,
         rejections=request.rejections if request else 0,
+        rejected_at=tuple(request.rejected_at) if request else (),
         sheds=request.sheds if request else 0,
         service_tier=error.service_tier,
         max_repairs=max_repairs,
-        answered_at=time.time() if error.kind in REFUSED else 0.0,
+        answered_at=time.time(),
         **bill._asdict(),
     )
 
@@ -179,7 +190,13 @@ def failure_of(error: RequestError, bill: Bill, request: Request | None, max_rep
 def failures_of(request: Request, failure: Failure) -> list[Outcome]:
     """Returns the same failure for every prompt of a request; its cost is counted with the first."""
     first = dataclasses.replace(
-        failure, attempts=request.attempts, rejections=request.rejections, sheds=request.sheds
+        failure,
+        attempts=request.attempts,
+        rejections=request.rejections,
+        rejected_at=tuple(request.rejected_at),
+        sheds=request.sheds,
     )
-    free = dataclasses.replace(failure, attempts=0, rejections=0, sheds=0, **NOTHING._asdict())
+    free = dataclasses.replace(
+        failure, attempts=0, rejections=0, rejected_at=(), sheds=0, **NOTHING._asdict()
+    )
     return [first, *[free] * (len(request.prompts) - 1)]

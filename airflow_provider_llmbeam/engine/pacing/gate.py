@@ -61,20 +61,22 @@ class Gate:
         #: Time in which requests have waited for the governor so far, in seconds.
         self.waited_seconds = 0.0
 
-    async def wait_for_admission(self, tokens: float, *, is_retry: bool) -> None:
-        """Waits until the request may be sent."""
+    async def wait_for_admission(self, tokens: float, *, is_retry: bool) -> float:
+        """Waits until the request may be sent; returns the time that it took, in seconds."""
         if (
             self._timer is None
             and not self._retries
             and not self._fresh
             and self._wait(self._clock(), tokens) == 0
         ):
-            return
+            return 0.0
+        since = self._clock()
         waiter = _Waiter(tokens, asyncio.get_running_loop().create_future())
         (self._retries if is_retry else self._fresh).append(waiter)
         if self._timer is None:
             self._release_admitted()
         await waiter.turn
+        return self._clock() - since
 
     def answered(self, latency_seconds: float, max_in_flight: int) -> None:
         """Updates the spacing of requests, so that their answers do not arrive all at once.
