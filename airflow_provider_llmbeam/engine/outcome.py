@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
@@ -82,8 +82,8 @@ class Completion:
     cost_nano_usd: int | None = None
     attempts: int
     rejections: int = 0
-    rejected_at: tuple[float, ...] = ()
-    held_seconds: float = 0.0
+    rejected_at: tuple[float, ...] = field(default=(), compare=False)
+    held_seconds: float = field(default=0.0, compare=False)
     sheds: int = 0
     repairs: int = 0
     latency_seconds: float
@@ -111,7 +111,8 @@ class Failure:
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         max_repairs: Number of attempts that an invalid answer was allowed to cost, for a refused answer.
-        answered_at: Unix time of the failure; 0 if nothing was sent.
+        answered_at: Unix time of a refused answer; 0 for other failures.
+        failed_at: Unix time of the failure; 0 if nothing was sent, and for a refusal from the journal.
         service_tier: Tier at which a refused answer was served.
     """
 
@@ -120,7 +121,7 @@ class Failure:
     http_status: int | None = None
     attempts: int = 0
     rejections: int = 0
-    rejected_at: tuple[float, ...] = ()
+    rejected_at: tuple[float, ...] = field(default=(), compare=False)
     sheds: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -128,6 +129,7 @@ class Failure:
     cost_nano_usd: int | None = 0
     max_repairs: int = 0
     answered_at: float = 0.0
+    failed_at: float = field(default=0.0, compare=False)
     service_tier: ServiceTier = "standard"
 
 

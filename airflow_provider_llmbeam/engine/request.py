@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 
@@ -172,6 +172,7 @@ def completion_of(
 
 def failure_of(error: RequestError, bill: Bill, request: Request | None, max_repairs: int) -> Failure:
     """Returns the failure of a prompt; its attempts are counted with `request`, unless that is `None`."""
+    now = time.time()
     return Failure(
         kind=error.kind,
         message=error.message,
@@ -182,7 +183,8 @@ def failure_of(error: RequestError, bill: Bill, request: Request | None, max_rep
         sheds=request.sheds if request else 0,
         service_tier=error.service_tier,
         max_repairs=max_repairs,
-        answered_at=time.time(),
+        answered_at=now if error.kind in REFUSED else 0.0,
+        failed_at=now,
         **bill._asdict(),
     )
 

@@ -29,7 +29,7 @@ _MAX_SECONDS = 1e12
 _READ_BYTES = 2**20
 
 #: Fields that only the report of the run needs: an earlier version would pass over a line that has them.
-_OF_THIS_RUN = {"rejected_at", "held_seconds"}
+_OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at"}
 _FIELDS = tuple(field.name for field in dataclasses.fields(Completion) if field.name not in _OF_THIS_RUN)
 _values = attrgetter(*_FIELDS)
 _REFUSAL_FIELDS = tuple(

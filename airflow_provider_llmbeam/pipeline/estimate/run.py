@@ -11,7 +11,7 @@ from statistics import fmean
 from airflow_provider_llmbeam.batch.ways import Work
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.journal.journal import better
-from airflow_provider_llmbeam.engine.outcome import PERMANENT, REFUSED, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import (
@@ -91,7 +91,7 @@ def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int 
     picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
     outcomes = _send(spec, oldest_at, {each: found.candidates[each] for each in picked if each not in known})
     # The journal keeps refused answers, too, so that the job does not send their prompts again.
-    kept = [each for each, it in outcomes.items() if isinstance(it, Completion) or it.kind in REFUSED]
+    kept = [each for each, outcome in outcomes.items() if outcome.answered_at]
     sample = {each: known.get(each) or outcomes[each] for each in picked}
     # Failed prompts are part of the sample: the job will have the same share of them.
     observed = [(found.tokens[each], outcome) for each, outcome in sample.items()]

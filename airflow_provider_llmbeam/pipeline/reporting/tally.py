@@ -7,8 +7,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from airflow_provider_llmbeam.pipeline.reporting.answer_profile import AnswerProfile
+from airflow_provider_llmbeam.pipeline.reporting.samples import Samples
+from airflow_provider_llmbeam.pipeline.reporting.time_series import TimeSeries
+
 #: Ratio of the upper bounds of two adjacent latency classes: a percentile is at most 10 % too high.
 _LATENCY_RATIO = 1.1
+_LOG_RATIO = math.log(_LATENCY_RATIO)
 
 
 @dataclass(slots=True)
@@ -21,12 +26,15 @@ class Tally:
         failed: Number of failed rows by kind of failure.
         messages: The message of one failure per kind.
         sums: Numbers of requests, 429s, shed requests and tokens.
-        latencies: Number of answers by latency class.
         first_tokens: Number of streamed answers by latency class of their first token.
         tiers: Number of answers of this run by the tier that served them.
+        costs: Cost in billionths of a US dollar by what was paid for: a tier, or `prefix_cache`.
         buckets: Numbers of rows, input and output tokens by length bucket.
         first_sent_at: Unix time of the first request, or infinity.
         last_answered_at: Unix time of the last answer, or minus infinity.
+        series: Events of this run by time.
+        profile: What all answers look like in sum.
+        samples: Rows that the report shows.
     """
 
     read: int = 0
@@ -34,12 +42,23 @@ class Tally:
     failed: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
     sums: Counter[str] = field(default_factory=Counter)
-    latencies: Counter[int] = field(default_factory=Counter)
     first_tokens: Counter[int] = field(default_factory=Counter)
     tiers: Counter[str] = field(default_factory=Counter)
+    costs: Counter[str] = field(default_factory=Counter)
     buckets: Counter[tuple[int, str]] = field(default_factory=Counter)
     first_sent_at: float = math.inf
     last_answered_at: float = -math.inf
+    series: TimeSeries = field(default_factory=TimeSeries)
+    profile: AnswerProfile = field(default_factory=AnswerProfile)
+    samples: Samples = field(default_factory=Samples)
+
+    @property
+    def latencies(self) -> Counter[int]:
+        """Number of answers by latency class."""
+        total: Counter[int] = Counter()
+        for interval in self.series.intervals.values():
+            total.update(interval.latencies)
+        return total
 
 
 def percentile_seconds(classes: Counter[int], share: float) -> float | None:
@@ -60,17 +79,20 @@ def latency_counts(classes: Counter[int]) -> dict[str, int]:
 
 def latency_class(seconds: float) -> int:
     """Returns the latency class of a duration."""
-    return math.ceil(math.log(max(seconds, 1e-6), _LATENCY_RATIO))
+    return math.ceil(math.log(max(seconds, 1e-6)) / _LOG_RATIO)
 
 
 def add_up(tallies: Iterable[Tally]) -> Tally:
     """Adds up the tallies of all bundles."""
     total = Tally()
     for tally in tallies:
-        for name in ("answered", "failed", "sums", "latencies", "first_tokens", "tiers", "buckets"):
+        for name in ("answered", "failed", "sums", "first_tokens", "tiers", "costs", "buckets"):
             getattr(total, name).update(getattr(tally, name))
         total.read += tally.read
         total.messages = {**tally.messages, **total.messages}
         total.first_sent_at = min(total.first_sent_at, tally.first_sent_at)
         total.last_answered_at = max(total.last_answered_at, tally.last_answered_at)
+        total.series.merge(tally.series)
+        total.profile.merge(tally.profile)
+        total.samples.merge(tally.samples)
     return total

@@ -19,11 +19,24 @@ class TallyRows(beam.DoFn):
 
     Args:
         boundaries: Boundaries of the length buckets, in input tokens.
+        key: Key columns.
+        label_fields: See `AnswerProfile.add`.
     """
 
-    def __init__(self, boundaries: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        boundaries: tuple[int, ...],
+        key: tuple[str, ...] = (),
+        label_fields: tuple[str, ...] | None = None,
+    ) -> None:
         super().__init__()
         self._buckets = LengthBuckets(boundaries, max_output_tokens=1)
+        self._keys = [
+            ((index, "rows"), (index, "input_tokens"), (index, "output_tokens"))
+            for index in range(len(boundaries) + 1)
+        ]
+        self._key = key
+        self._label_fields = label_fields
         self.tally = Tally()
 
     def start_bundle(self) -> None:
@@ -35,48 +48,68 @@ class TallyRows(beam.DoFn):
         tally = self.tally
         if isinstance(element, AnsweredRow):
             tally.answered[element.origin] += 1
+            tally.profile.add(element.completion, self._label_fields)
+            if element.fingerprint < tally.samples.highest:
+                tally.samples.add_answer(element)
             if element.origin in ("fresh", "repaired"):
                 self._add_answer(tally, element)
+            elif element.origin == "batch":
+                tally.series.add_billed(element.completion, element.completion.answered_at)
             return
         failure = element.failure
         tally.failed[failure.kind] += 1
         tally.messages.setdefault(failure.kind, failure.message)
+        tally.samples.add_failure(element, self._key)
         if element.origin in ("batch", "resumed", "cached"):
             tally.sums["known_failures"] += 1
         elif element.origin == "fresh":
             _add_cost(tally, failure)
+            tally.series.add_failure(failure)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Emits the sums."""
         yield GlobalWindows.windowed_value(self.tally)
 
     def _add_answer(self, tally: Tally, element: AnsweredRow) -> None:
-        completion = element.completion
+        completion, sums = element.completion, tally.sums
+        input_tokens = completion.input_tokens
         tally.tiers[completion.service_tier] += 1
         _add_cost(tally, completion)
-        tally.sums["padded_tokens"] += max(completion.padded_tokens, completion.input_tokens)
-        tally.sums["real_tokens"] += completion.input_tokens
-        tally.sums["truncated"] += completion.finish_reason == "max_tokens"
-        tally.latencies[latency_class(completion.latency_seconds)] += 1
+        sums["padded_tokens"] += max(completion.padded_tokens, input_tokens)
+        sums["real_tokens"] += input_tokens
+        if completion.finish_reason == "max_tokens":
+            sums["truncated"] += 1
+        tally.profile.repairs += completion.repairs
+        tally.series.add_answer(completion, latency_class(completion.latency_seconds))
         if completion.first_token_seconds is not None:
             tally.first_tokens[latency_class(completion.first_token_seconds)] += 1
-        bucket = self._buckets.index(completion.input_tokens)
-        tally.buckets[bucket, "rows"] += 1
-        tally.buckets[bucket, "input_tokens"] += completion.input_tokens
-        tally.buckets[bucket, "output_tokens"] += completion.output_tokens
-        tally.first_sent_at = min(tally.first_sent_at, completion.sent_at)
-        tally.last_answered_at = max(tally.last_answered_at, completion.answered_at)
+        rows, inputs, outputs = self._keys[self._buckets.index(input_tokens)]
+        tally.buckets[rows] += 1
+        tally.buckets[inputs] += input_tokens
+        tally.buckets[outputs] += completion.output_tokens
+        if completion.sent_at < tally.first_sent_at:
+            tally.first_sent_at = completion.sent_at
+        if completion.answered_at > tally.last_answered_at:
+            tally.last_answered_at = completion.answered_at
 
 
 def _add_cost(tally: Tally, outcome: Outcome) -> None:
-    tally.sums["requests"] += outcome.attempts + outcome.rejections + outcome.sheds
-    tally.sums["sheds"] += outcome.sheds
-    tally.sums["rejections"] += outcome.rejections
-    tally.sums["retries"] += max(0, outcome.attempts - 1)
-    tally.sums["input_tokens"] += outcome.input_tokens
-    tally.sums["output_tokens"] += outcome.output_tokens
-    tally.sums["cached_tokens"] += outcome.cached_tokens
+    sums, attempts = tally.sums, outcome.attempts
+    sums["requests"] += attempts
+    if attempts > 1:
+        sums["retries"] += attempts - 1
+    if outcome.rejections:
+        sums["requests"] += outcome.rejections
+        sums["rejections"] += outcome.rejections
+    if outcome.sheds:
+        sums["requests"] += outcome.sheds
+        sums["sheds"] += outcome.sheds
+    sums["input_tokens"] += outcome.input_tokens
+    sums["output_tokens"] += outcome.output_tokens
+    if outcome.cached_tokens:
+        sums["cached_tokens"] += outcome.cached_tokens
     if outcome.cost_nano_usd is None:
-        tally.sums["unpriced"] += 1
-    else:
-        tally.sums["cost_nano_usd"] += outcome.cost_nano_usd
+        sums["unpriced"] += 1
+    elif outcome.cost_nano_usd:
+        sums["cost_nano_usd"] += outcome.cost_nano_usd
+        tally.costs[outcome.service_tier] += outcome.cost_nano_usd

@@ -1,0 +1,172 @@
+"""A time series of a run that never has more than 300 intervals, however long the run is. Pure.
+
+An interval lasts a power of two of seconds, and begins at a multiple of it since 1970. Where 300 intervals do not
+reach, pairs of them become one: the series of two workers then have intervals that fit into each other, and merging
+is associative and commutative, as all values are whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+
+#: Largest number of intervals between the first event and the last one.
+MAX_INTERVALS = 300
+
+
+@dataclass(slots=True)
+class Interval:
+    """Events of one interval.
+
+    The number of requests in flight is not an event; it follows from when they were sent and answered. The sums of
+    these times make it exact within the interval, too, also when two intervals become one.
+
+    Attributes:
+        answers: Number of answers received.
+        failed: Number of prompts that failed.
+        rejections: Number of 429s received.
+        input_tokens: Billed input tokens of these answers and failures.
+        output_tokens: Billed output tokens of them.
+        cost_nano_usd: Cost of these tokens, in billionths of a US dollar.
+        sent: Number of requests sent whose answers were received.
+        sent_ms: Sum of their times, in milliseconds since 1970.
+        ended: Number of answers to them.
+        ended_ms: Sum of the times of these answers.
+        held: Number of these requests that began to wait for the governor.
+        held_ms: Sum of these times.
+        released: Number of these requests that were sent after such a wait.
+        released_ms: Sum of these times.
+        latencies: Number of answers by latency class.
+    """
+
+    answers: int = 0
+    failed: int = 0
+    rejections: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_nano_usd: int = 0
+    sent: int = 0
+    sent_ms: int = 0
+    ended: int = 0
+    ended_ms: int = 0
+    held: int = 0
+    held_ms: int = 0
+    released: int = 0
+    released_ms: int = 0
+    latencies: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: Interval) -> None:
+        """Adds the events of another interval."""
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.latencies.update(other.latencies)
+
+
+_NUMBERS = tuple(each.name for each in fields(Interval) if each.name != "latencies")
+
+
+@dataclass(slots=True)
+class TimeSeries:
+    """Events of a run by time.
+
+    Attributes:
+        exponent: Length of an interval, as the power of two of its seconds.
+        intervals: The intervals with events, by their number since 1970.
+    """
+
+    exponent: int = 0
+    intervals: dict[int, Interval] = field(default_factory=dict)
+
+    def add_answer(self, completion: Completion, latency_class: int) -> None:
+        """Adds an answer to a request of this run."""
+        ended = completion.answered_at
+        sent = ended - completion.latency_seconds
+        interval = self.add_billed(completion, ended)
+        interval.latencies[latency_class] += 1
+        interval.ended += 1
+        interval.ended_ms += int(ended * 1000)
+        first = self.intervals.get(int(sent) >> self.exponent) or self._new(sent)
+        first.sent += 1
+        first.sent_ms += int(sent * 1000)
+        if completion.held_seconds:
+            self._add_held(sent, completion.held_seconds)
+        if completion.rejections:
+            self._add_rejections(completion, completion.sent_at)
+
+    def add_billed(self, completion: Completion, at: float) -> Interval:
+        """Adds an answer that was received at this Unix time, without the request that it belongs to."""
+        interval = self.intervals.get(int(at) >> self.exponent) or self._new(at)
+        interval.answers += 1
+        interval.input_tokens += completion.input_tokens
+        interval.output_tokens += completion.output_tokens
+        interval.cost_nano_usd += completion.cost_nano_usd or 0
+        return interval
+
+    def add_failure(self, failure: Failure) -> None:
+        """Adds the failure of a prompt; one without a time was not sent."""
+        at = failure.failed_at or failure.answered_at
+        if not at:
+            return
+        interval = self._at(at)
+        interval.failed += 1
+        interval.input_tokens += failure.input_tokens
+        interval.output_tokens += failure.output_tokens
+        interval.cost_nano_usd += failure.cost_nano_usd or 0
+        self._add_rejections(failure, at)
+
+    def merge(self, other: TimeSeries) -> None:
+        """Adds the events of another series, which is not changed."""
+        self._widen(other.exponent)
+        for number, interval in other.intervals.items():
+            self._at(number << other.exponent).add(interval)
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of all intervals from the first event to the last one."""
+        return range(min(self.intervals), max(self.intervals) + 1) if self.intervals else range(0)
+
+    def dense(self) -> Iterator[Interval]:
+        """Yields all intervals from the first event to the last one."""
+        for number in self.numbers:
+            yield self.intervals.get(number) or Interval()
+
+    def _add_held(self, sent: float, seconds: float) -> None:
+        """Adds a wait as if it had been one, before the request that was answered."""
+        begin, end = self._at(sent - seconds), self._at(sent)
+        begin = self._at(sent - seconds)  # the second one may have widened the intervals
+        begin.held += 1
+        begin.held_ms += int((sent - seconds) * 1000)
+        end.released += 1
+        end.released_ms += int(sent * 1000)
+
+    def _add_rejections(self, outcome: Completion | Failure, otherwise_at: float) -> None:
+        for at in outcome.rejected_at:
+            self._at(at).rejections += 1
+        if missing := outcome.rejections - len(outcome.rejected_at):  # the journal does not keep their times
+            self._at(otherwise_at).rejections += missing
+
+    def _at(self, time: float) -> Interval:
+        return self.intervals.get(int(time) >> self.exponent) or self._new(time)
+
+    def _new(self, time: float) -> Interval:
+        """Returns a new interval, or an old one of longer intervals."""
+        numbers = [*self.intervals, int(time) >> self.exponent]
+        first, last, exponent = min(numbers), max(numbers), self.exponent
+        while (last >> (exponent - self.exponent)) - (first >> (exponent - self.exponent)) >= MAX_INTERVALS:
+            exponent += 1
+        self._widen(exponent)
+        return self.intervals.setdefault(int(time) >> self.exponent, Interval())
+
+    def _widen(self, exponent: int) -> None:
+        shift = exponent - self.exponent
+        if shift <= 0:
+            return
+        narrow, self.intervals, self.exponent = self.intervals, {}, exponent
+        for number, interval in narrow.items():
+            if (known := self.intervals.get(number >> shift)) is None:
+                self.intervals[number >> shift] = interval
+            else:
+                known.add(interval)
