@@ -71,14 +71,20 @@ def progress_line(now: Counts, rows_per_second: float) -> str:
     cost = f" · ${now.cost_usd:,.2f}" if now.cost_nano_usd else ""
     rejected = f" ({now.rejections / now.requests:.1%})" if now.rejections and now.requests else ""
     left = now.rows - now.done
-    eta = f" · ETA {_duration(left / rows_per_second)}" if left and rows_per_second else ""
+    eta = f" · ETA {duration(left / rows_per_second)}" if left and rows_per_second else ""
     return (
         f"rows {now.done:,}/{now.rows:,}{share} · {rows_per_second:,.1f} rows/s · {now.tokens:,} tokens{cost} · "
         f"{now.rejections:,} × 429{rejected} · {now.failed:,} failed{eta}"
     )
 
 
-def _duration(seconds: float) -> str:
+def usd(amount: float) -> str:
+    """Formats an amount of US dollars; small ones with two significant digits."""
+    return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${float(f'{amount:.2g}'):.10f}".rstrip("0")
+
+
+def duration(seconds: float) -> str:
+    """Formats a duration."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_LEFT_OUT = {"spec", "length_buckets", "dead_letter_words", "latency_seconds", "first_token_seconds"}
+_LEFT_OUT = {
+    "answers",
+    "comparison",
+    "dead_letter_words",
+    "first_token_seconds",
+    "latency_seconds",
+    "length_buckets",
+    "samples",
+    "series",
+    "spec",
+}
 
 
 def manifest(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,9 @@ def run(spec: JobSpec, beam_options: Sequence[str] = (), *, waits: bool = True) 
 
         uri = spec.skipped_uri if storage.exists(spec.skipped_uri) else spec.report_uri
     report = Report.model_validate_json(_read(uri))
-    _log.info("Report: %s", report.report_uri)
+    if report.comparison is not None:
+        _log.info("%s", report.comparison.line)
+    _log.info("Report: %s", report.report_html_uri or report.report_uri)
     return report.manifest()
 
 

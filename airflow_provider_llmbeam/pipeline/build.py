@@ -16,6 +16,8 @@ from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, Fail
 from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accuracy
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
+from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
+from airflow_provider_llmbeam.pipeline.reporting.tally import add_up
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
@@ -89,19 +91,26 @@ def build(
         is_private=True,  # it has all columns of the source
     )
     tallied = [
-        rows | f"CountOut{number}" >> beam.ParDo(TallyRows(spec.batching.resolved_boundaries))
+        rows
+        | f"CountOut{number}"
+        >> beam.ParDo(
+            TallyRows(
+                spec.batching.resolved_boundaries, spec.source.key, label_fields(spec.prompt.output_schema)
+            )
+        )
         for number, rows in enumerate((*answered, failed))
     ]
     if batch is not None:
         tallied.append(root | "BatchInference" >> beam.Create([batch.tally()]))
     tallies = (prompts.rows_read, *tallied) | "Tallies" >> beam.Flatten()
+    tally = tallies | "AddUpTallies" >> beam.CombineGlobally(add_up)
     return (
         root
         | "Once" >> beam.Impulse()
         | "Publish"
         >> beam.ParDo(
-            Publish(spec, started_at, estimate_accuracy, cache),
-            tallies=beam.pvalue.AsIter(tallies),
+            Publish(spec, started_at, estimate_accuracy, cache, batch),
+            tally=beam.pvalue.AsSingleton(tally),
             answer_files=beam.pvalue.AsList(answer_files),
             failed_files=beam.pvalue.AsList(failed_files),
         )

@@ -81,7 +81,7 @@ class PrefixCache:
         """Returns what it adds to the sums of the report: it is billed once as input, and its storage by time."""
         cost = self.cost_nano_usd(now)
         sums = {"input_tokens": self.tokens, "cost_nano_usd": cost or 0, "unpriced": int(cost is None)}
-        return Tally(sums=Counter(sums))
+        return Tally(sums=Counter(sums), costs=Counter(prefix_cache=cost or 0))
 
 
 def head_to_cache(spec: JobSpec) -> PromptHead | None:

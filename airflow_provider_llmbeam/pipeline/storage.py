@@ -27,15 +27,18 @@ from airflow_provider_llmbeam.redirects import direct
 _BUFFER_BYTES = 2**20
 
 
-def create(uri: str, *, is_private: bool = False) -> IO[bytes]:
+def create(
+    uri: str, *, is_private: bool = False, mime_type: str = "application/octet-stream"
+) -> IO[bytes]:
     """Opens a new file for writing; one in an object store exists once it is closed.
 
     Args:
         uri: Its address.
         is_private: Whether nobody but its owner can read it, also when it is renamed, if it is a local file.
+        mime_type: Its type, which an object store keeps.
     """
     filesystem = _filesystem(uri)
-    file: IO[bytes] = filesystem.create(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+    file: IO[bytes] = filesystem.create(uri, mime_type, CompressionTypes.UNCOMPRESSED)
     if is_private and _is_local(filesystem):
         os.fchmod(file.fileno(), 0o600)
     return file

@@ -281,6 +281,11 @@ class JobSpec(SpecModel):
         return f"{self.output_uri}report.json"
 
     @property
+    def report_html_uri(self) -> str:
+        """Address of the same report as a page."""
+        return f"{self.output_uri}report.html"
+
+    @property
     def skipped_uri(self) -> str:
         """Address of the report of a run that was skipped and published nothing."""
         return f"{self.home_uri}skipped.json"

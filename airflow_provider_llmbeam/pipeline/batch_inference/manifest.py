@@ -129,10 +129,17 @@ class BatchManifest(_Part):
         sums = dict(self.total)
         requests = sums.pop("answered") + sums.pop("failed")
         tiers = Counter(self.pilot_tiers)
+        # A pilot of several tiers is in the costs at the most frequent one.
+        pilot_tier = next((tier for tier, _ in tiers.most_common(1)), "standard")
+        costs = {pilot_tier: self.pilot.cost_nano_usd, "batch": sums["cost_nano_usd"] - self.pilot.cost_nano_usd}
         if harvested := Sums.total(self.harvested.values()).answered:
             tiers["batch"] = harvested
         unreturned = sum(self.unreturned.values())
-        return Tally(sums=Counter({**sums, "requests": requests, "unreturned": unreturned}), tiers=tiers)
+        return Tally(
+            sums=Counter({**sums, "requests": requests, "unreturned": unreturned}),
+            tiers=tiers,
+            costs=Counter(costs),
+        )
 
 
 def manifest_uri(spec: JobSpec) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_llmbeam.batch.ways import Way
+from airflow_provider_llmbeam.counts import usd
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.estimate.projection import LimitedBy
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
@@ -168,11 +169,6 @@ _LIMITS = {
     "in_flight": "`limits.max_in_flight`",
     "learned_rate": "the rate that an earlier run has learned",
 }
-
-
-def usd(amount: float) -> str:
-    """Formats an amount; small ones with two significant digits."""
-    return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${float(f'{amount:.2g}'):.10f}".rstrip("0")
 
 
 def estimate_uri(spec: JobSpec) -> str:

@@ -7,25 +7,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict
-
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.elements import Origin
+from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison
+from airflow_provider_llmbeam.pipeline.reporting.parts import (
+    Answers,
+    Part,
+    SampledRows,
+    Series,
+    answers_of,
+    samples_of,
+    series_of,
+)
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, latency_counts, percentile_seconds
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
-from airflow_provider_llmbeam.redaction import redact_all
+from airflow_provider_llmbeam.redaction import redact, redact_all
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.server import ServerKind
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RowCounts(_Part):
+class RowCounts(Part):
     """Rows read = answered + dead letter."""
 
     read: int
@@ -33,7 +37,7 @@ class RowCounts(_Part):
     dead_letter: int
 
 
-class RequestCounts(_Part):
+class RequestCounts(Part):
     """Requests of this run.
 
     Attributes:
@@ -56,7 +60,7 @@ class RequestCounts(_Part):
     quota_ratio: float | None
 
 
-class TokenCounts(_Part):
+class TokenCounts(Part):
     """Tokens billed in this run, including those of discarded answers.
 
     Attributes:
@@ -72,7 +76,7 @@ class TokenCounts(_Part):
     per_minute: float | None
 
 
-class Latency(_Part):
+class Latency(Part):
     """Percentiles of the duration of successful requests, in seconds, at most 10 % too high."""
 
     p50: float | None
@@ -80,7 +84,7 @@ class Latency(_Part):
     p99: float | None
 
 
-class BucketCounts(_Part):
+class BucketCounts(Part):
     """One length bucket: rows answered in this run, and their tokens."""
 
     input_tokens_range: str
@@ -89,7 +93,7 @@ class BucketCounts(_Part):
     output_tokens: int
 
 
-class ServerOfJob(_Part):
+class ServerOfJob(Part):
     """The server that answered the requests of this run.
 
     Attributes:
@@ -102,7 +106,7 @@ class ServerOfJob(_Part):
     origin: str
 
 
-class ComparedFigure(_Part):
+class ComparedFigure(Part):
     """One figure of an estimate and of the run.
 
     Attributes:
@@ -117,7 +121,7 @@ class ComparedFigure(_Part):
     ratio: float | None
 
 
-class EstimateAccuracy(_Part):
+class EstimateAccuracy(Part):
     """An estimate compared with the run. Prompts that the estimate itself sent are in neither.
 
     Attributes:
@@ -154,7 +158,7 @@ class RunUsage:
     cost_usd: float | None
 
 
-class Report(_Part):
+class Report(Part):
     """The report of a run. Times are Unix seconds; all sums are those of this run.
 
     Attributes:
@@ -169,13 +173,24 @@ class Report(_Part):
         first_token_seconds: Percentiles of the time to the first token of streamed answers.
         cost_usd: Cost of the tokens, at `limits.price` or the list price, in US dollars; `None` if neither is
             known.
+        costs_usd: The same by what was paid for: the tier of the answers, or `prefix_cache`; as far as prices are
+            known.
+        budget_usd: `limits.budget_usd`.
+        deadline_at: Time by which the answers were needed (`inference.finish_by`); `None` for none.
+        batch_began_at: Time at which the batch inference of this run began; `None` without any.
         truncated: Number of answers truncated at `max_output_tokens`.
         sending_seconds: Time from the first request to the last answer, in seconds.
         estimate: Comparison with the estimate of the job; `None` without one.
         skipped_because: Why the run published nothing; `None` if it did.
+        report_html_uri: Address of the report as a page; `None` for a run that published nothing.
+        changes: What is notably different from earlier runs of the task, as sentences.
+        answers: What the answers look like in sum.
+        comparison: Comparison with earlier runs of the task; `None` for the first one.
+        samples: Some failed rows, and some answers.
+        series: Events of this run by time; `None` if nothing was sent.
     """
 
-    version: int = 1
+    version: int = 2
     name: str
     model: str
     server: ServerOfJob
@@ -191,6 +206,10 @@ class Report(_Part):
     requests: RequestCounts
     tokens: TokenCounts
     cost_usd: float | None
+    costs_usd: dict[str, float] = {}
+    budget_usd: float | None = None
+    deadline_at: float | None = None
+    batch_began_at: float | None = None
     truncated: int
     latency_seconds: Latency
     latency_counts: dict[str, int] = {}
@@ -202,7 +221,13 @@ class Report(_Part):
     answers_uris: list[str]
     dead_letter_uri: str
     report_uri: str
+    report_html_uri: str | None
+    changes: list[str] = []
     spec: dict[str, Any]
+    answers: Answers
+    comparison: Comparison | None = None
+    samples: SampledRows
+    series: Series | None = None
 
     def manifest(self) -> dict[str, Any]:
         """Returns the part that fits an XCom: counts and addresses, no rows."""
@@ -220,6 +245,9 @@ def build_report(
     finished_at: float,
     estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
     skipped_because: str | None = None,
+    budget_usd: float | None = None,
+    deadline_at: float | None = None,
+    batch_began_at: float | None = None,
 ) -> Report:
     """Builds the report from the sums.
 
@@ -233,6 +261,9 @@ def build_report(
         finished_at: Unix time.
         estimate_accuracy: Compares the usage of the run with the estimate of the job, if there is one.
         skipped_because: Why the run published nothing; `None` if it did.
+        budget_usd: Budget of the whole run.
+        deadline_at: Unix time by which the answers were needed.
+        batch_began_at: Unix time at which the batch inference of the run began.
     """
     seconds = tally.last_answered_at - tally.first_sent_at
     minutes = seconds / 60 if 0 < seconds < float("inf") else None
@@ -240,6 +271,7 @@ def build_report(
     requests_per_minute = sums["requests"] / minutes if minutes else None
     cost = None if sums["unpriced"] else round(sums["cost_nano_usd"] / NANO, 6)
     boundaries = spec.batching.resolved_boundaries
+    secrets = known_secrets(spec.secret_variables)
     return Report(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -269,6 +301,10 @@ def build_report(
             per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
         ),
         cost_usd=cost,
+        costs_usd={way: round(nano / NANO, 6) for way, nano in sorted(tally.costs.items()) if nano},
+        budget_usd=budget_usd,
+        deadline_at=deadline_at,
+        batch_began_at=batch_began_at,
         truncated=sums["truncated"],
         latency_seconds=_latency(tally.latencies),
         latency_counts=latency_counts(tally.latencies),
@@ -289,8 +325,12 @@ def build_report(
         answers_uris=answers_uris,
         dead_letter_uri=dead_letter_uri,
         report_uri=report_uri,
+        report_html_uri=None if skipped_because else spec.report_html_uri,
         # Rows, variables and options of the spec may hold secrets by mistake. Addresses are kept as they are.
-        spec=redact_all(spec.model_dump(mode="json"), known_secrets(spec.secret_variables)),
+        spec=redact_all(spec.model_dump(mode="json"), secrets),
+        answers=answers_of(tally.profile, tally.failed["invalid_output"]),
+        samples=samples_of(tally.samples, lambda text: redact(text, secrets)),
+        series=series_of(tally.series),
     )
 
 

@@ -18,8 +18,13 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
+from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
+from airflow_provider_llmbeam.pipeline.reporting.history import add_to_history, read_history, summary_of
+from airflow_provider_llmbeam.pipeline.reporting.page.render import page
 from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, RunUsage, build_report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
@@ -53,8 +58,10 @@ class Publish(beam.DoFn):
         started_at: float,
         estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
         cache: PrefixCache | None = None,
+        batch: BatchManifest | None = None,
     ) -> None:
         self._spec = spec
+        self._batch = batch
         self._cache = cache
         self._started_at = started_at
         self._estimate_accuracy = estimate_accuracy
@@ -66,12 +73,12 @@ class Publish(beam.DoFn):
     def process(
         self,
         _: bytes,
-        tallies: Iterable[Tally],
+        tally: Tally,
         answer_files: Iterable[tuple[int, str]],
         failed_files: Iterable[tuple[int, str]],
     ) -> Iterator[str]:
         """Publishes the result of the job."""
-        spec, tally = self._spec, add_up(tallies)
+        spec = self._spec
         if self._cache is not None:
             tally = add_up([tally, self._cache.tally(time.time())])
         check_sums(tally)
@@ -122,23 +129,42 @@ class Publish(beam.DoFn):
     def _write_report(
         self, tally: Tally, answers_uris: list[str], uri: str, skipped_because: str | None = None
     ) -> str:
+        spec, batch = self._spec, self._batch
+        budget, began_at = spec.limits.budget_usd, batch.created_at if batch else self._started_at
         report = build_report(
-            self._spec,
+            spec,
             tally=tally,
             answers_uris=answers_uris,
-            dead_letter_uri=self._spec.dead_letter_uri,
+            dead_letter_uri=spec.dead_letter_uri,
             report_uri=uri,
             started_at=self._started_at,
             finished_at=time.time(),
             estimate_accuracy=self._estimate_accuracy,
             skipped_because=skipped_because,
+            # The spec has what batch inference has left of the budget.
+            budget_usd=None if budget is None else budget + (batch.cost_usd if batch else 0.0),
+            deadline_at=deadline_at(spec, began_at),
+            batch_began_at=batch.created_at if batch and batch.files else None,
         )
+        if skipped_because is not None:
+            text = report.model_dump_json(indent=2)
+            self._publish_text(text, uri)
+            return text
+        summary = summary_of(spec, report)
+        if (comparison := compare(summary, read_history(spec).without(summary.run))) is not None:
+            report = report.model_copy(update={"comparison": comparison, "changes": comparison.changes})
         text = report.model_dump_json(indent=2)
-        staged = f"{self._spec.staging_uri}report.json"
-        with storage.create(staged, is_private=True) as file:
+        self._publish_text(page(report), report.report_html_uri)
+        self._publish_text(text, uri)  # the last file: whoever finds it finds all others
+        add_to_history(spec, summary)
+        return text
+
+    def _publish_text(self, text: str, uri: str) -> None:
+        mime_type = "text/html; charset=utf-8" if uri.endswith(".html") else "application/json"
+        staged = f"{self._spec.staging_uri}{uri.rpartition('/')[2]}"
+        with storage.create(staged, is_private=True, mime_type=mime_type) as file:
             file.write(text.encode())
         move_in({staged: uri})
-        return text
 
     def _clean_up(self) -> None:
         storage.delete(storage.match(f"{self._spec.staging_uri}*"))

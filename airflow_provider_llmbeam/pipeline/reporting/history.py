@@ -1,0 +1,196 @@
+"""Summaries of the last runs of a task, in one file that all its runs share, and this run compared with them.
+
+A run is named after its Dag run, and its directories may be, so that nothing else of the run before is found.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.api_core.exceptions import NotFound, PreconditionFailed
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from airflow_provider_llmbeam.engine.outcome import REFUSED
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.spec.identity import identity
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.pipeline.reporting.report import Report
+
+_log = logging.getLogger("llmbeam")
+
+#: Number of runs that are kept.
+MAX_RUNS = 30
+#: Number of attempts to replace an object that other runs replace at the same time.
+_ATTEMPTS = 5
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+class RunSummary(_Part):
+    """A run in short. Anybody who may write to the directory may have written it.
+
+    Attributes:
+        run: Name of the run: a run that is repeated replaces its summary.
+        finished_at: Unix time.
+        model: Type and name of the model.
+        prompt: Digest of the prompt and of the parameters of the text.
+        rows: Number of rows read.
+        failed: Number of failed rows.
+        refused: Number of those whose answers were received and cannot be used.
+        empty: Number of answers that say nothing.
+        cost_usd: Cost in US dollars; `None` if no price is known.
+        input_tokens: Billed input tokens.
+        output_tokens: Billed output tokens.
+        duration_seconds: Duration of the run, in seconds.
+        models: Number of answers by version of the model.
+        lengths: Number of answers by class of their length, which its least length names.
+        labels: Number of answers by label, by field.
+    """
+
+    run: str
+    finished_at: float = Field(ge=0)
+    model: str
+    prompt: str
+    rows: int = Field(ge=0)
+    failed: int = Field(ge=0)
+    refused: int = Field(ge=0)
+    empty: int = Field(ge=0)
+    cost_usd: float | None
+    input_tokens: int = Field(ge=0)
+    output_tokens: int = Field(ge=0)
+    duration_seconds: float = Field(ge=0)
+    models: dict[str, int]
+    lengths: dict[int, int]
+    labels: dict[str, dict[str, int]]
+
+
+class History(_Part):
+    """Summaries of the last runs, the oldest one first."""
+
+    version: int = 1
+    runs: tuple[RunSummary, ...] = ()
+
+    def without(self, run: str) -> tuple[RunSummary, ...]:
+        """Returns the summaries of all other runs."""
+        return tuple(each for each in self.runs if each.run != run)
+
+    def plus(self, summary: RunSummary) -> History:
+        """Returns the history with one more run, which replaces an earlier summary of the same one."""
+        runs = sorted((*self.without(summary.run), summary), key=lambda each: each.finished_at)
+        return History(runs=tuple(runs[-MAX_RUNS:]))
+
+
+def history_uri(spec: JobSpec) -> str:
+    """Returns the address of the history of a task: below `state_uri`, or below the files sink."""
+    directory = spec.state_uri or f"{spec.output_uri}.llmbeam/"
+    return f"{directory}history/{identity(spec.owner or spec.name, spec.deployment)}.json"
+
+
+def run_of(spec: JobSpec, started_at: float) -> str:
+    """Returns the name of a run: that of the job with Airflow, whose runs have different ones, else with its time."""
+    return spec.name if spec.owner else f"{spec.name} {started_at:.0f}"
+
+
+def summary_of(spec: JobSpec, report: Report) -> RunSummary:
+    """Returns what later runs of the task are compared with."""
+    answers, failed = report.answers, report.dead_letter_by_kind
+    return RunSummary(
+        run=run_of(spec, report.started_at),
+        finished_at=report.finished_at,
+        model=report.model,
+        prompt=prompt_digest(spec),
+        rows=report.rows.read,
+        failed=report.rows.dead_letter,
+        refused=sum(failed.get(kind, 0) for kind in REFUSED),
+        empty=answers.empty,
+        cost_usd=report.cost_usd,
+        input_tokens=report.tokens.input,
+        output_tokens=report.tokens.output,
+        duration_seconds=max(0.0, report.duration_seconds),
+        models=answers.models,
+        lengths={each.characters: each.answers for each in answers.lengths},
+        labels=answers.labels,
+    )
+
+
+def prompt_digest(spec: JobSpec) -> str:
+    """Returns a digest of what decides the answers besides the rows and the model."""
+    parts = spec.model_dump_json(include={"prompt": {"template", "system", "output_schema"}, "generation": True})
+    return hashlib.sha256(parts.encode()).hexdigest()[:12]
+
+
+def read_history(spec: JobSpec) -> History:
+    """Returns the history; an empty one if there is none that can be read: the report is complete without it."""
+    uri = history_uri(spec)
+    try:
+        return _decoded(storage.read(uri)) if storage.exists(uri) else History()
+    except Exception as error:  # noqa: BLE001 - filesystems have errors of their own
+        _log.warning("This run is not compared with earlier ones, as %r cannot be read: %s", uri, error)
+        return History()
+
+
+def add_to_history(spec: JobSpec, summary: RunSummary) -> None:
+    """Adds a run to the history; an error is not that of the job. Runs that end at the same time are all added."""
+    uri = history_uri(spec)
+    try:
+        if (bucket_and_name := storage.cloud_object(uri)) is not None:
+            _add_to_object(*bucket_and_name, summary)
+            return
+        storage.make_private(uri.rpartition("/")[0] + "/")
+        if not storage.is_local(uri):  # other filesystems have neither locks nor preconditions
+            storage.replace(uri, _encoded(read_history(spec).plus(summary)))
+            return
+        with Path(f"{uri}.lock").open("a") as lock:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+            storage.replace(uri, _encoded(read_history(spec).plus(summary)))
+    except Exception as error:  # noqa: BLE001 - the output is published
+        _log.warning("Later runs are not compared with this one, as %r cannot be written: %s", uri, error)
+
+
+def _add_to_object(bucket: Any, name: str, summary: RunSummary) -> None:
+    for attempt in range(_ATTEMPTS):
+        blob = bucket.blob(name)
+        try:
+            blob.reload()
+            history = _decoded(blob.download_as_bytes(if_generation_match=blob.generation))
+            generation = blob.generation
+        except NotFound:
+            history, generation = History(), 0
+        try:
+            blob.upload_from_string(
+                _encoded(history.plus(summary)), "application/json", if_generation_match=generation
+            )
+        except PreconditionFailed:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def _encoded(history: History) -> bytes:
+    return history.model_dump_json().encode()
+
+
+def _decoded(content: bytes) -> History:
+    try:
+        return History.model_validate_json(content)
+    except ValidationError as error:
+        _log.warning("The history of earlier runs is not valid, and begins anew: %s", error.errors()[0]["msg"])
+        return History()
+
+
+def pooled(runs: tuple[RunSummary, ...], name: str) -> Counter[str]:
+    """Returns the labels of a field, summed over runs."""
+    total: Counter[str] = Counter()
+    for run in runs:
+        total.update(run.labels.get(name, {}))
+    return total

@@ -1,0 +1,1 @@
+"""The report as a page: one file with everything in it, for a browser."""
