@@ -67,6 +67,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_llmbeam.links.endpoint.EndpointLink",
             "airflow_provider_llmbeam.links.job.DataflowLink",
             "airflow_provider_llmbeam.links.job.OutputLink",
+            "airflow_provider_llmbeam.links.job.ReportLink",
             "airflow_provider_llmbeam.links.quota.QuotaLink",
         ],
         "config": {

@@ -198,7 +198,5 @@ def failures_of(request: Request, failure: Failure) -> list[Outcome]:
         rejected_at=tuple(request.rejected_at),
         sheds=request.sheds,
     )
-    free = dataclasses.replace(
-        failure, attempts=0, rejections=0, rejected_at=(), sheds=0, **NOTHING._asdict()
-    )
+    free = dataclasses.replace(failure, attempts=0, rejections=0, rejected_at=(), sheds=0, **NOTHING._asdict())
     return [first, *[free] * (len(request.prompts) - 1)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from airflow_provider_llmbeam.links.stored import XComLink
@@ -27,6 +28,13 @@ class OutputLink(XComLink):
     xcom_key = "llmbeam_output_link"
 
 
+class ReportLink(XComLink):
+    """Link to the report as a page, once the job has ended."""
+
+    name = "Report"
+    xcom_key = "llmbeam_report_link"
+
+
 def dataflow_url(project: str, location: str, job_id: str) -> str:
     """Returns the page of a job in the Google Cloud console."""
     path = f"dataflow/jobs/{quote(location, safe='')}/{quote(job_id, safe='')}"
@@ -43,4 +51,16 @@ def output_url(spec: JobSpec) -> str | None:
     uri = spec.sink.uri if spec.sink.type in ("files", "milvus") else spec.output_uri
     if uri.startswith("gs://"):
         return f"{CONSOLE}/storage/browser/{quote(uri.removeprefix('gs://').rstrip('/'))}"
+    return uri if uri.startswith(("http://", "https://")) else None
+
+
+def report_url(report: Mapping[str, Any]) -> str | None:
+    """Returns the address at which a browser shows a report; `None` for a file of the worker.
+
+    Args:
+        report: The manifest of a report.
+    """
+    uri = str(report.get("report_html_uri") or "")
+    if uri.startswith("gs://"):  # the address that asks for a login, and for the permission to read the object
+        return f"https://storage.cloud.google.com/{quote(uri.removeprefix('gs://'))}"
     return uri if uri.startswith(("http://", "https://")) else None

@@ -13,7 +13,14 @@ from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
-from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, dataflow_url, output_url
+from airflow_provider_llmbeam.links.job import (
+    DataflowLink,
+    OutputLink,
+    ReportLink,
+    dataflow_url,
+    output_url,
+    report_url,
+)
 from airflow_provider_llmbeam.links.stored import StoresLinks, XComLink
 from airflow_provider_llmbeam.observability.record import counted_outcome, record_job
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
@@ -83,7 +90,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         JobError: The job started and did not finish, or no row was answered.
     """
 
-    links: Sequence[XComLink] = (DataflowLink(), OutputLink())
+    links: Sequence[XComLink] = (DataflowLink(), OutputLink(), ReportLink())
     ui_color = "#e8f0fe"
 
     _dataflow: DataflowLauncher | None = None
@@ -216,6 +223,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self._reported = {"manifest": manifest}
         record_job(manifest, durations, context["ti"], embeds=self.embedding is not None)
         unless_skipped(manifest)
+        self.store_link(context, ReportLink(), report_url(manifest))
         add_manifest(context, self.outlets, manifest)
         return manifest
 

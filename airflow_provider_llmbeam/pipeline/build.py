@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.end_of_flex import end_of
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accuracy
+from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
@@ -57,6 +58,7 @@ def build(
     """
     check(spec)
     started_at = time.time()
+    deadline = batch.deadline_at if batch is not None else deadline_at(spec, started_at)
     prompts = read_prompts(root, spec, started_at, progress_prefix, None if batch is None else batch.created_at)
     handler = handler_of_job(
         spec,
@@ -94,9 +96,7 @@ def build(
         rows
         | f"CountOut{number}"
         >> beam.ParDo(
-            TallyRows(
-                spec.batching.resolved_boundaries, spec.source.key, label_fields(spec.prompt.output_schema)
-            )
+            TallyRows(spec.batching.resolved_boundaries, spec.source.key, label_fields(spec.prompt.output_schema))
         )
         for number, rows in enumerate((*answered, failed))
     ]
@@ -109,7 +109,7 @@ def build(
         | "Once" >> beam.Impulse()
         | "Publish"
         >> beam.ParDo(
-            Publish(spec, started_at, estimate_accuracy, cache, batch),
+            Publish(spec, started_at, estimate_accuracy, cache, batch, deadline),
             tally=beam.pvalue.AsSingleton(tally),
             answer_files=beam.pvalue.AsList(answer_files),
             failed_files=beam.pvalue.AsList(failed_files),

@@ -27,9 +27,7 @@ from airflow_provider_llmbeam.redirects import direct
 _BUFFER_BYTES = 2**20
 
 
-def create(
-    uri: str, *, is_private: bool = False, mime_type: str = "application/octet-stream"
-) -> IO[bytes]:
+def create(uri: str, *, is_private: bool = False, mime_type: str = "application/octet-stream") -> IO[bytes]:
     """Opens a new file for writing; one in an object store exists once it is closed.
 
     Args:

@@ -96,7 +96,7 @@ def history_uri(spec: JobSpec) -> str:
 
 
 def run_of(spec: JobSpec, started_at: float) -> str:
-    """Returns the name of a run: that of the job with Airflow, whose runs have different ones, else with its time."""
+    """Returns the name of a run: that of the job with Airflow, else with its start, as names repeat then."""
     return spec.name if spec.owner else f"{spec.name} {started_at:.0f}"
 
 

@@ -20,7 +20,6 @@ from airflow_provider_llmbeam.exceptions import (
 from airflow_provider_llmbeam.pipeline import sinks, storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import add_to_history, read_history, summary_of
@@ -59,9 +58,11 @@ class Publish(beam.DoFn):
         estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
         cache: PrefixCache | None = None,
         batch: BatchManifest | None = None,
+        deadline_at: float | None = None,
     ) -> None:
         self._spec = spec
         self._batch = batch
+        self._deadline_at = deadline_at
         self._cache = cache
         self._started_at = started_at
         self._estimate_accuracy = estimate_accuracy
@@ -130,7 +131,7 @@ class Publish(beam.DoFn):
         self, tally: Tally, answers_uris: list[str], uri: str, skipped_because: str | None = None
     ) -> str:
         spec, batch = self._spec, self._batch
-        budget, began_at = spec.limits.budget_usd, batch.created_at if batch else self._started_at
+        budget = spec.limits.budget_usd
         report = build_report(
             spec,
             tally=tally,
@@ -143,7 +144,7 @@ class Publish(beam.DoFn):
             skipped_because=skipped_because,
             # The spec has what batch inference has left of the budget.
             budget_usd=None if budget is None else budget + (batch.cost_usd if batch else 0.0),
-            deadline_at=deadline_at(spec, began_at),
+            deadline_at=self._deadline_at,
             batch_began_at=batch.created_at if batch and batch.files else None,
         )
         if skipped_because is not None:
@@ -154,7 +155,7 @@ class Publish(beam.DoFn):
         if (comparison := compare(summary, read_history(spec).without(summary.run))) is not None:
             report = report.model_copy(update={"comparison": comparison, "changes": comparison.changes})
         text = report.model_dump_json(indent=2)
-        self._publish_text(page(report), report.report_html_uri)
+        self._publish_text(page(report), spec.report_html_uri)
         self._publish_text(text, uri)  # the last file: whoever finds it finds all others
         add_to_history(spec, summary)
         return text

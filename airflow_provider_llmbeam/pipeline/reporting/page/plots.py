@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 WIDTH = 720
 HEIGHT = 110
+#: Space above the highest value, for its label.
+HEADROOM = 16
 
 Values = Sequence[float | int | None]
 
@@ -36,7 +38,7 @@ class Plot:
     Attributes:
         title: What it shows, with its unit.
         curves: Its curves, the lowest layer first.
-        top: Value at the upper edge.
+        top: Value at `HEADROOM` below the upper edge.
     """
 
     title: str
@@ -101,7 +103,7 @@ def line_path(values: Values, top: float) -> str:
 
 
 def _y(value: float, top: float) -> str:
-    return _number(HEIGHT * (1 - min(1.0, value / top)))
+    return _number(HEADROOM + (HEIGHT - HEADROOM) * (1 - min(1.0, value / top)))
 
 
 def _number(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from airflow_provider_llmbeam.counts import duration, usd
-from airflow_provider_llmbeam.pipeline.reporting.page.plots import HEIGHT, WIDTH, Plot, plot
+from airflow_provider_llmbeam.pipeline.reporting.page.plots import HEADROOM, HEIGHT, WIDTH, Plot, plot
 from airflow_provider_llmbeam.pipeline.reporting.parts import Series
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
@@ -32,6 +32,7 @@ def page(report: Report) -> str:
         length_bars=_length_bars(report),
         width=WIDTH,
         height=HEIGHT,
+        headroom=HEADROOM,
     )
 
 
@@ -81,7 +82,9 @@ def _percent(part: float | None, whole: float = 1.0) -> str:
     if part is None or not whole:
         return "–"
     share = part / whole
-    return f"{share:.0%}" if share in (0, 1) else f"{share:.2%}" if share < 0.01 or share > 0.99 else f"{share:.1%}"
+    return (
+        f"{share:.0%}" if share in (0, 1) else f"{share:.2%}" if share < 0.01 or share > 0.99 else f"{share:.1%}"
+    )
 
 
 def _short(value: float) -> str:
@@ -130,9 +133,7 @@ def _plots(series: Series | None) -> list[Plot]:
             ("95 %", "warn", "line", series.latency_p95),
             ("median", "good", "line", series.latency_p50),
         ),
-        plot(
-            "Tokens per second", ("input", "good", "line", tokens[0]), ("output", "warn", "line", tokens[1])
-        ),
+        plot("Tokens per second", ("input", "good", "line", tokens[0]), ("output", "warn", "line", tokens[1])),
         plot("Cost so far in US dollars", ("cost", "good", "area", spent[1:])),
     )
     return [each for each in found if each is not None]
@@ -144,9 +145,7 @@ def _times(series: Series | None) -> list[str]:
         return []
     total = series.interval_seconds * len(series.answers)
     form = "%H:%M:%S" if total < 600 else "%H:%M" if total < 86_400 else "%m-%d %H:%M"
-    return [
-        datetime.fromtimestamp(series.started_at + total * share, UTC).strftime(form) for share in (0, 0.5, 1)
-    ]
+    return [datetime.fromtimestamp(series.started_at + total * share, UTC).strftime(form) for share in (0, 0.5, 1)]
 
 
 def _hints(series: Series | None) -> list[tuple[float, float, str]]:
