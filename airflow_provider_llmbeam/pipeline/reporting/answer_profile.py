@@ -16,6 +16,8 @@ from airflow_provider_llmbeam.engine.outcome import Completion
 MAX_LABEL_CHARACTERS = 40
 #: Number of different short texts above which they are no labels.
 MAX_LABELS = 50
+#: Number of fields whose labels are counted.
+MAX_FIELDS = 10
 #: Number of versions of the model that are counted apart; further ones are one.
 MAX_MODELS = 1000
 #: Name under which the label of an answer without a schema is counted.
@@ -125,19 +127,20 @@ def class_start(number: int) -> int:
 
 
 def label_fields(schema: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """Returns the properties of an answer whose schema is an enum or a boolean; `None` without a schema."""
+    """Returns the first properties whose schema is an enum or a boolean; `None` for answers without a schema."""
     if schema is None:
         return None
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return ()
-    return tuple(name for name, inner in properties.items() if _is_label(inner, schema))
+    return tuple(name for name, inner in properties.items() if _is_label(inner, schema))[:MAX_FIELDS]
 
 
 def most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
     """Returns the most frequent values, and how many the others are together."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    rest = sum(count for _, count in ordered[number:])
+    named = [item for item in counts.items() if item[0] != OTHERS]
+    ordered = sorted(named, key=lambda item: (-item[1], item[0]))
+    rest = counts.get(OTHERS, 0) + sum(count for _, count in ordered[number:])
     return {**dict(ordered[:number]), **({OTHERS: rest} if rest else {})}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.reporting.history import RunSummary, pool
 #: Number of earlier runs whose answers are compared with those of this one, together.
 COMPARED_RUNS = 7
 _MAX_NAME = 80
+_MAX_RUN_NAME = 250
 
 
 class _Part(BaseModel):
@@ -122,7 +123,7 @@ def compare(now: RunSummary, earlier: tuple[RunSummary, ...]) -> Comparison | No
             changes.append(f"the labels of {drift.field[:_MAX_NAME]!r} differ (PSI {found.psi:.2f})")
     return Comparison(
         runs=len(runs),
-        last_run=runs[-1].run,
+        last_run=runs[-1].run[:_MAX_RUN_NAME],
         last_finished_at=runs[-1].finished_at,
         figures=figures,
         failed_ratio_difference=round(now.failed / now.rows - failed / rows, 6) if now.rows and rows else None,
@@ -155,7 +156,7 @@ def _label_drift(name: str, now: RunSummary, runs: tuple[RunSummary, ...]) -> La
     )
 
 
-_FIGURES = {
+_FIGURES: dict[str, Callable[[RunSummary], float | None]] = {
     "rows": lambda run: run.rows,
     "failed_ratio": lambda run: run.failed / run.rows if run.rows else None,
     "refused_ratio": lambda run: run.refused / run.rows if run.rows else None,

@@ -128,8 +128,8 @@ class Answers(Part):
         repaired: Number of invalid answers that a repair has replaced, in this run.
         invalid: Number of rows whose answers did not match the schema in the end.
         lengths: Number of answers by length.
-        labels: Number of answers by label, by field: those whose schema is an enum or a boolean, or `answer` if the
-            answers are few different short texts. At most 50 labels, and `(others)`.
+        labels: Number of answers by label, by field: fields whose schema is an enum or a boolean, or `answer` if
+            the answers are few different short texts. At most 50 labels, and `(others)`.
     """
 
     models: dict[str, int]

@@ -200,13 +200,13 @@ class Report(Part):
     sending_seconds: float | None
     rows: RowCounts
     origins: dict[str, int]
-    service_tiers: dict[str, int] = {}
+    service_tiers: dict[str, int]
     dead_letter_by_kind: dict[str, int]
     dead_letter_words: dict[str, str]
     requests: RequestCounts
     tokens: TokenCounts
     cost_usd: float | None
-    costs_usd: dict[str, float] = {}
+    costs_usd: dict[str, float]
     budget_usd: float | None = None
     deadline_at: float | None = None
     batch_began_at: float | None = None
@@ -222,7 +222,7 @@ class Report(Part):
     dead_letter_uri: str
     report_uri: str
     report_html_uri: str | None
-    changes: list[str] = []
+    changes: tuple[str, ...] = ()
     spec: dict[str, Any]
     answers: Answers
     comparison: Comparison | None = None

@@ -1,8 +1,8 @@
 """A time series of a run that never has more than 300 intervals, however long the run is. Pure.
 
 An interval lasts a power of two of seconds, and begins at a multiple of it since 1970. Where 300 intervals do not
-reach, pairs of them become one: the series of two workers then have intervals that fit into each other, and merging
-is associative and commutative, as all values are whole numbers.
+reach, pairs of them become one. The intervals of two workers then fit into each other, and as all values are whole
+numbers, merging is associative and commutative.
 """
 
 from __future__ import annotations

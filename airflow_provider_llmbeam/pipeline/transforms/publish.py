@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -35,6 +36,8 @@ from airflow_provider_llmbeam.pipeline.sources import bigquery
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource
+
+_log = logging.getLogger(__name__)
 
 
 class Publish(beam.DoFn):
@@ -153,9 +156,13 @@ class Publish(beam.DoFn):
             return text
         summary = summary_of(spec, report)
         if (comparison := compare(summary, read_history(spec).without(summary.run))) is not None:
-            report = report.model_copy(update={"comparison": comparison, "changes": comparison.changes})
+            report = report.model_copy(update={"comparison": comparison, "changes": tuple(comparison.changes)})
+        try:
+            self._publish_text(page(report), spec.report_html_uri)
+        except Exception:  # noqa: BLE001 - a defect of the page must not fail a job whose answers are published
+            _log.exception("The report could not be rendered as a page; %r is complete.", uri)
+            report = report.model_copy(update={"report_html_uri": None})
         text = report.model_dump_json(indent=2)
-        self._publish_text(page(report), spec.report_html_uri)
         self._publish_text(text, uri)  # the last file: whoever finds it finds all others
         add_to_history(spec, summary)
         return text

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.pipeline.reporting.drift import (
+    chi_square,
+    length_stability,
+    ratio_has_changed,
+    stability,
+)
+
+labels = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 1000), min_size=1)
+
+
+def test_the_stability_index_has_its_known_value() -> None:
+    """(0.2 − 0.3) · ln(0.2 / 0.3) + (0.5 − 0.4) · ln(0.5 / 0.4)."""
+    found = stability({"a": 200, "b": 300, "c": 500}, {"a": 300, "b": 300, "c": 400})
+    assert (
+        found.psi
+        == pytest.approx(0.1 * math.log(1.5) + 0.1 * math.log(1.25))
+        == pytest.approx(0.0628609, abs=1e-6)
+    )
+    assert found.expected == pytest.approx(0.004)
+    assert not found.is_notable
+
+
+def test_pearsons_statistic_has_its_known_value() -> None:
+    """The first example of `scipy.stats.chi2_contingency`."""
+    found = chi_square({"a": 10, "b": 10, "c": 20}, {"a": 20, "b": 20, "c": 20})
+    assert found.statistic == pytest.approx(2.7777777777777777)
+    assert found.degrees_of_freedom == 2
+
+
+@given(labels)
+def test_equal_shares_have_not_moved(counts: dict[str, int]) -> None:
+    twice = {name: 2 * count for name, count in counts.items()}
+    assert stability(counts, twice).psi == pytest.approx(0, abs=1e-12)
+    assert chi_square(counts, twice).statistic == pytest.approx(0, abs=1e-9)
+
+
+@given(labels, labels)
+def test_both_are_symmetric_and_not_negative(now: dict[str, int], before: dict[str, int]) -> None:
+    assert stability(now, before).psi == pytest.approx(stability(before, now).psi)
+    assert chi_square(now, before).statistic == pytest.approx(chi_square(before, now).statistic)
+    assert stability(now, before).psi >= 0
+    assert chi_square(now, before).statistic >= 0
+
+
+def test_a_label_that_is_new_has_a_finite_index() -> None:
+    found = stability({"a": 50, "new": 50}, {"a": 100})
+    assert math.isfinite(found.psi)
+    assert found.is_notable
+
+
+def test_what_chance_alone_may_give_is_not_notable() -> None:
+    found = stability({"a": 3, "b": 7}, {"a": 5, "b": 5})
+    assert found.psi > 0.1
+    assert not found.is_notable
+
+
+def test_without_answers_nothing_is_compared() -> None:
+    assert stability({}, {"a": 1}) is None
+    assert chi_square({"a": 1}, {}) is None
+    assert length_stability({}, {}) is None
+    assert not ratio_has_changed(1, 1, 0, 0)
+
+
+def test_lengths_are_compared_in_ten_groups_that_were_equally_frequent() -> None:
+    before = dict.fromkeys(range(100), 10)
+    assert length_stability(before, before).psi == 0
+    longer = {number + 30: 10 for number in range(100)}
+    assert length_stability(longer, before).psi > 0.25
+    a_little_longer = {number + 1: 10 for number in range(100)}
+    assert length_stability(a_little_longer, before).psi < 0.1
+
+
+def test_a_length_that_every_answer_has_is_a_group_of_its_own() -> None:
+    assert length_stability({5: 100}, {5: 100}).psi == 0
+    assert length_stability({500: 100}, {5: 100}).is_notable
+
+
+@pytest.mark.parametrize(
+    ("failed", "rows", "failed_before", "rows_before", "has_changed"),
+    [
+        (100, 1000, 10, 1000, True),
+        (10, 1000, 100, 1000, True),
+        (11, 1000, 10, 1000, False),  # a tenth of a percentage point
+        (3, 10, 0, 10, False),  # chance alone
+        (0, 1000, 0, 1000, False),
+    ],
+)
+def test_a_ratio_has_changed_if_it_matters_and_chance_does_not_explain_it(
+    failed: int, rows: int, failed_before: int, rows_before: int, has_changed: bool
+) -> None:
+    assert ratio_has_changed(failed, rows, failed_before, rows_before) is has_changed
