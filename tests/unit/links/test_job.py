@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.links.job import DataflowLink, OutputLink, dataflow_url, output_url
+from airflow_provider_llmbeam.links.job import (
+    DataflowLink,
+    OutputLink,
+    ReportLink,
+    dataflow_url,
+    output_url,
+    report_url,
+)
 from airflow_provider_llmbeam.spec import JobSpec
 
 
@@ -59,8 +66,24 @@ def test_answers_have_a_page_where_a_browser_can_show_one(sink, parts, url):
 
 
 def test_each_link_has_a_key_of_its_own():
-    assert DataflowLink().xcom_key != OutputLink().xcom_key
-    assert DataflowLink().name != OutputLink().name
+    links = (DataflowLink(), OutputLink(), ReportLink())
+    assert len({link.xcom_key for link in links}) == len({link.name for link in links}) == len(links)
+
+
+@pytest.mark.parametrize(
+    ("uri", "url"),
+    [
+        ("gs://rows/a b/report.html", "https://storage.cloud.google.com/rows/a%20b/report.html"),
+        ("/data/out/report.html", None),
+        (None, None),
+    ],
+)
+def test_a_report_on_cloud_storage_has_an_address_that_a_browser_shows(uri, url):
+    assert report_url({"report_html_uri": uri}) == url
+
+
+def test_a_report_of_a_job_that_an_earlier_version_submitted_has_no_page():
+    assert report_url({}) is None
 
 
 @pytest.mark.parametrize(("left", "shown"), [("https://x.test/", "https://x.test/"), (None, "")])
