@@ -97,7 +97,7 @@ def show(manifest: dict[str, Any], *, made_up: bool) -> None:
     print()
     fact("Answers", manifest["answers_uris"][0])
     fact("Dead letter", manifest["dead_letter_uri"])
-    fact("Report", manifest["report_uri"])
+    fact("Report", manifest["report_html_uri"])
 
 
 def fact(name: str, value: str) -> None:

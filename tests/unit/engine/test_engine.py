@@ -268,6 +268,17 @@ def test_the_latency_of_an_answer_is_that_of_its_last_request(run: Run) -> None:
     assert outcome.latency_seconds == pytest.approx(2.0)
 
 
+def test_an_outcome_has_the_times_of_its_429s_and_of_its_wait_for_the_rate(run: Run) -> None:
+    backend = FakeBackend({"a": [rejected(3.0), rejected(3.0)], "b": [rejected(3.0), error("bad_request")]})
+    answered, failed = run(engine_of(backend).answer(prompts("a", "b")))
+    assert isinstance(answered, Completion)
+    assert isinstance(failed, Failure)
+    assert (len(answered.rejected_at), len(failed.rejected_at)) == (2, 1)
+    assert answered.sent_at <= answered.rejected_at[0] <= answered.rejected_at[1] <= answered.answered_at
+    assert failed.rejected_at[0] <= failed.failed_at
+    assert answered.held_seconds >= 5.0
+
+
 def test_a_row_that_gets_only_429s_is_given_up_eventually(run: Run) -> None:
     backend = FakeBackend(always=rejected(7.0), seconds=0.0)
     (outcome,) = run(engine_of(backend).answer(prompts("a")))

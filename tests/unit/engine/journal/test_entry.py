@@ -91,6 +91,16 @@ def read(content: bytes) -> list[Entry]:
     return list(read_segment("journal/1.jsonl", lambda _: io.BytesIO(content)))
 
 
+@pytest.mark.parametrize("fields", [FIELDS_OF_ANSWER, {"kind": "blocked", "message": "no", "failed_at": 3.0}])
+def test_times_that_only_the_report_needs_are_not_in_a_line_that_earlier_versions_read(fields: Any) -> None:
+    kind = Failure if "kind" in fields else Completion
+    plain, timed = kind(**fields), kind(**fields, rejections=1, rejected_at=(1.5,))
+    assert b"rejected_at" not in encode_entry("b", "nightly", timed)
+    assert b"failed_at" not in encode_entry("b", "nightly", timed)
+    (entry,) = read(encode_entry("b", "nightly", timed))
+    assert entry.outcome == dataclasses.replace(plain, rejections=1)
+
+
 @given(unicode_text, refusals)
 def test_a_refused_answer_round_trips_through_the_journal(fingerprint: str, written: Failure) -> None:
     assert read(encode_entry(fingerprint, "nightly", written)) == [Entry(fingerprint, "nightly", written)]

@@ -28,6 +28,16 @@ def test_a_retry_is_admitted_before_first_attempts_that_wait(run):
     assert [name for name in order if name != "retry"] == [f"fresh {number}" for number in range(5)]
 
 
+def test_a_request_learns_how_long_it_has_waited(run):
+    async def scenario() -> list[float]:
+        gate = Gate(Governor(requests_per_minute=60), asyncio.get_running_loop().time)
+        return [await gate.wait_for_admission(1, is_retry=False) for _ in range(5)]
+
+    first, *_, last = run(scenario())
+    assert first == 0.0
+    assert last == pytest.approx(1.0, abs=0.1)
+
+
 def test_release_all_releases_every_waiter(run):
     async def scenario() -> float:
         clock = asyncio.get_running_loop().time

@@ -194,3 +194,25 @@ def test_without_answers_there_is_no_latency() -> None:
 def test_an_answer_in_no_time_has_a_latency() -> None:
     tally = tally_of([AnsweredRow({}, "f", completion(latency_seconds=0.0), "fresh")])
     assert percentile_seconds(tally.latencies, 0.5) == 0.0
+
+
+def test_repairs_count_with_the_answers_of_this_run_only() -> None:
+    repaired = AnsweredRow({}, "f", completion(repairs=2), "repaired")
+    assert tally_of([repaired, AnsweredRow({}, "f", completion(repairs=2), "resumed")]).profile.repairs == 2
+
+
+def test_an_answer_of_batch_inference_counts_when_its_result_was_read() -> None:
+    tally = tally_of([AnsweredRow({}, "f", completion(latency_seconds=0.0), "batch")])
+    (interval,) = tally.series.intervals.values()
+    assert (interval.answers, interval.input_tokens, interval.sent, interval.latencies) == (1, 10, 0, {})
+    assert not tally.sums, "its cost is in the sums of the batch inference"
+
+
+def test_the_cost_of_each_tier_is_known() -> None:
+    rows = [
+        AnsweredRow({}, "f", completion(cost_nano_usd=3, service_tier="flex"), "fresh"),
+        AnsweredRow({}, "f", completion(cost_nano_usd=5), "fresh"),
+        AnsweredRow({}, "f", completion(cost_nano_usd=7), "duplicate"),
+        FailedRow({}, Failure(kind="blocked", message="no", cost_nano_usd=2)),
+    ]
+    assert tally_of(rows).costs == {"flex": 3, "standard": 7}
