@@ -50,7 +50,7 @@ class RunSummary(_Part):
         cost_usd: Cost in US dollars; `None` if no price is known.
         input_tokens: Billed input tokens.
         output_tokens: Billed output tokens.
-        duration_seconds: Duration of the run, in seconds.
+        duration_seconds: Duration of the run and of its batch inference, in seconds.
         models: Number of answers by version of the model.
         lengths: Number of answers by class of their length, which its least length names.
         labels: Number of answers by label, by field.
@@ -115,7 +115,7 @@ def summary_of(spec: JobSpec, report: Report) -> RunSummary:
         cost_usd=report.cost_usd,
         input_tokens=report.tokens.input,
         output_tokens=report.tokens.output,
-        duration_seconds=max(0.0, report.duration_seconds),
+        duration_seconds=round(max(0.0, report.finished_at - (report.batch_began_at or report.started_at)), 3),
         models=answers.models,
         lengths={each.characters: each.answers for each in answers.lengths},
         labels=answers.labels,

@@ -35,21 +35,23 @@ class Series(Part):
     Attributes:
         started_at: Unix time at which the first interval begins.
         interval_seconds: Length of an interval, in seconds: a power of two.
-        answers: Answers received, those of batch inference when they were read.
+        answers: Answers received.
+        batch_answers: Answers of batch inference whose results were read.
         failed: Prompts that failed.
         rejections: 429s.
         in_flight: Mean number of requests in flight whose answers were received.
         held: Mean number of these requests that waited for a rate limit.
         latency_p50: Median of the latency of the answers, in seconds; `None` without any.
         latency_p95: Its 95th percentile.
-        input_tokens: Billed input tokens.
-        output_tokens: Billed output tokens.
-        cost_usd: Cost of these tokens, in US dollars.
+        input_tokens: Billed input tokens, without batch inference.
+        output_tokens: Billed output tokens, without batch inference.
+        cost_usd: Cost of all of them, in US dollars.
     """
 
     started_at: float
     interval_seconds: int
     answers: list[int]
+    batch_answers: list[int]
     failed: list[int]
     rejections: list[int]
     in_flight: list[float]
@@ -152,6 +154,7 @@ def series_of(series: TimeSeries) -> Series | None:
         started_at=start,
         interval_seconds=seconds,
         answers=[each.answers for each in dense],
+        batch_answers=[each.batch_answers for each in dense],
         failed=[each.failed for each in dense],
         rejections=[each.rejections for each in dense],
         in_flight=in_flight,

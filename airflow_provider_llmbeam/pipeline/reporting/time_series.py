@@ -26,11 +26,12 @@ class Interval:
 
     Attributes:
         answers: Number of answers received.
+        batch_answers: Number of answers of batch inference whose results were read.
         failed: Number of prompts that failed.
         rejections: Number of 429s received.
-        input_tokens: Billed input tokens of these answers and failures.
+        input_tokens: Billed input tokens of these answers and failures, without batch inference.
         output_tokens: Billed output tokens of them.
-        cost_nano_usd: Cost of these tokens, in billionths of a US dollar.
+        cost_nano_usd: Cost of all of them, in billionths of a US dollar.
         sent: Number of requests sent whose answers were received.
         sent_ms: Sum of their times, in milliseconds since 1970.
         ended: Number of answers to them.
@@ -43,6 +44,7 @@ class Interval:
     """
 
     answers: int = 0
+    batch_answers: int = 0
     failed: int = 0
     rejections: int = 0
     input_tokens: int = 0
@@ -84,7 +86,11 @@ class TimeSeries:
         """Adds an answer to a request of this run."""
         ended = completion.answered_at
         sent = ended - completion.latency_seconds
-        interval = self.add_billed(completion, ended)
+        interval = self.intervals.get(int(ended) >> self.exponent) or self._new(ended)
+        interval.answers += 1
+        interval.input_tokens += completion.input_tokens
+        interval.output_tokens += completion.output_tokens
+        interval.cost_nano_usd += completion.cost_nano_usd or 0
         interval.latencies[latency_class] += 1
         interval.ended += 1
         interval.ended_ms += int(ended * 1000)
@@ -96,14 +102,11 @@ class TimeSeries:
         if completion.rejections:
             self._add_rejections(completion, completion.sent_at)
 
-    def add_billed(self, completion: Completion, at: float) -> Interval:
-        """Adds an answer that was received at this Unix time, without the request that it belongs to."""
-        interval = self.intervals.get(int(at) >> self.exponent) or self._new(at)
-        interval.answers += 1
-        interval.input_tokens += completion.input_tokens
-        interval.output_tokens += completion.output_tokens
+    def add_batch_answer(self, completion: Completion) -> None:
+        """Adds an answer of batch inference: all of them arrive within a moment, which no rate describes."""
+        interval = self._at(completion.answered_at)
+        interval.batch_answers += 1
         interval.cost_nano_usd += completion.cost_nano_usd or 0
-        return interval
 
     def add_failure(self, failure: Failure) -> None:
         """Adds the failure of a prompt; one without a time was not sent."""

@@ -54,7 +54,7 @@ class TallyRows(beam.DoFn):
             if element.origin in ("fresh", "repaired"):
                 self._add_answer(tally, element)
             elif element.origin == "batch":
-                tally.series.add_billed(element.completion, element.completion.answered_at)
+                tally.series.add_batch_answer(element.completion)
             return
         failure = element.failure
         tally.failed[failure.kind] += 1

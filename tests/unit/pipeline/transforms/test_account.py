@@ -204,7 +204,7 @@ def test_repairs_count_with_the_answers_of_this_run_only() -> None:
 def test_an_answer_of_batch_inference_counts_when_its_result_was_read() -> None:
     tally = tally_of([AnsweredRow({}, "f", completion(latency_seconds=0.0), "batch")])
     (interval,) = tally.series.intervals.values()
-    assert (interval.answers, interval.input_tokens, interval.sent, interval.latencies) == (1, 10, 0, {})
+    assert (interval.answers, interval.batch_answers, interval.sent, interval.latencies) == (0, 1, 0, {})
     assert not tally.sums, "its cost is in the sums of the batch inference"
 
 
