@@ -148,7 +148,9 @@ def series_of(series: TimeSeries) -> Series | None:
         return None
     seconds, dense = 2**series.exponent, list(series.dense())
     start = series.numbers.start * seconds
-    in_flight = _levels(start, seconds, [(each.sent, each.sent_ms, each.ended, each.ended_ms) for each in dense])
+    in_flight = _levels(
+        start, seconds, [(each.sent, each.sent_ms, each.answers, each.answered_ms) for each in dense]
+    )
     held = _levels(start, seconds, [(each.held, each.held_ms, each.released, each.released_ms) for each in dense])
     return Series(
         started_at=start,

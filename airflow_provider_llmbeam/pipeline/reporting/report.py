@@ -309,7 +309,7 @@ def build_report(
         latency_seconds=_latency(tally.latencies),
         latency_counts=latency_counts(tally.latencies),
         first_token_seconds=_latency(tally.first_tokens) if tally.first_tokens else None,
-        padding_ratio=round(1 - sums["real_tokens"] / sums["padded_tokens"], 4) if sums["padded_tokens"] else 0.0,
+        padding_ratio=_padding_ratio(tally),
         length_buckets=[
             BucketCounts(
                 input_tokens_range=bucket_label(boundaries, index),
@@ -343,6 +343,12 @@ def _usage(tally: Tally, cost_usd: float | None) -> RunUsage:
         output_tokens=tally.sums["output_tokens"],
         cost_usd=cost_usd,
     )
+
+
+def _padding_ratio(tally: Tally) -> float:
+    padding = tally.sums["padding_tokens"]
+    real = sum(number for (_, name), number in tally.buckets.items() if name == "input_tokens")
+    return round(padding / (real + padding), 4) if padding else 0.0
 
 
 def _latency(classes: Counter[int]) -> Latency:

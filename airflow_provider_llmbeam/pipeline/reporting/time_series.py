@@ -34,8 +34,7 @@ class Interval:
         cost_nano_usd: Cost of all of them, in billionths of a US dollar.
         sent: Number of requests sent whose answers were received.
         sent_ms: Sum of their times, in milliseconds since 1970.
-        ended: Number of answers to them.
-        ended_ms: Sum of the times of these answers.
+        answered_ms: Sum of the times of the answers, in the same way.
         held: Number of these requests that began to wait for the governor.
         held_ms: Sum of these times.
         released: Number of these requests that were sent after such a wait.
@@ -52,8 +51,7 @@ class Interval:
     cost_nano_usd: int = 0
     sent: int = 0
     sent_ms: int = 0
-    ended: int = 0
-    ended_ms: int = 0
+    answered_ms: int = 0
     held: int = 0
     held_ms: int = 0
     released: int = 0
@@ -92,8 +90,7 @@ class TimeSeries:
         interval.output_tokens += completion.output_tokens
         interval.cost_nano_usd += completion.cost_nano_usd or 0
         interval.latencies[latency_class] += 1
-        interval.ended += 1
-        interval.ended_ms += int(ended * 1000)
+        interval.answered_ms += int(ended * 1000)
         first = self.intervals.get(int(sent) >> self.exponent) or self._new(sent)
         first.sent += 1
         first.sent_ms += int(sent * 1000)

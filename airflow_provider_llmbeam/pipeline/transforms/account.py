@@ -75,11 +75,12 @@ class TallyRows(beam.DoFn):
         input_tokens = completion.input_tokens
         tally.tiers[completion.service_tier] += 1
         _add_cost(tally, completion)
-        sums["padded_tokens"] += max(completion.padded_tokens, input_tokens)
-        sums["real_tokens"] += input_tokens
+        if completion.padded_tokens > input_tokens:
+            sums["padding_tokens"] += completion.padded_tokens - input_tokens
         if completion.finish_reason == "max_tokens":
             sums["truncated"] += 1
-        tally.profile.repairs += completion.repairs
+        if completion.repairs:
+            tally.profile.repairs += completion.repairs
         tally.series.add_answer(completion, latency_class(completion.latency_seconds))
         if completion.first_token_seconds is not None:
             tally.first_tokens[latency_class(completion.first_token_seconds)] += 1

@@ -167,3 +167,11 @@ def test_the_cost_is_not_known_if_that_of_one_answer_is_not(spec: JobSpec) -> No
 def test_answers_within_zero_seconds_have_no_rate(spec: JobSpec) -> None:
     row = AnsweredRow({}, "a", completion(sent_at=100.0, answered_at=100.0), "fresh")
     assert report(spec, tally_of(spec, row)).requests.per_minute is None
+
+
+@pytest.mark.parametrize(("padded_tokens", "ratio"), [(0, 0.0), (100, 0.0), (150, 0.3333)])
+def test_padding_is_what_the_server_computed_beyond_the_tokens_of_the_prompt(
+    spec: JobSpec, padded_tokens: int, ratio: float
+) -> None:
+    answer = completion(input_tokens=100, padded_tokens=padded_tokens)
+    assert report(spec, tally_of(spec, AnsweredRow({}, "a", answer, "fresh"))).padding_ratio == ratio

@@ -136,8 +136,6 @@ def test_a_fresh_answer_counts_with_all_its_cost() -> None:
         cached_tokens=150,
         cost_nano_usd=250_000_000,
         truncated=1,
-        padded_tokens=200,
-        real_tokens=200,
     )
     assert tally.buckets == {(1, "rows"): 1, (1, "input_tokens"): 200, (1, "output_tokens"): 7}
     assert (tally.first_sent_at, tally.last_answered_at) == (100.0, 101.0)
