@@ -21,20 +21,20 @@ class HasLineage:
     installed and has a transport; nothing of OpenLineage is imported before.
     """
 
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage | None:
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
         """Returns datasets and facets of a task that succeeded or was skipped; `None` if that fails."""
         return _or_none(lambda: self._lineage(task_instance))
 
-    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage | None:
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
         """Returns what is known of a task that failed; `None` if that fails."""
         return _or_none(lambda: self._lineage(task_instance))
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage | None:
+    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
         """Returns the lineage; by default none. It may raise any error."""
         return None
 
 
-def job_lineage(facts: JobFacts) -> OperatorLineage:
+def job_lineage(facts: JobFacts) -> OperatorLineage[Any, Any]:
     """Returns the datasets and run facets of a job.
 
     Raises:
@@ -53,7 +53,7 @@ def job_lineage(facts: JobFacts) -> OperatorLineage:
     return OperatorLineage(inputs=inputs_of(facts), outputs=outputs_of(facts), run_facets=found)
 
 
-def endpoint_lineage(name: str, endpoint: Any) -> OperatorLineage:
+def endpoint_lineage(name: str, endpoint: Any) -> OperatorLineage[Any, Any]:
     """Returns the run facet of an endpoint, which is no dataset.
 
     Args:
@@ -73,7 +73,7 @@ def endpoint_lineage(name: str, endpoint: Any) -> OperatorLineage:
     return OperatorLineage(run_facets={"llmbeam_endpoint": facet})
 
 
-def sweep_lineage(manifest: dict[str, Any] | None) -> OperatorLineage | None:
+def sweep_lineage(manifest: dict[str, Any] | None) -> OperatorLineage[Any, Any] | None:
     """Returns the run facet of a sweep: numbers, as the names are in the XCom; `None` if it has not ended.
 
     Raises:
@@ -91,7 +91,7 @@ def sweep_lineage(manifest: dict[str, Any] | None) -> OperatorLineage | None:
     )
 
 
-def _or_none(lineage: Callable[[], OperatorLineage | None]) -> OperatorLineage | None:
+def _or_none(lineage: Callable[[], OperatorLineage[Any, Any] | None]) -> OperatorLineage[Any, Any] | None:
     try:
         return lineage()
     except Exception as error:

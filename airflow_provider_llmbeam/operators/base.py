@@ -163,7 +163,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage:
+    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         facts = self._facts
         if facts is None:  # the task failed early, or an error hid the connection when it resumed
             name = self.job_name or self._own_job_name(task_instance)

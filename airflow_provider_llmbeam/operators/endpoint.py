@@ -162,7 +162,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         if self._monitor is not None:
             self._monitor.abandon("The task was killed.", within_seconds=KILL_SECONDS)
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage:
+    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         return endpoint_lineage(str(self.name), parse_endpoint(self.endpoint))
 
     def _trigger(self, context: Context) -> EndpointTrigger:
@@ -262,7 +262,7 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
                 )
             self.log.info("Nothing is left of endpoint %r: nothing bills.", key)
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage:
+    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         return endpoint_lineage(str(self.name), parse_endpoint(self.endpoint))
 
     def _cancel_jobs(self, spec: Endpoint, key: str, deployment: str, location: str) -> None:

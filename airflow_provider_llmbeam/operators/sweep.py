@@ -111,7 +111,7 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
                 )
             return self._manifest
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage | None:
+    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
         return sweep_lineage(self._manifest)
 
 

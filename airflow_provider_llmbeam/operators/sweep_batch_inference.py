@@ -131,7 +131,7 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
                 )
             return self._manifest
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage | None:
+    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
         return sweep_lineage(self._manifest)
 
     def _swept(self) -> BatchSweepManifest:

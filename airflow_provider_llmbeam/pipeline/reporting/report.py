@@ -212,7 +212,7 @@ class Report(Part):
     batch_began_at: float | None = None
     truncated: int
     latency_seconds: Latency
-    latency_counts: dict[str, int] = {}
+    latency_counts: dict[str, int]
     first_token_seconds: Latency | None
     padding_ratio: float
     length_buckets: list[BucketCounts]
