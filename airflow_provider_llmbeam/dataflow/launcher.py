@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.dataflow.flex_template import environment
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
 from airflow_provider_llmbeam.exceptions import LLMBeamError
+from airflow_provider_llmbeam.report_page import encoded_page
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, job_identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
@@ -90,6 +91,16 @@ class DataflowLauncher:
         hook = self._hook(job.location, job.project)
         jobs = self._registry(hook, job.project)
         return jobs.collect(replace(job, id=result.job_id))
+
+    def page(self, job: SubmittedJob, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Returns the page of a report, see `encoded_page`; `None` if there is none that can be read."""
+        if (uri := manifest.get("report_html_uri")) is None:
+            return None
+        try:
+            return encoded_page(self._storage(job.project).read(uri), uri)
+        except LLMBeamError as error:
+            self._log.warning("The report %r cannot be read, and is not shown here: %s", uri, error)
+            return None
 
     def abandon(self, job: SubmittedJob, reason: str) -> None:
         """Cancels a job that the task no longer waits for, or leaves it; logs what still bills."""

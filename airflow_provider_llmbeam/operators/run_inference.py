@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.links.stored import StoresLinks, XComLink
 from airflow_provider_llmbeam.observability.record import counted_outcome, record_job
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
+from airflow_provider_llmbeam.report_page import PAGE_KEY
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.tasks.assets import add_manifest
@@ -155,10 +156,10 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self.store_link(context, OutputLink(), output_url(spec))
         is_deferred = self.deferrable and spec.inference.mode != "online"
         with google_credentials(spec, self.gcp_conn_id):
-            outcome = self._process.run_or_defer() if is_deferred else {"report": self._process.run()}
+            outcome = self._process.run_or_defer(defers=is_deferred)
         if "batch" in outcome:
             self._defer_batch(outcome["batch"]["wait_seconds"])
-        return self._published(outcome["report"], context)
+        return self._published(outcome["report"], outcome["page"], context)
 
     def _defer_batch(self, wait_seconds: float) -> None:
         # A poll is a process of some seconds, so it is rarer than in a process that waits.
@@ -215,15 +216,20 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             # A clear cancels the job of the previous try, sometimes after this try has found it.
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
             return self._execute(context)
-        return self._published(self._dataflow.collect(job, seen), context)
+        manifest = self._dataflow.collect(job, seen)
+        return self._published(manifest, self._dataflow.page(job, manifest), context)
 
-    def _published(self, manifest: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Tells metrics, lineage and assets what a job reported; returns its manifest."""
+    def _published(
+        self, manifest: dict[str, Any], page: dict[str, Any] | None, context: Context
+    ) -> dict[str, Any]:
+        """Tells metrics, lineage, assets and the page in Airflow what a job reported; returns its manifest."""
         durations = manifest.pop("latency_counts", {})
         self._reported = {"manifest": manifest}
         record_job(manifest, durations, context["ti"], embeds=self.embedding is not None)
         unless_skipped(manifest)
         self.store_link(context, ReportLink(), report_url(manifest))
+        if page is not None:
+            context["ti"].xcom_push(key=PAGE_KEY, value=page)
         add_manifest(context, self.outlets, manifest)
         return manifest
 

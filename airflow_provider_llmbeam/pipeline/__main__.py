@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
+from airflow_provider_llmbeam.report_page import encoded_page
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
@@ -77,9 +78,21 @@ def _outcome(spec: JobSpec, options: argparse.Namespace, beam_options: Sequence[
     if options.submit:
         return {"job": submit(spec, beam_options)}
     try:
-        return {"report": run(spec, beam_options, waits=not options.defer)}
+        report = run(spec, beam_options, waits=not options.defer)
     except BatchPendingError as pending:
         return {"batch": {"wait_seconds": pending.wait_seconds}}
+    return {"report": report, "page": _page(report) if options.child else None}
+
+
+def _page(report: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the page of a report for Airflow; `None` if there is none that can be read."""
+    if (uri := report["report_html_uri"]) is None:
+        return None
+    try:
+        return encoded_page(_read(uri).decode(), uri)
+    except Exception as error:  # noqa: BLE001 - the job is complete
+        _log.warning("The report %r cannot be read, and is not shown in Airflow: %s", uri, error)
+        return None
 
 
 def run(spec: JobSpec, beam_options: Sequence[str] = (), *, waits: bool = True) -> dict[str, Any]:

@@ -59,19 +59,23 @@ class JobProcess:
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        report: dict[str, Any] = self._outcome_of()["report"]
+        report: dict[str, Any] = self.run_or_defer(defers=False)["report"]
         return report
 
-    def run_or_defer(self) -> dict[str, Any]:
+    def run_or_defer(self, *, defers: bool = True) -> dict[str, Any]:
         """Runs the job until it ends, or until it only waits for batch inference.
 
+        Args:
+            defers: Whether it returns while batch inference goes on.
+
         Returns:
-            `report`, the manifest; or `batch`, with `wait_seconds` until the next call of this method.
+            `report`, the manifest, and `page`, see `report_page.encoded_page`, or `None`; or `batch`, with
+            `wait_seconds` until the next call of this method.
 
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        return self._outcome_of("--defer")
+        return self._outcome_of(*(["--defer"] if defers else []))
 
     def submit(self, beam_options: Sequence[str] = ()) -> dict[str, str]:
         """Submits the job to Dataflow.

@@ -66,11 +66,11 @@
     const most = Math.max(...values, 1e-9);
     const step = (WIDTH - LEFT) / Math.max(points.length, 1);
     const y = (value) => (HEIGHT - BOTTOM) * (1 - value / most) + 6;
-    const bars = points.map(({ label, value, state }, index) =>
+    const bars = points.map(({ label, value, state, hasChanged }, index) =>
       h("rect", {
           key: index, x: LEFT + index * step + step * 0.1, width: Math.max(step * 0.8, 1),
           y: y(value ?? 0), height: Math.max(y(0) - y(value ?? 0), value === undefined ? 0 : 1),
-          fill: state === "failed" ? "#dc2626" : "#3b82f6",
+          fill: state === "failed" ? "#dc2626" : hasChanged ? "#d97706" : "#3b82f6",
         },
         h("title", null, `${label}: ${short(value)}`)));
     return h("figure", { style: { margin: "0 0 1.5rem" } },
@@ -86,7 +86,7 @@
   }
 
   function Runs({ dagId, history }) {
-    const head = ["Run", "State", ...MEASURES.map(([title]) => title), "Models"];
+    const head = ["Run", "State", ...MEASURES.map(([title]) => title), "Model", "Changed since the runs before"];
     const style = { overflowWrap: "anywhere", minWidth: "4rem", padding: "0.25rem 0.75rem 0.25rem 0", textAlign: "left", borderBottom: "1px solid color-mix(in srgb, currentColor 20%, transparent)" };
     const link = (run) => new URL(`dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(run.dag_run_id)}/plugin/inference-run`, document.baseURI).href;
     return h("div", { style: { overflowX: "auto" } },
@@ -97,7 +97,8 @@
             h("td", { style }, h("a", { href: link(run), style: { textDecoration: "underline" } }, run.dag_run_id)),
             h("td", { style }, run.state),
             MEASURES.map(([title, measure]) => h("td", { key: title, style }, short(measure(reports)))),
-            h("td", { style }, [...new Set(reports.flatMap((report) => Object.keys(report.models ?? {})))].map(plain).join(", ")))))));
+            h("td", { style }, [...new Set(reports.map((report) => plain(report.model)))].join(", ")),
+            h("td", { style }, reports.flatMap((report) => report.changes ?? []).map(plain).join("; ")))))));
   }
 
   function History({ dagId }) {
@@ -118,10 +119,12 @@
         : history.length === 0
           ? h("p", { style: MUTED }, "No run of this Dag has run inference.")
           : h("div", null,
+              h("p", { style: MUTED }, "Orange: answers, model or prompt differ from the runs before. Red: the run failed."),
               h("div", { style: { display: "grid", gridTemplateColumns: "repeat(auto-fit, minmax(20rem, 1fr))", gap: "1rem" } },
                 MEASURES.map(([title, measure]) =>
                   h(Plot, { key: title, title, points: history.map(({ run, reports }) => ({
-                    label: run.dag_run_id, day: String(run.logical_date ?? run.run_after ?? "").slice(0, 10), state: run.state, value: measure(reports) })) }))),
+                    label: run.dag_run_id, day: String(run.logical_date ?? run.run_after ?? "").slice(0, 10), state: run.state, value: measure(reports),
+                    hasChanged: reports.some((report) => report.changes?.length) })) }))),
               h(Runs, { dagId, history }));
     return h("div", { style: { padding: "1rem", overflowY: "auto", height: "100%" }, "data-testid": "llmbeam-history" }, body);
   }
