@@ -48,7 +48,7 @@ def main() -> int:
         if state == "success":
             print()
             show(airflow.xcom(DAG_ID, run_id, TASK_ID), made_up=not options.model_url)
-            fact("UI", f"{airflow.url}/dags/{DAG_ID}/runs/{run_id}")
+            fact("UI", f"{airflow.url}/dags/{DAG_ID}/runs/{run_id}/plugin/inference-run")
             if not options.keep:
                 print(f"{'':14} (ends now; scripts/demo --keep leaves it up)")
         else:

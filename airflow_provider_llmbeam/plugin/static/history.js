@@ -77,7 +77,7 @@
       h("figcaption", { style: { fontWeight: 600 } }, title),
       h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 8}`, role: "img", "aria-label": title, style: { width: "100%", maxWidth: "40rem" } },
         h("line", { x1: LEFT, x2: WIDTH, y1: y(0), y2: y(0), stroke: "currentColor", strokeOpacity: 0.4 }),
-        [[most, 12], [0, y(0)]].map(([value, at], index) =>
+        (most > 1e-9 ? [[most, 12], [0, y(0)]] : []).map(([value, at], index) =>
           h("text", { key: index, x: LEFT - 6, y: at, textAnchor: "end", fontSize: 11, fill: "currentColor" }, short(index ? 0 : value))),
         points.length ? [points[0], points.at(-1)].map((point, index) =>
           h("text", { key: index, x: index ? WIDTH : LEFT, y: HEIGHT + 4, textAnchor: index ? "end" : "start", fontSize: 11, fill: "currentColor" },
