@@ -138,8 +138,8 @@ class Runs:
         thread = threading.Thread(target=target, args=(job, *arguments), name=f"dataflow-{job.id}", daemon=True)
         with self._lock:
             self._cancelled.setdefault(job.id, threading.Event())
+            thread.start()  # before `end_all` can join it
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
-        thread.start()
 
     def start(self, job: Job, start: Start, folder: str = "") -> Run | None:
         """Starts a process of a job; returns None if the job was cancelled in the meantime.

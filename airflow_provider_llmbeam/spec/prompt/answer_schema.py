@@ -104,7 +104,14 @@ class AnswerSchema:
     def _first_error(self, value: Any, max_steps: int) -> jsonschema.ValidationError | None:
         self._steps_left = max_steps
         self._patterns_until = time.thread_time() + PATTERN_SECONDS
-        return next(self._validator.iter_errors(value), None)
+        try:
+            return next(self._validator.iter_errors(value), None)
+        except BaseException as error:
+            # `rpds`, in which `referencing` keeps schemas, panics where Python's recursion limit is reached in it.
+            # Its error is no `Exception`, and cannot be imported.
+            if type(error).__name__ == "PanicException":
+                raise RecursionError(str(error)) from None
+            raise
 
     def _inspect(self, part: Any, resolver: Any) -> None:
         """Checks what `jsonschema` would only meet in a paid answer; all parts are taken for schemas."""

@@ -129,18 +129,20 @@ def test_a_line_without_its_request_is_no_result(model, content) -> None:
         format_of(model).decode(content)
 
 
-RESULTS = {
-    VERTEX: {"request": request_of(format_of(VERTEX).encode("f", Prompt("?", "S"))[1]), "response": GEMINI_ANSWER},
-    DEVELOPER: {"key": "f", "response": GEMINI_ANSWER, "error": {"code": 5, "message": "m"}},
-    OPENAI: {"custom_id": "f", "response": {"status_code": 200, "body": CHAT_ANSWER}, "error": {"message": "m"}},
-}
+RESULTS = (
+    (
+        VERTEX,
+        {"request": request_of(format_of(VERTEX).encode("f", Prompt("?", "S"))[1]), "response": GEMINI_ANSWER},
+    ),
+    (DEVELOPER, {"key": "f", "response": GEMINI_ANSWER, "error": {"code": 5, "message": "m"}}),
+    (OPENAI, {"custom_id": "f", "response": {"status_code": 200, "body": CHAT_ANSWER}, "error": {"message": "m"}}),
+)
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("model", RESULTS)
+@pytest.mark.parametrize(("model", "whole"), RESULTS)
 @given(data=st.data())
-def test_whatever_a_line_holds_it_is_a_result_or_none(model, data) -> None:
-    whole = RESULTS[model]
+def test_whatever_a_line_holds_it_is_a_result_or_none(model, whole, data) -> None:
     content = encoded(data.draw(altered(whole, {**whole, "error": None})))
     try:
         found = format_of(model).decode(content)
@@ -264,17 +266,16 @@ def test_a_text_without_a_vector_has_failed(model, failed, kind, message) -> Non
     assert message in found.message
 
 
-VECTOR_RESULTS = {
-    DEVELOPER_VECTORS: {"key": "f", "response": {"embedding": {"values": VECTOR}, "tokenCount": 7}},
-    OPENAI_VECTORS: openai_vectors(embedded(VECTOR)),
-}
+VECTOR_RESULTS = (
+    (DEVELOPER_VECTORS, {"key": "f", "response": {"embedding": {"values": VECTOR}, "tokenCount": 7}}),
+    (OPENAI_VECTORS, openai_vectors(embedded(VECTOR))),
+)
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("model", VECTOR_RESULTS)
+@pytest.mark.parametrize(("model", "whole"), VECTOR_RESULTS)
 @given(data=st.data())
-def test_whatever_a_line_of_vectors_holds_it_is_a_result_or_none(model, data) -> None:
-    whole = VECTOR_RESULTS[model]
+def test_whatever_a_line_of_vectors_holds_it_is_a_result_or_none(model, whole, data) -> None:
     content = encoded(data.draw(altered(whole, {**whole, "error": {"code": 5, "message": "m"}})))
     try:
         found = embedding_format_of(model).decode(content)

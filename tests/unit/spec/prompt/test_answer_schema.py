@@ -157,6 +157,20 @@ def test_a_schema_that_refers_to_itself_without_end_is_refused(schema: dict[str,
         AnswerSchema(schema)
 
 
+def test_a_schema_without_end_is_refused_at_any_depth_of_the_stack() -> None:
+    """Python's recursion limit may be reached in `rpds`, which then panics."""
+
+    def refused(depth: int) -> None:
+        if depth:
+            refused(depth - 1)
+        else:
+            with pytest.raises(ValueError, match="refers to itself without end"):
+                AnswerSchema({"$defs": {"a": {"not": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"})
+
+    for depth in range(40):
+        refused(depth)
+
+
 def test_a_tree_is_checked_by_a_schema_that_refers_to_itself() -> None:
     schema = AnswerSchema({"type": "object", "additionalProperties": {"$ref": "#"}})
     assert schema.mismatch({"a": {"b": {}}}) is None
