@@ -1,7 +1,9 @@
-"""The part of a report that fits into an XCom."""
+"""The parts of a report that fit into XComs: its manifest, and its page, which the plugin shows."""
 
 from __future__ import annotations
 
+import base64
+import gzip
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +19,24 @@ _LEFT_OUT = {
     "spec",
 }
 
+#: Key of the XCom. `plugin/static/inference.js` has it, too.
+PAGE_KEY = "llmbeam_page"
+#: Maximum size of the compressed page, in bytes: an XCom is a value in Airflow's metadata database. The page of a
+#: run with failures, samples and labels has 39 kB, and 12 kB compressed.
+MAX_BYTES = 48 * 1024
+
 
 def manifest(report: Mapping[str, Any]) -> dict[str, Any]:
     """Returns counts, tokens, cost and addresses of a report, without its rows."""
     return {name: value for name, value in report.items() if name not in _LEFT_OUT}
+
+
+def encoded_page(html: str, uri: str) -> dict[str, Any]:
+    """Returns the XCom of a page; one that is too large is named by its address alone.
+
+    Args:
+        html: The page.
+        uri: Address of its file.
+    """
+    compressed = base64.b64encode(gzip.compress(html.encode(), mtime=0)).decode()
+    return {"uri": uri, "html_gzip": compressed if len(compressed) <= MAX_BYTES else None}

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.dataflow.flex_template import environment
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.report_page import encoded_page
+from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, job_identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner

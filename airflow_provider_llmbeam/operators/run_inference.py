@@ -22,10 +22,10 @@ from airflow_provider_llmbeam.links.job import (
     report_url,
 )
 from airflow_provider_llmbeam.links.stored import StoresLinks, XComLink
+from airflow_provider_llmbeam.manifest import PAGE_KEY
 from airflow_provider_llmbeam.observability.record import counted_outcome, record_job
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
-from airflow_provider_llmbeam.report_page import PAGE_KEY
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.tasks.assets import add_manifest

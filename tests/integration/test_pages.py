@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from waiting import scaled
 
-from airflow_provider_llmbeam.report_page import PAGE_KEY, encoded_page
+from airflow_provider_llmbeam.manifest import PAGE_KEY, encoded_page
 from tests.integration.cases import Cloud, Run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

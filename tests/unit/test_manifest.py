@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import airflow_provider_llmbeam.plugin
-from airflow_provider_llmbeam.report_page import MAX_BYTES, PAGE_KEY, encoded_page
+from airflow_provider_llmbeam.manifest import MAX_BYTES, PAGE_KEY, encoded_page
 
 
 def test_a_page_is_compressed_in_its_xcom():
