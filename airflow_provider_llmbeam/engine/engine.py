@@ -320,7 +320,7 @@ class Engine:
                 self._gate.governor.settle(reserved, error.input_tokens + error.output_tokens)
             return
         request.attempts -= 1
-        request.rejected_at.append(time.time())
+        request.rejected_at += (time.time(),)
         request.throttled_since = request.throttled_since or self._clock()
         self._gate.governor.settle(reserved, 0)
         hold_seconds = self._gate.rejected(error.retry_after_seconds, sent_at)

@@ -84,7 +84,7 @@ class Request:
     batch: Batch
     attempts: int = 0
     #: Unix time of each 429.
-    rejected_at: list[float] = field(default_factory=list)
+    rejected_at: tuple[float, ...] = ()
     #: Time that it has waited for the governor, in seconds.
     held_seconds: float = 0.0
     first_sent_at: float = 0.0
@@ -108,7 +108,7 @@ class Request:
     @property
     def is_retry(self) -> bool:
         """Whether the request was sent before."""
-        return self.attempts + self.rejections + self.sheds > 0
+        return self.attempts + self.sheds > 0 or bool(self.rejected_at)
 
     def request_repair(self, error: RequestError, bill: Bill) -> None:
         """Appends the validation error to the prompt; the bill of the invalid answer is counted at the end."""
@@ -149,14 +149,15 @@ def completion_of(
         padded_tokens: Input tokens that the server computed for the prompt.
         is_first: Whether the attempts of the request are counted with this prompt.
     """
+    rejected_at = request.rejected_at if is_first else ()
     return Completion(
         text=reply.text,
         parsed=parsed,
         model=reply.model,
         finish_reason=reply.finish_reason,
         attempts=request.attempts if is_first else 0,
-        rejections=request.rejections if is_first else 0,
-        rejected_at=tuple(request.rejected_at) if is_first else (),
+        rejections=len(rejected_at),
+        rejected_at=rejected_at,
         held_seconds=request.held_seconds if is_first else 0.0,
         sheds=request.sheds if is_first else 0,
         repairs=request.repairs,
@@ -179,7 +180,7 @@ def failure_of(error: RequestError, bill: Bill, request: Request | None, max_rep
         http_status=error.http_status,
         attempts=request.attempts if request else 0,
         rejections=request.rejections if request else 0,
-        rejected_at=tuple(request.rejected_at) if request else (),
+        rejected_at=request.rejected_at if request else (),
         sheds=request.sheds if request else 0,
         service_tier=error.service_tier,
         max_repairs=max_repairs,
@@ -195,7 +196,7 @@ def failures_of(request: Request, failure: Failure) -> list[Outcome]:
         failure,
         attempts=request.attempts,
         rejections=request.rejections,
-        rejected_at=tuple(request.rejected_at),
+        rejected_at=request.rejected_at,
         sheds=request.sheds,
     )
     free = dataclasses.replace(failure, attempts=0, rejections=0, rejected_at=(), sheds=0, **NOTHING._asdict())
