@@ -31,21 +31,33 @@ class TallyRows(beam.DoFn):
     ) -> None:
         super().__init__()
         self._buckets = LengthBuckets(boundaries, max_output_tokens=1)
-        self._keys = [
-            ((index, "rows"), (index, "input_tokens"), (index, "output_tokens"))
-            for index in range(len(boundaries) + 1)
-        ]
         self._key = key
         self._label_fields = label_fields
-        self.tally = Tally()
+        self._tally = Tally()
+        # Rows, input and output tokens of answers by bucket, in lists: an update of a `Counter` takes 80 ns.
+        self._answers = [[0, 0, 0] for _ in range(len(boundaries) + 1)]
 
     def start_bundle(self) -> None:
         """Resets the sums."""
-        self.tally = Tally()
+        self._tally = Tally()
+        self._answers = [[0, 0, 0] for _ in self._answers]
+
+    @property
+    def tally(self) -> Tally:
+        """The sums so far."""
+        tally = self._tally
+        for index, numbers in enumerate(self._answers):
+            rows, input_tokens, output_tokens = numbers
+            numbers[:] = 0, 0, 0
+            if rows:
+                names = {"rows": rows, "input_tokens": input_tokens, "output_tokens": output_tokens}
+                tally.buckets.update({(index, name): number for name, number in names.items()})
+                tally.sums.update(input_tokens=input_tokens, output_tokens=output_tokens)
+        return tally
 
     def process(self, element: AnsweredRow | FailedRow) -> None:
         """Adds one row."""
-        tally = self.tally
+        tally = self._tally
         if isinstance(element, AnsweredRow):
             tally.answered[element.origin] += 1
             tally.profile.add(element.completion, self._label_fields)
@@ -64,6 +76,7 @@ class TallyRows(beam.DoFn):
             tally.sums["known_failures"] += 1
         elif element.origin == "fresh":
             _add_cost(tally, failure)
+            tally.sums.update(input_tokens=failure.input_tokens, output_tokens=failure.output_tokens)
             tally.series.add_failure(failure)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
@@ -71,23 +84,23 @@ class TallyRows(beam.DoFn):
         yield GlobalWindows.windowed_value(self.tally)
 
     def _add_answer(self, tally: Tally, element: AnsweredRow) -> None:
-        completion, sums = element.completion, tally.sums
+        completion = element.completion
         input_tokens = completion.input_tokens
         tally.tiers[completion.service_tier] += 1
         _add_cost(tally, completion)
         if completion.padded_tokens > input_tokens:
-            sums["padding_tokens"] += completion.padded_tokens - input_tokens
+            tally.sums["padding_tokens"] += completion.padded_tokens - input_tokens
         if completion.finish_reason == "max_tokens":
-            sums["truncated"] += 1
+            tally.sums["truncated"] += 1
         if completion.repairs:
             tally.profile.repairs += completion.repairs
         tally.series.add_answer(completion, latency_class(completion.latency_seconds))
         if completion.first_token_seconds is not None:
             tally.first_tokens[latency_class(completion.first_token_seconds)] += 1
-        rows, inputs, outputs = self._keys[self._buckets.index(input_tokens)]
-        tally.buckets[rows] += 1
-        tally.buckets[inputs] += input_tokens
-        tally.buckets[outputs] += completion.output_tokens
+        numbers = self._answers[self._buckets.index(input_tokens)]
+        numbers[0] += 1
+        numbers[1] += input_tokens
+        numbers[2] += completion.output_tokens
         if completion.sent_at < tally.first_sent_at:
             tally.first_sent_at = completion.sent_at
         if completion.answered_at > tally.last_answered_at:
@@ -95,6 +108,7 @@ class TallyRows(beam.DoFn):
 
 
 def _add_cost(tally: Tally, outcome: Outcome) -> None:
+    """Adds requests and cost, without the tokens."""
     sums, attempts = tally.sums, outcome.attempts
     sums["requests"] += attempts
     if attempts > 1:
@@ -105,8 +119,6 @@ def _add_cost(tally: Tally, outcome: Outcome) -> None:
     if outcome.sheds:
         sums["requests"] += outcome.sheds
         sums["sheds"] += outcome.sheds
-    sums["input_tokens"] += outcome.input_tokens
-    sums["output_tokens"] += outcome.output_tokens
     if outcome.cached_tokens:
         sums["cached_tokens"] += outcome.cached_tokens
     if outcome.cost_nano_usd is None:
