@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 from waiting import scaled
 
 from airflow_provider_llmbeam.manifest import PAGE_KEY, encoded_page
@@ -85,6 +85,10 @@ def inference(page: Page) -> Any:
     return page.get_by_test_id("llmbeam-inference")
 
 
+def background(report: FrameLocator) -> str:
+    return report.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
+
+
 def is_hostile(page: Page) -> bool:
     """Whether a script of a model has run in the page or in a frame of it."""
     return any(frame.evaluate("window.hostile") is not None for frame in page.frames)
@@ -103,6 +107,11 @@ def test_a_running_task_shows_its_progress_and_then_its_report(page, cloud, mode
     expect(report.locator("body")).to_contain_text(f"of {ROWS} rows")
     expect(report.locator("body")).to_contain_text("5 answers at random")
     assert not is_hostile(page)
+    light = background(report)
+    page.evaluate("localStorage.setItem('theme', 'dark')")
+    page.reload()
+    expect(report.locator("body")).to_contain_text(f"of {ROWS} rows")
+    assert background(report) != light
     open_page(page, cloud, "runs", run.run_id, "plugin", "inference-run")
     expect(page.frame_locator("iframe[title=Report]").locator("body")).to_contain_text(f"of {ROWS} rows")
 

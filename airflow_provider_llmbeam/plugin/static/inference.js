@@ -65,8 +65,9 @@
   // The report is a page without scripts, and the frame runs none and has no origin: nothing in it can reach Airflow.
   function Report({ html, isDark }) {
     return h("iframe", {
-      title: "Report", srcDoc: html, sandbox: "",
-      style: { width: "100%", height: "calc(100vh - 12rem)", minHeight: "30rem", border: 0, colorScheme: isDark ? "dark" : "light" },
+      // In the theme of Airflow, and not in that of the system.
+      title: "Report", srcDoc: html.replaceAll("(prefers-color-scheme: dark)", isDark ? "all" : "not all"), sandbox: "",
+      style: { width: "100%", height: "calc(100vh - 12rem)", minHeight: "30rem", border: 0 },
     });
   }
 
