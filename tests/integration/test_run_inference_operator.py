@@ -68,7 +68,7 @@ def test_a_local_sink_leaves_no_empty_xcom_and_its_asset_event_carries_the_manif
         stored = session.scalars(select(XComModel.key).where(XComModel.run_id == dag_run.run_id)).all()
         event = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == dag_run.run_id)).one()
         shown = RenderedTaskInstanceFields.get_templated_fields(task_instance, session=session)
-    assert stored == ["return_value"]
+    assert sorted(stored) == ["llmbeam_page", "return_value"]
     assert event.extra["rows"] == {"read": 40, "answered": 39, "dead_letter": 1}
     assert event.extra["report_uri"].endswith("report.json")
     assert shown["prompt_per_row"] == {"template": "Say it: {{ row.text }}"}
