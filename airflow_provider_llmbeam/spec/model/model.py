@@ -129,6 +129,7 @@ class EchoModel(SpecModel):
     """A model that returns the prompt: deterministic, free, without network.
 
     Attributes:
+        name: Name of the model in the answers and the report.
         latency_seconds: Duration of each request, in seconds.
         padded_tokens_per_second: If set, the model behaves like a static-batch server: it takes several prompts
             per request, pads them to the longest, and computes one request after the other at this speed.
