@@ -26,7 +26,7 @@ version = release = airflow_provider_llmbeam.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
-smartquotes = False
+smartquotes_action = "D"  # dashes; quotes belong to values
 default_role = "code"  # docstrings write `name`, as Markdown does
 html_theme = "furo"
 html_title = f"{project} {version}"
