@@ -43,6 +43,7 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 napoleon_custom_sections = ["Templated", "XCom", ("Fields", "params_style")]
 
 # Names of Airflow, Beam and the standard library, and those that a docstring writes without their module.
@@ -66,14 +67,15 @@ def _kind(annotation: Any) -> str:
 
 
 def _bounds(metadata: Any) -> str:
-    text = ""
-    for each in metadata:
-        if isinstance(each, FieldInfo):
-            text += _bounds(each.metadata)
-        for kind, sign in ((Ge, "≥"), (Gt, ">"), (Le, "≤"), (Lt, "<")):
-            if isinstance(each, kind):
-                text += f" {sign} {getattr(each, kind.__name__.lower()):,}"
-    return text
+    flat = [part for each in metadata for part in (each.metadata if isinstance(each, FieldInfo) else [each])]
+    signs = ((Ge, "≥"), (Gt, ">"), (Le, "≤"), (Lt, "<"))
+    found = [
+        f"{sign} {getattr(each, kind.__name__.lower()):,}"
+        for each in flat
+        for kind, sign in signs
+        if isinstance(each, kind)
+    ]
+    return f" {' and '.join(found)}" if found else ""
 
 
 def _field(model: type[BaseModel], name: str) -> str:

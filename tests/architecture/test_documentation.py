@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import airflow_provider_llmbeam
 from airflow_provider_llmbeam import sandbox, spec
 from airflow_provider_llmbeam.provider_info import get_provider_info
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+#: The folder that the package is in: another one where it is installed from a wheel.
+INSTALLED = Path(airflow_provider_llmbeam.__file__).parents[1]
 #: Folders that scripts/docs makes.
 BUILT = {"_build", "how-to"}
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if BUILT.isdisjoint(path.relative_to(DOCS).parts)]
@@ -52,6 +55,8 @@ def is_dead(page, link):
     target = (page.parent / name).resolve() if name else page
     if target.parent == DOCS / "how-to":  # made of a Dag
         target = ROOT / "dags" / f"{target.stem}.py"
+    elif target.is_relative_to(ROOT / "airflow_provider_llmbeam"):
+        target = INSTALLED / target.relative_to(ROOT)
     return not target.exists() or (anchor and anchor not in anchors(target))
 
 
@@ -78,7 +83,7 @@ def classes_for_dags():
     info = get_provider_info()
     for kind in ("operators", "sensors", "hooks", "triggers"):
         for module in info[kind][0]["python-modules"]:
-            tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
+            tree = ast.parse((INSTALLED / f"{module.replace('.', '/')}.py").read_text())
             for node in tree.body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     yield f"{module}.{node.name}"
