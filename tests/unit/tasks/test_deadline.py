@@ -146,12 +146,12 @@ def test_the_time_when_a_run_was_queued_counts_where_airflow_tells_it() -> None:
 
 def test_an_interval_may_be_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """`VariableInterval` of Airflow 3.3; before, an interval is a duration."""
-    monkeypatch.setenv("AIRFLOW_VAR_PATIENCE", "7200")
+    monkeypatch.setenv("AIRFLOW_VAR_DEADLINE_SECONDS", "7200")
     interval = SimpleNamespace(key="deadline_seconds")
     run = SimpleNamespace(logical_date=None, start_date=STARTED)
     given = dag(alert(DeadlineReference.DAGRUN_QUEUED_AT, interval))
     assert with_deadline({"finish_by": "deadline"}, given, run, LOG) == {"finish_by": STARTED + 2 * HOUR}
-    monkeypatch.setenv("AIRFLOW_VAR_PATIENCE", "two hours")
+    monkeypatch.setenv("AIRFLOW_VAR_DEADLINE_SECONDS", "two hours")
     with pytest.raises(JobSpecError, match="its interval from Variable 'deadline_seconds', which is no number"):
         with_deadline({"finish_by": "deadline"}, given, run, LOG)
 
