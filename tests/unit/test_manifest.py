@@ -22,4 +22,4 @@ def test_a_page_that_is_too_large_is_named_by_its_address():
 
 def test_the_script_of_the_plugin_reads_that_xcom():
     script = Path(airflow_provider_llmbeam.plugin.__file__).parent / "static" / "inference.js"
-    assert f"/xcomEntries/{PAGE_KEY}?" in script.read_text()
+    assert f'readXCom(task, "{PAGE_KEY}")' in script.read_text()

@@ -1,33 +1,18 @@
 // The page "Inference history" of a Dag: what its last runs cost, answered and failed.
+import { MUTED, plain, read, readTasks, readXCom } from "./airflow.js";
+
 (() => {
   const { createElement: h, useEffect, useState } = globalThis.React;
-  const OPERATOR = "RunInferenceOperator";
   const RUNS = 50;
   const AT_ONCE = 6;
-  const MUTED = { opacity: 0.7 };
   const [WIDTH, HEIGHT, LEFT, BOTTOM] = [560, 150, 62, 22];
 
-  // Without control characters and those that turn the direction of text, which a model may have written.
-  const plain = (value) =>
-    String(value ?? "").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
-
-  async function read(path) {
-    const response = await fetch(new URL(path, document.baseURI), { headers: { Accept: "application/json" } });
-    if (response.status === 404) return undefined;
-    if (!response.ok) throw new Error(`Airflow answered ${response.status} for ${path}.`);
-    return response.json();
-  }
-
   async function readRun(dagId, run) {
-    const path = `api/v2/dags/${encodeURIComponent(dagId)}/dagRuns/${encodeURIComponent(run.dag_run_id)}/taskInstances`;
-    const found = await read(`${path}?limit=100`);
-    const tasks = (found?.task_instances ?? []).filter((task) => (task.operator_name ?? task.operator) === OPERATOR);
+    const tasks = await readTasks(dagId, run.dag_run_id);
     const reports = [];
     for (const task of tasks) {
-      const entry = await read(
-        `${path}/${encodeURIComponent(task.task_id)}/xcomEntries/return_value?map_index=${task.map_index}&deserialize=true`,
-      );
-      if (entry?.value?.rows) reports.push(entry.value);
+      const report = await readXCom(task, "return_value");
+      if (report?.rows) reports.push(report);
     }
     return { run, tasks: tasks.length, reports };
   }

@@ -1,46 +1,28 @@
 // The pages "Inference" of a task instance and "Inference of the run": what a task has reported, or the progress line of
 // its log while it runs. What a model, a row or a server said is shown as text, or in a frame that runs no scripts.
+import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.js";
+
 (() => {
   const { createElement: h, useEffect, useState } = globalThis.React;
-  const OPERATOR = "RunInferenceOperator";
   const POLL_MS = 10_000;
   const OPEN_TASKS = 3;
   const ENDED = new Set(["success", "failed", "skipped", "upstream_failed", "removed"]);
-  const MUTED = { opacity: 0.7 };
-
-  // Without control characters and those that turn the direction of text, which a model may have written.
-  const plain = (value) =>
-    String(value ?? "").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
-
-  async function read(path) {
-    const response = await fetch(new URL(path, document.baseURI), { headers: { Accept: "application/json" } });
-    if (response.status === 404) return undefined;
-    if (!response.ok) throw new Error(`Airflow answered ${response.status} for ${path}.`);
-    return response.json();
-  }
-
-  const pathOf = (task) =>
-    `api/v2/dags/${encodeURIComponent(task.dag_id)}/dagRuns/${encodeURIComponent(task.dag_run_id)}` +
-    `/taskInstances/${encodeURIComponent(task.task_id)}`;
 
   async function readPage(task) {
-    const found = await read(`${pathOf(task)}/xcomEntries/llmbeam_page?map_index=${task.map_index}&deserialize=true`);
-    return found?.value?.html_gzip ? { html: await unzip(found.value.html_gzip) } : found?.value;
+    const page = await readXCom(task, "llmbeam_page");
+    return page?.html_gzip ? { html: await unzip(page.html_gzip) } : page;
   }
 
   // The last line of the log with the progress, which the worker or the triggerer has written.
   async function readProgress(task) {
     if (!task.try_number) return undefined;
-    const log = await read(`${pathOf(task)}/logs/${task.try_number}?map_index=${task.map_index}&full_content=true`);
+    const log = await read(`${pathOfTask(task)}/logs/${task.try_number}?map_index=${task.map_index}&full_content=true`);
     const lines = (Array.isArray(log?.content) ? log.content : []).map((line) => String(line.event ?? line));
     return lines.findLast((line) => /^rows [\d,]+\/[\d,]+|^Batch inference: [\d,]+ of [\d,]+ rows/.test(line));
   }
 
-  async function readTasks({ dagId, runId, taskId, mapIndex }) {
-    const run = `api/v2/dags/${encodeURIComponent(dagId)}/dagRuns/${encodeURIComponent(runId)}/taskInstances`;
-    const found = await read(`${run}?limit=100`);
-    const tasks = (found?.task_instances ?? []).filter((task) => (task.operator_name ?? task.operator) === OPERATOR);
-    const wanted = tasks.filter(
+  async function readReports({ dagId, runId, taskId, mapIndex }) {
+    const wanted = (await readTasks(dagId, runId)).filter(
       (task) => taskId === undefined || (task.task_id === taskId && task.map_index === Number(mapIndex ?? -1)),
     );
     return Promise.all(
@@ -102,7 +84,7 @@
       let timer, isOver = false;
       const poll = async () => {
         try {
-          const tasks = await readTasks({ dagId, runId, taskId, mapIndex });
+          const tasks = await readReports({ dagId, runId, taskId, mapIndex });
           if (isOver) return;
           setState({ tasks });
           if (tasks.some(({ task }) => !ENDED.has(task.state))) timer = setTimeout(poll, POLL_MS);

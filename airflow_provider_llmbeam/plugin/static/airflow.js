@@ -1,0 +1,31 @@
+// What the pages share: requests to Airflow's REST API, and text that is safe to read.
+const OPERATOR = "RunInferenceOperator";
+export const MUTED = { opacity: 0.7 };
+
+// Without control characters and those that turn the direction of text, which a model may have written.
+export const plain = (value) =>
+  String(value ?? "").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+
+export async function read(path) {
+  const response = await fetch(new URL(path, document.baseURI), { headers: { Accept: "application/json" } });
+  if (response.status === 404) return undefined;
+  if (!response.ok) throw new Error(`Airflow answered ${response.status} for ${path}.`);
+  return response.json();
+}
+
+export const pathOfTasks = (dagId, runId) =>
+  `api/v2/dags/${encodeURIComponent(dagId)}/dagRuns/${encodeURIComponent(runId)}/taskInstances`;
+
+export const pathOfTask = (task) =>
+  `${pathOfTasks(task.dag_id, task.dag_run_id)}/${encodeURIComponent(task.task_id)}`;
+
+// The tasks of a run that run inference.
+export async function readTasks(dagId, runId) {
+  const found = await read(`${pathOfTasks(dagId, runId)}?limit=100`);
+  return (found?.task_instances ?? []).filter((task) => (task.operator_name ?? task.operator) === OPERATOR);
+}
+
+export async function readXCom(task, key) {
+  const found = await read(`${pathOfTask(task)}/xcomEntries/${key}?map_index=${task.map_index}&deserialize=true`);
+  return found?.value;
+}
