@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.lineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.spec.deployment import is_deployment_name
 from airflow_provider_llmbeam.spec.fields.text import from_text
-from airflow_provider_llmbeam.spec.inference_rules import check_batch_model
+from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems, parse_model
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow

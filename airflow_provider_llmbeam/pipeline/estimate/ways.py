@@ -10,8 +10,8 @@ from airflow_provider_llmbeam.batch.decide import BatchPlan
 from airflow_provider_llmbeam.batch.ways import FLEX_RATIOS, Way, Work, choose, ways_of
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround
 from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache
-from airflow_provider_llmbeam.spec.inference_rules import has_batch_inference, has_flex
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.inference_rules import has_batch_inference, has_flex
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, TIER_RATIOS, ordinary_tier
 

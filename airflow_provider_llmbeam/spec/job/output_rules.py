@@ -18,9 +18,10 @@ _MILVUS_FIELD = re.compile(r"(?!(vector|llmbeam_id)$)[A-Za-z_][A-Za-z0-9_]{0,254
 _WILDCARD = re.compile(r"(\*\*|\*|\?|\[[^\]]+\])")
 
 
-def output_problem(spec: JobSpec) -> str | None:
+def output_fault(spec: JobSpec) -> ValueError | None:
     """Returns what is wrong with the output of a job, as the second half of a sentence; `None` if nothing is."""
-    return _source_problem(spec) or _merge_problem(spec) or _columns_problem(spec)
+    problem = _source_problem(spec) or _merge_problem(spec) or _columns_problem(spec)
+    return None if problem is None else ValueError(problem)
 
 
 def milvus_fault(spec: JobSpec) -> FieldFaultError | None:

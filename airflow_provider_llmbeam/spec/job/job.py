@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -12,8 +11,6 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import (
-    NOT_SHOWN,
-    FieldFaultError,
     SpecModel,
     may_have_project,
     plain_directory,
@@ -23,29 +20,20 @@ from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.deployment import DeploymentName
 from airflow_provider_llmbeam.spec.fields.names import JobName
 from airflow_provider_llmbeam.spec.inference import Inference
-from airflow_provider_llmbeam.spec.inference_rules import inference_fault, labels_fault
+from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
+from airflow_provider_llmbeam.spec.job.rules import job_fault
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
     Embedding,
-    GeminiModel,
     Generation,
     Model,
-    OpenAIModel,
-    VertexEndpointModel,
     key_variables,
 )
-from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
-from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.server import Server, server_of
-from airflow_provider_llmbeam.spec.output import milvus_fault, output_problem, reads_own_dead_letter
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
-from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, PostgresSink, Sink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
-
-#: Fields of a prompt that do not apply to embeddings.
-_NOT_EMBEDDED = ("system", "output_schema", "media")
+from airflow_provider_llmbeam.spec.source import BigQuerySource, Source
 
 
 class JobSpec(SpecModel):
@@ -109,153 +97,9 @@ class JobSpec(SpecModel):
         return None if state_uri is None else plain_directory(state_uri)
 
     @model_validator(mode="after")
-    def _has_state_directory(self) -> Self:
-        if self.state_uri is None:
-            if not isinstance(self.sink, FilesSink):
-                raise FieldFaultError(
-                    "state_uri",
-                    f"this field is needed with a sink of type {self.sink.type!r}: journal, dead letter and "
-                    "report are written there",
-                    None,
-                )
-            if self.cache is not None:
-                raise FieldFaultError(
-                    "state_uri", "this field is needed with `cache`: the shared answers are written there", None
-                )
-        if isinstance(self.source, BigQuerySource) and not self.export_uri.startswith("gs://"):
-            raise FieldFaultError(
-                "source.export_uri",
-                "must start with gs://, or `state_uri` must: BigQuery exports to Cloud Storage alone",
-                self.source.export_uri,
-                self.export_uri,
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _keys_are_unique(self) -> Self:
-        if self.source.on_duplicate_key == "allow" and not isinstance(self.sink, FilesSink):
-            raise FieldFaultError(
-                "source.on_duplicate_key",
-                f"must be 'error' or 'dead_letter', as a sink of type {self.sink.type!r} has one row per key",
-                self.source.on_duplicate_key,
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _output_is_sound(self) -> Self:
-        if (problem := output_problem(self)) is not None:
-            raise ValueError(problem)
-        if (fault := milvus_fault(self)) is not None:
+    def _parts_match(self, info: ValidationInfo) -> Self:
+        if fault := job_fault(self, has_project=may_have_project(getattr(self.model, "project", None), info)):
             raise fault
-        return self
-
-    @model_validator(mode="after")
-    def _model_supports_inference(self, info: ValidationInfo) -> Self:
-        has_project = may_have_project(getattr(self.model, "project", None), info)
-        if fault := inference_fault(self) or labels_fault(self, has_project=has_project):
-            raise fault
-        return self
-
-    @model_validator(mode="after")
-    def _task_matches_parameters(self) -> Self:
-        if self.embedding is None:
-            return self
-        if self.task != "embed":
-            raise FieldFaultError("task", "must be 'embed' with `embedding`", self.task)
-        given = [f"`prompt.{name}`" for name in _NOT_EMBEDDED if getattr(self.prompt, name) not in (None, ())]
-        usual = Generation()
-        given += [f"`generation.{name}`" for name, value in self.generation if value != getattr(usual, name)]
-        if given:
-            raise FieldFaultError(
-                "task", f"'embed' takes no {', '.join(given)}: only the text of `prompt.template` is embedded"
-            )
-        if isinstance(self.model, OpenAIModel) and self.embedding.task_type is not None:
-            raise FieldFaultError(
-                "embedding.task_type",
-                "the OpenAI API does not support this field: for models that need it, write it into "
-                "`prompt.template`",
-                self.embedding.task_type,
-            )
-        if isinstance(self.model, VertexEndpointModel):
-            raise FieldFaultError(
-                "model.type", "must be 'gemini' or 'openai' to embed: others generate texts only", self.model.type
-            )
-        if isinstance(self.model, GeminiModel) and re.match(r"gemini-(?!.*embedding)", self.model.name):
-            raise FieldFaultError(
-                "model.name",
-                "must be an embedding model to embed, e.g. 'gemini-embedding-001'; this one generates texts",
-                self.model.name,
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _request_format_supports_fields(self) -> Self:
-        if isinstance(self.model, VertexEndpointModel) and self.model.request_format != "chat":
-            given = {"`prompt.media`": self.prompt.media, "`generation.stream`": self.generation.stream}
-            if found := [field for field, value in given.items() if value]:
-                raise FieldFaultError(
-                    "model.request_format",
-                    f"must be 'chat' for {' and '.join(found)}",
-                    self.model.request_format,
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _server_takes_media(self) -> Self:
-        reads_local, rules = isinstance(self.runner, DirectRunner), media_rules(self.model)
-        for index, media in enumerate(self.prompt.media):
-            if fault := template_fault(media.uri, media.mime_type, rules, reads_local=reads_local):
-                raise ValueError(f"has `prompt.media.{index}.uri` {media.uri!r}, which {fault}")
-        return self
-
-    @model_validator(mode="after")
-    def _budget_has_a_price(self) -> Self:
-        if self.limits.budget_usd is not None and price_of(self.model, self.limits.price) is None:
-            raise FieldFaultError(
-                "limits.price",
-                f"this field is needed with `limits.budget_usd`, as the price of {self.model.type} model "
-                f"{self.model.name!r} is not known, e.g. {{'input_usd_per_million_tokens': 0.3, "
-                "'output_usd_per_million_tokens': 2.5}",
-                NOT_SHOWN,
-                self.model.name,
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _workers_can_reach_files(self) -> Self:
-        if isinstance(self.runner, DirectRunner):
-            return self
-        places = {"state_uri": self.state_uri}
-        if isinstance(self.source, FilesSource):
-            places["source.uri"] = self.source.uri
-        if isinstance(self.sink, FilesSink | MilvusSink):
-            places["sink.uri"] = self.sink.uri
-        local = {field: uri for field, uri in places.items() if uri is not None and _is_local(uri)}
-        if local:
-            named = " and ".join(f"`{field}` {uri!r}" for field, uri in local.items())
-            raise FieldFaultError(
-                next(iter(local)),
-                f"must be on Cloud Storage, gs://…: workers of Dataflow (`runner`) cannot read {named} of this "
-                "machine",
-                NOT_SHOWN,
-                *local.values(),
-            )
-        if self.runner.temp_uri is None and not self.home_uri.startswith("gs://"):
-            raise FieldFaultError(
-                "runner.temp_uri",
-                "this field, or a `state_uri` that starts with gs://, is needed: Dataflow stages files there",
-                None,
-                self.home_uri,
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _workers_have_their_keys(self, info: ValidationInfo) -> Self:
-        needs_key = isinstance(self.model, GeminiModel) and not may_have_project(self.model.project, info)
-        if isinstance(self.runner, DataflowRunner) and (
-            missing := missing_worker_secrets(self.runner, self.sink, needs_api_key=needs_key)
-        ):
-            raise FieldFaultError("runner.environment_secrets", missing, NOT_SHOWN, self.model.name)
         return self
 
     @property
@@ -394,7 +238,3 @@ class JobSpec(SpecModel):
         except (ValueError, RecursionError) as error:
             raise JobSpecError(f"The job spec is not JSON: {error}. Nothing was sent or billed.") from None
         return cls.parse(data)
-
-
-def _is_local(uri: str) -> bool:
-    return "://" not in uri or uri.startswith("file://")

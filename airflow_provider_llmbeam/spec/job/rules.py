@@ -1,0 +1,182 @@
+"""Rules on the parts of a job that one part alone cannot check."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
+from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
+from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
+from airflow_provider_llmbeam.spec.model import GeminiModel, Generation, OpenAIModel, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
+from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
+from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
+from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.job.job import JobSpec
+
+#: Fields of a prompt that do not apply to embeddings.
+_NOT_EMBEDDED = ("system", "output_schema", "media")
+
+
+def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
+    """Returns the first fault of a job whose parts are valid by themselves, or `None`.
+
+    Args:
+        spec: The job.
+        has_project: Whether the model has a project, or may get one from its connection.
+    """
+    return (
+        _state_fault(spec)
+        or _key_fault(spec)
+        or output_fault(spec)
+        or milvus_fault(spec)
+        or inference_fault(spec)
+        or labels_fault(spec, has_project=has_project)
+        or _embedding_fault(spec)
+        or _request_format_fault(spec)
+        or _media_fault(spec)
+        or _price_fault(spec)
+        or _local_file_fault(spec)
+        or _worker_key_fault(spec, has_project=has_project)
+    )
+
+
+def _state_fault(spec: JobSpec) -> FieldFaultError | None:
+    if spec.state_uri is None and not isinstance(spec.sink, FilesSink):
+        return FieldFaultError(
+            "state_uri",
+            f"this field is needed with a sink of type {spec.sink.type!r}: journal, dead letter and report are "
+            "written there",
+            None,
+        )
+    if spec.state_uri is None and spec.cache is not None:
+        return FieldFaultError(
+            "state_uri", "this field is needed with `cache`: the shared answers are written there", None
+        )
+    if isinstance(spec.source, BigQuerySource) and not spec.export_uri.startswith("gs://"):
+        return FieldFaultError(
+            "source.export_uri",
+            "must start with gs://, or `state_uri` must: BigQuery exports to Cloud Storage alone",
+            spec.source.export_uri,
+            spec.export_uri,
+        )
+    return None
+
+
+def _key_fault(spec: JobSpec) -> FieldFaultError | None:
+    if spec.source.on_duplicate_key != "allow" or isinstance(spec.sink, FilesSink):
+        return None
+    return FieldFaultError(
+        "source.on_duplicate_key",
+        f"must be 'error' or 'dead_letter', as a sink of type {spec.sink.type!r} has one row per key",
+        spec.source.on_duplicate_key,
+    )
+
+
+def _embedding_fault(spec: JobSpec) -> FieldFaultError | None:
+    if spec.embedding is None:
+        return None
+    if spec.task != "embed":
+        return FieldFaultError("task", "must be 'embed' with `embedding`", spec.task)
+    given = [f"`prompt.{name}`" for name in _NOT_EMBEDDED if getattr(spec.prompt, name) not in (None, ())]
+    usual = Generation()
+    given += [f"`generation.{name}`" for name, value in spec.generation if value != getattr(usual, name)]
+    if given:
+        return FieldFaultError(
+            "task", f"'embed' takes no {', '.join(given)}: only the text of `prompt.template` is embedded"
+        )
+    if isinstance(spec.model, OpenAIModel) and spec.embedding.task_type is not None:
+        return FieldFaultError(
+            "embedding.task_type",
+            "the OpenAI API does not support this field: for models that need it, write it into `prompt.template`",
+            spec.embedding.task_type,
+        )
+    if isinstance(spec.model, VertexEndpointModel):
+        return FieldFaultError(
+            "model.type", "must be 'gemini' or 'openai' to embed: others generate texts only", spec.model.type
+        )
+    if isinstance(spec.model, GeminiModel) and re.match(r"gemini-(?!.*embedding)", spec.model.name):
+        return FieldFaultError(
+            "model.name",
+            "must be an embedding model to embed, e.g. 'gemini-embedding-001'; this one generates texts",
+            spec.model.name,
+        )
+    return None
+
+
+def _request_format_fault(spec: JobSpec) -> FieldFaultError | None:
+    if not isinstance(spec.model, VertexEndpointModel) or spec.model.request_format == "chat":
+        return None
+    given = {"`prompt.media`": spec.prompt.media, "`generation.stream`": spec.generation.stream}
+    found = [field for field, value in given.items() if value]
+    if not found:
+        return None
+    return FieldFaultError(
+        "model.request_format", f"must be 'chat' for {' and '.join(found)}", spec.model.request_format
+    )
+
+
+def _media_fault(spec: JobSpec) -> ValueError | None:
+    reads_local, rules = isinstance(spec.runner, DirectRunner), media_rules(spec.model)
+    for index, media in enumerate(spec.prompt.media):
+        if fault := template_fault(media.uri, media.mime_type, rules, reads_local=reads_local):
+            return ValueError(f"has `prompt.media.{index}.uri` {media.uri!r}, which {fault}")
+    return None
+
+
+def _price_fault(spec: JobSpec) -> FieldFaultError | None:
+    if spec.limits.budget_usd is None or price_of(spec.model, spec.limits.price) is not None:
+        return None
+    return FieldFaultError(
+        "limits.price",
+        f"this field is needed with `limits.budget_usd`, as the price of {spec.model.type} model "
+        f"{spec.model.name!r} is not known, e.g. {{'input_usd_per_million_tokens': 0.3, "
+        "'output_usd_per_million_tokens': 2.5}",
+        NOT_SHOWN,
+        spec.model.name,
+    )
+
+
+def _local_file_fault(spec: JobSpec) -> FieldFaultError | None:
+    if isinstance(spec.runner, DirectRunner):
+        return None
+    places = {"state_uri": spec.state_uri}
+    if isinstance(spec.source, FilesSource):
+        places["source.uri"] = spec.source.uri
+    if isinstance(spec.sink, FilesSink | MilvusSink):
+        places["sink.uri"] = spec.sink.uri
+    local = {field: uri for field, uri in places.items() if uri is not None and _is_local(uri)}
+    if local:
+        named = " and ".join(f"`{field}` {uri!r}" for field, uri in local.items())
+        return FieldFaultError(
+            next(iter(local)),
+            f"must be on Cloud Storage, gs://…: workers of Dataflow (`runner`) cannot read {named} of this "
+            "machine",
+            NOT_SHOWN,
+            *local.values(),
+        )
+    if spec.runner.temp_uri is None and not spec.home_uri.startswith("gs://"):
+        return FieldFaultError(
+            "runner.temp_uri",
+            "this field, or a `state_uri` that starts with gs://, is needed: Dataflow stages files there",
+            None,
+            spec.home_uri,
+        )
+    return None
+
+
+def _worker_key_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
+    if not isinstance(spec.runner, DataflowRunner):
+        return None
+    needs_key = isinstance(spec.model, GeminiModel) and not has_project
+    missing = missing_worker_secrets(spec.runner, spec.sink, needs_api_key=needs_key)
+    return FieldFaultError("runner.environment_secrets", missing, NOT_SHOWN, spec.model.name) if missing else None
+
+
+def _is_local(uri: str) -> bool:
+    return "://" not in uri or uri.startswith("file://")
