@@ -30,7 +30,7 @@ The hierarchy is independent of Airflow: `operators/` turns `retryable = False` 
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
 #: An error of this package in a traceback, with the further lines of its message only if Beam marks their end.
 _IN_TRACEBACK = re.compile(
@@ -42,9 +42,14 @@ _STEP = re.compile(r"\s*\[while running .*\s*\Z")
 
 
 class LLMBeamError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Attributes:
+        page: Page of the report of the job that failed, see `manifest.encoded_page`; `None` if it wrote none.
+    """
 
     retryable: ClassVar[bool] = False
+    page: dict[str, Any] | None = None
 
 
 class JobSpecError(LLMBeamError, ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.dataflow.cancellation import cancel_or_leave
 from airflow_provider_llmbeam.dataflow.flex_template import environment
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
-from airflow_provider_llmbeam.exceptions import LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError, TooManyFailedRowsError
 from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, job_identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -85,19 +85,21 @@ class DataflowLauncher:
         Raises:
             LLMBeamError: The job did not succeed, or its report cannot be read.
         """
-        if result.error is not None:
-            raise result.error
+        if (error := result.error) is not None:
+            if isinstance(error, JobSpecError | TooManyFailedRowsError):
+                error.page = self.page(job.project, job.failed_html_uri)
+            raise error
         self._log.info("%s", result.message)
         hook = self._hook(job.location, job.project)
         jobs = self._registry(hook, job.project)
         return jobs.collect(replace(job, id=result.job_id))
 
-    def page(self, job: SubmittedJob, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    def page(self, project: str, uri: str | None) -> dict[str, Any] | None:
         """Returns the page of a report, see `encoded_page`; `None` if there is none that can be read."""
-        if (uri := manifest.get("report_html_uri")) is None:
-            return None
         try:
-            return encoded_page(self._storage(job.project).read(uri), uri)
+            if uri is None or not (storage := self._storage(project)).exists(uri):
+                return None
+            return encoded_page(storage.read(uri), uri)
         except LLMBeamError as error:
             self._log.warning("The report %r cannot be read, and is not shown here: %s", uri, error)
             return None

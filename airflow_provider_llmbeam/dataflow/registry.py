@@ -51,6 +51,7 @@ class SubmittedJob:
         stop_uri: File whose existence ends the job.
         report_uri: Address of the future report.
         skipped_uri: Address of the report of a job that is skipped, since its source has no rows.
+        failed_html_uri: Address of the page of a job that fails since too many of its rows do.
         cancel_on_kill: Whether the job is cancelled when its task is killed.
         is_attached: Whether an earlier try submitted the job.
     """
@@ -64,6 +65,7 @@ class SubmittedJob:
     stop_uri: str
     report_uri: str
     skipped_uri: str
+    failed_html_uri: str
     cancel_on_kill: bool
     is_attached: bool
 
@@ -81,6 +83,7 @@ class SubmittedJob:
             stop_uri=spec.stop_uri,
             report_uri=spec.report_uri,
             skipped_uri=spec.skipped_uri,
+            failed_html_uri=spec.failed_html_uri,
             cancel_on_kill=spec.runner.cancel_on_kill,
             is_attached=is_attached,
         )

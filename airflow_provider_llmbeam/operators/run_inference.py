@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.job import (
     DataflowLink,
@@ -99,7 +99,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]):
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._failed_page(context):
             return self._execute(context)
 
     def continue_batch(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Resumes after the event of the trigger; Airflow calls it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]):
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._failed_page(context):
             self._dataflow, seen = self._launcher(context), JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 drops the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
@@ -217,7 +217,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
             return self._execute(context)
         manifest = self._dataflow.collect(job, seen)
-        return self._published(manifest, self._dataflow.page(job, manifest), context)
+        return self._published(manifest, self._dataflow.page(job.project, manifest["report_html_uri"]), context)
 
     def _published(
         self, manifest: dict[str, Any], page: dict[str, Any] | None, context: Context
@@ -228,10 +228,23 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         record_job(manifest, durations, context["ti"], embeds=self.embedding is not None)
         unless_skipped(manifest)
         self.store_link(context, ReportLink(), report_url(manifest))
-        if page is not None:
-            context["ti"].xcom_push(key=PAGE_KEY, value=page)
+        self._show_page(page, context)
         add_manifest(context, self.outlets, manifest)
         return manifest
+
+    @contextmanager
+    def _failed_page(self, context: Context) -> Iterator[None]:
+        """Shows the page of a job that failed after its last row."""
+        try:
+            yield
+        except LLMBeamError as error:
+            self._show_page(error.page, context)
+            raise
+
+    @staticmethod
+    def _show_page(page: dict[str, Any] | None, context: Context) -> None:
+        if page is not None:
+            context["ti"].xcom_push(key=PAGE_KEY, value=page)
 
     def _show_links(self, spec: JobSpec, job: SubmittedJob, context: Context) -> None:
         url = dataflow_url(job.project, job.location, job.id)

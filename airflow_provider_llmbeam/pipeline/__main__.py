@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import logging
 import os
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.manifest import encoded_page
-from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
+from airflow_provider_llmbeam.pipeline.launch.job import estimate, page_at, run, submit
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
 _log = logging.getLogger("llmbeam")
 
@@ -57,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LLMBeamError as error:
         message = redactor(str(error))
         _log.error("%s", message)
-        _write_outcome(options.result, {"error": {"type": type(error).__name__, "message": message}})
+        outcome = {"error": {"type": type(error).__name__, "message": message, "page": error.page}}
+        _write_outcome(options.result, outcome)
         return EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it names each request in flight
@@ -81,235 +77,8 @@ def _outcome(spec: JobSpec, options: argparse.Namespace, beam_options: Sequence[
         report = run(spec, beam_options, waits=not options.defer)
     except BatchPendingError as pending:
         return {"batch": {"wait_seconds": pending.wait_seconds}}
-    return {"report": report, "page": _page(report) if options.child else None}
-
-
-def _page(report: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the page of a report for Airflow; `None` if there is none that can be read."""
-    if (uri := report["report_html_uri"]) is None:
-        return None
-    try:
-        return encoded_page(_read(uri).decode(), uri)
-    except Exception as error:  # noqa: BLE001 - the job is complete
-        _log.warning("The report %r cannot be read, and is not shown in Airflow: %s", uri, error)
-        return None
-
-
-def run(spec: JobSpec, beam_options: Sequence[str] = (), *, waits: bool = True) -> dict[str, Any]:
-    """Runs a job and waits for it.
-
-    Args:
-        spec: The job.
-        beam_options: Options of Beam.
-        waits: Whether batch inference is waited for in this process.
-
-    Returns:
-        The manifest of the report.
-
-    Raises:
-        JobSpecError: The job cannot start; nothing was sent.
-        JobError: The job failed, or no row was answered.
-        BatchPendingError: Batch inference has not ended, and this process does not wait for it.
-    """
-    with _pipeline(spec, beam_options, waits=waits) as (pipeline, workers, batch):
-        from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
-        from airflow_provider_llmbeam.pipeline.reporting.report import Report
-
-        with workers, shown_progress(others=workers.counts), errors_of_job(spec):
-            _started(pipeline, spec).wait_until_finish()
-        if batch is not None:
-            batch.clean_up()
-        from airflow_provider_llmbeam.pipeline import storage
-
-        uri = spec.skipped_uri if storage.exists(spec.skipped_uri) else spec.report_uri
-    report = Report.model_validate_json(_read(uri))
-    if report.comparison is not None:
-        _log.info("%s", report.comparison.line)
-    _log.info("Report: %s", report.report_html_uri or report.report_uri)
-    return report.manifest()
-
-
-def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
-    """Submits a job to Dataflow, which runs at most one job per name.
-
-    Returns:
-        `id`, `name`, `project` and `location` of the job, new or already running.
-
-    Raises:
-        JobSpecError: Dataflow rejected the job; nothing was sent.
-        JobFailedError: It is not known whether Dataflow accepted the job. A retry finds it, or submits it.
-    """
-    if not isinstance(spec.runner, DataflowRunner):
-        raise JobSpecError(
-            f"`runner.type`: only a job with runner 'dataflow' can be submitted; got {spec.runner.type!r}. "
-            "Nothing was sent or billed."
-        )
-    with _pipeline(spec, beam_options) as (pipeline, *_):
-        from apache_beam.options.pipeline_options import GoogleCloudOptions
-
-        cloud = pipeline.options.view_as(GoogleCloudOptions)
-        job_id = _started(pipeline, spec).job_id()
-        return {"id": job_id, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
-
-
-def estimate(spec: JobSpec, sample_size: int) -> dict[str, Any]:
-    """Estimates a job; see `estimate.run.make_estimate`.
-
-    Args:
-        spec: The job.
-        sample_size: Number of prompts sent to the model; the job keeps their answers.
-
-    Raises:
-        JobSpecError: There is nothing to estimate; nothing was sent.
-        NothingAnsweredError: The model answered none of the prompts.
-    """
-    from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
-
-    check_reachable(spec)
-    with _beam():
-        from airflow_provider_llmbeam.pipeline import storage
-        from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-        from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
-
-    if sample_size and not spec.environment_secrets:
-        check_model(spec)
-    for uri in spec.private_uris:
-        storage.make_private(uri)
-    if sample_size:
-        check_writable(spec, publishes=False)
-    with _preparation(spec):
-        return make_estimate(spec, sample_size).model_dump(mode="json")
-
-
-@contextmanager
-def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True) -> Iterator[tuple[Any, Any, Any]]:
-    """Builds the pipeline of a job, which can run in the body; an invalid job is rejected before.
-
-    Batch inference comes before the pipeline, which uses its answers.
-
-    Yields:
-        The pipeline, the `ProgressReader` of its workers, and the `BatchInference` or `None`.
-    """
-    from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
-
-    check_reachable(spec)
-    # Beam takes a second to import; an invalid spec is rejected without it.
-    with _beam():
-        import apache_beam as beam
-
-        from airflow_provider_llmbeam.pipeline import sinks, storage
-        from airflow_provider_llmbeam.pipeline.build import build
-        from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
-        from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
-        from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
-        from airflow_provider_llmbeam.pipeline.lease import leased
-        from airflow_provider_llmbeam.pipeline.prefix_cache import prefix_cache
-        from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
-        from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
-
-        is_remote = isinstance(spec.runner, DataflowRunner)
-        if not is_remote:  # on Dataflow only the workers need the keys
-            check_model(spec)
-        for uri in spec.private_uris:
-            storage.make_private(uri)
-        sinks.check(spec)
-        if not is_remote:
-            check_writable(spec)
-    with ExitStack() as until_end:
-        directory = until_end.enter_context(tempfile.TemporaryDirectory(prefix="llmbeam-"))
-        package = build_worker_package(Path(directory), spec) if is_remote else None
-        runner, options = runner_of(spec, beam_options, package)
-        pipeline = beam.Pipeline(runner=runner, options=options)
-        are_elsewhere = workers_are_elsewhere(spec, runner, options)
-        workers = ProgressReader(spec.progress_uri if are_elsewhere else None)
-        with _preparation(spec):
-            # Dataflow runs one job of a name at a time
-            launcher = None if is_remote else until_end.enter_context(leased(spec))
-            for uri in (spec.stop_uri, spec.skipped_uri):
-                if storage.exists(uri):  # of an earlier job, which has ended
-                    storage.delete([uri])
-        batch, manifest = None, None
-        if spec.inference.needs_pilot:
-            from airflow_provider_llmbeam.pipeline.batch_inference.run import begin
-
-            with errors_of_job(spec):
-                batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
-        if manifest is not None and (budget := spec.limits.budget_usd) is not None:
-            limits = spec.limits.model_copy(update={"budget_usd": max(budget - manifest.cost_usd, 1e-9)})
-            spec = spec.model_copy(update={"limits": limits})
-        # After batch inference only its rest is left, of a few rows.
-        has_rest = manifest is not None and manifest.files
-        cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
-        with _preparation(spec):
-            build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None, manifest, cache)
-            (refuse_other_owner if is_remote else claim)(spec)
-        _log.info(
-            "Job %r: %s %s, server %s, journal %s",
-            spec.name,
-            spec.model.type,
-            spec.model.name,
-            spec.server,
-            spec.journal_uri,
-        )
-        yield pipeline, workers, batch
-
-
-@contextmanager
-def _preparation(spec: JobSpec) -> Iterator[None]:
-    """Reports a fault of the body, which sends nothing, such as a missing bucket; only a 4xx is final."""
-    from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
-
-    try:
-        yield
-    except LLMBeamError:
-        raise
-    except Exception as raised:
-        error = service_error(raised)
-        message = f"{type(error).__name__}: {error}".rstrip(".")
-        raise (JobSpecError if is_final(error) else JobFailedError)(
-            f"Job {spec.name!r} could not be prepared: {message}. Nothing was sent or billed."
-        ) from raised
-
-
-def _started(pipeline: Any, spec: JobSpec) -> Any:
-    if not isinstance(spec.runner, DataflowRunner):
-        return pipeline.run()
-    from airflow_provider_llmbeam.pipeline.launch.dataflow import submit_once
-
-    return submit_once(pipeline, spec)
-
-
-@contextmanager
-def _beam() -> Iterator[None]:
-    """Imports Beam, and the modules that the body imports.
-
-    The first import is made without garbage collection, and its objects are excluded from later collections. The
-    collector traversed 400,000 objects of Beam and google-genai again and again: 0.4 s of 1.9 s for the imports,
-    0.4 s at the exit of the interpreter, and pauses of the event loop. `gc.freeze` also keeps all garbage of the
-    moment, so a process that runs many jobs must not call it for each: 20 jobs with BigQuery kept 1,500 sockets.
-    """
-    if "apache_beam" in sys.modules:
-        yield
-        return
-    gc.disable()
-    try:
-        import apache_beam  # noqa: F401
-
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def check_model(spec: JobSpec) -> None:
-    """Opens the client of the model once, before a row is read, which fails if a key is missing.
-
-    Raises:
-        JobSpecError: The client cannot be opened.
-    """
-    from airflow_provider_llmbeam.engine.backends import open_backend
-
-    open_backend(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+    uri = report["report_html_uri"]
+    return {"report": report, "page": page_at(uri) if options.child and uri is not None else None}
 
 
 def _spec(address: str) -> JobSpec:

@@ -159,8 +159,10 @@ class JobProcess:
             )
         outcome: dict[str, Any] = json.loads(result_path.read_text())
         if "error" in outcome:
-            error = getattr(exceptions, outcome["error"]["type"], JobFailedError)
-            raise error(outcome["error"]["message"])
+            found = outcome["error"]
+            error = exceptions.error_class(found["type"], JobFailedError)(found["message"])
+            error.page = found["page"]
+            raise error
         return outcome
 
 

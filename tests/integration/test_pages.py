@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwr
 from waiting import scaled
 
 from airflow_provider_llmbeam.manifest import PAGE_KEY, encoded_page
+from airflow_provider_llmbeam.sandbox import Fault
 from tests.integration.cases import Cloud, Run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -74,6 +75,15 @@ class RowsRun(Run):
     def conf(self) -> dict[str, Any]:
         self.texts[0] = f"{self.case} {HOSTILE}"
         self.hold = self.cloud.sandbox.faults.hold(MODEL, f"{self.case} ", after=ANSWERED)
+        return super().conf()
+
+
+class FailingRun(Run):
+    """A run whose rows the model refuses."""
+
+    def conf(self) -> dict[str, Any]:
+        refusal = Fault(kind="error", http_status=400, message="refused")
+        self.cloud.sandbox.faults.when(MODEL, f"{self.case} ", refusal)
         return super().conf()
 
 
@@ -146,6 +156,22 @@ def test_the_history_of_a_dag_has_its_last_runs(page, cloud, paused):
     assert cost.last.locator("title").text_content() == f"{run.run_id}: 5.9"
     history.get_by_role("link", name=run.run_id).click()
     expect(inference(page)).to_be_visible()
+
+
+def test_a_task_whose_rows_failed_shows_the_report_of_the_failed_rows(page, cloud, model_connection):
+    run = FailingRun(cloud, DAG_ID, ROWS)
+    run.until_task(TASK, "failed")
+    open_page(page, cloud, "runs", run.run_id, "tasks", TASK, "plugin", "inference")
+    report = page.frame_locator("iframe[title=Report]").locator("body")
+    expect(report).to_contain_text("Failed, and published no answers")
+    expect(report).to_contain_text("refused")
+
+
+def test_a_task_that_failed_without_a_report_shows_its_error(page, cloud, model_connection):
+    run = Run(cloud, DAG_ID)  # there is no file with rows
+    run.until_task(TASK, "failed")
+    open_page(page, cloud, "runs", run.run_id, "tasks", TASK, "plugin", "inference")
+    expect(inference(page).get_by_role("alert")).to_contain_text("Nothing was sent or billed")
 
 
 def test_a_task_of_another_operator_and_one_without_a_report_say_so(page, cloud, paused):

@@ -19,13 +19,13 @@ from airflow_provider_llmbeam.batch.providers import http, open_provider
 from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.pipeline.batch_inference import monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround
+from airflow_provider_llmbeam.pipeline.launch.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.__main__ import run
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.launch.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from pathlib import Path
 
 import fastavro
 import pyarrow as pa
@@ -12,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureError, TooManyFailedRowsError
-from airflow_provider_llmbeam.pipeline.__main__ import run
+from airflow_provider_llmbeam.manifest import encoded_page
+from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
@@ -362,13 +365,18 @@ def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, san
     job.write([{"id": number, "text": f"{'new' if number < 5 else 'other'} {number}"} for number in range(20)])
     with pytest.raises(
         TooManyFailedRowsError, match=r"5 of 20 rows ended in the dead letter.*5 × bad_request \(no\)"
-    ):
+    ) as raised:
         run(JobSpec.parse(job.spec | {"limits": {"max_dead_letter_ratio": 0.2}}))
     assert read_lines(job.out / "answers-00000-of-00001.jsonl") == before
     assert len(read_lines(job.out / "dead_letter-00000-of-00001.jsonl")) == 5
+    failed = Path(JobSpec.parse(job.spec).failed_html_uri)
+    assert "5 of 20 rows ended in the dead letter" in failed.read_text()
+    assert Report.model_validate_json(failed.with_suffix(".json").read_text()).rows.dead_letter == 5
+    assert raised.value.page == encoded_page(failed.read_text(), str(failed))
     paid = len(sandbox.requests)
     job.run(limits={"max_dead_letter_ratio": 0.25})
     assert len(sandbox.requests) == paid + 5, "the answered rows cost nothing now"
+    assert not failed.exists(), "a job that publishes has its report beside its answers"
 
 
 def test_rows_can_be_part_of_the_spec(job):

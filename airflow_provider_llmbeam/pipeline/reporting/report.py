@@ -181,8 +181,9 @@ class Report(Part):
         truncated: Number of answers truncated at `max_output_tokens`.
         sending_seconds: Time from the first request to the last answer, in seconds.
         estimate: Comparison with the estimate of the job; `None` without one.
-        skipped_because: Why the run published nothing; `None` if it did.
-        report_html_uri: Address of the report as a page; `None` for a run that published nothing.
+        skipped_because: Why the run was skipped; `None` if it was not.
+        failed_because: Why the run failed after its last row; `None` if it did not.
+        report_html_uri: Address of the report as a page; `None` for a run that was skipped.
         changes: What is notably different from earlier runs of the task, as sentences.
         answers: What the answers look like in sum.
         comparison: Comparison with earlier runs of the task; `None` for the first one.
@@ -218,6 +219,7 @@ class Report(Part):
     length_buckets: list[BucketCounts]
     estimate: EstimateAccuracy | None
     skipped_because: str | None = None
+    failed_because: str | None = None
     answers_uris: list[str]
     dead_letter_uri: str
     report_uri: str
@@ -241,10 +243,12 @@ def build_report(
     answers_uris: list[str],
     dead_letter_uri: str,
     report_uri: str,
+    report_html_uri: str | None,
     started_at: float,
     finished_at: float,
     estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
     skipped_because: str | None = None,
+    failed_because: str | None = None,
     budget_usd: float | None = None,
     deadline_at: float | None = None,
     batch_began_at: float | None = None,
@@ -257,10 +261,12 @@ def build_report(
         answers_uris: Addresses of the answers.
         dead_letter_uri: Address of the dead letter.
         report_uri: Address of the report.
+        report_html_uri: Address of the report as a page; `None` for none.
         started_at: Unix time.
         finished_at: Unix time.
         estimate_accuracy: Compares the usage of the run with the estimate of the job, if there is one.
-        skipped_because: Why the run published nothing; `None` if it did.
+        skipped_because: Why the run was skipped; `None` if it was not.
+        failed_because: Why the run failed; `None` if it did not.
         budget_usd: Budget of the whole run.
         deadline_at: Unix time by which the answers were needed.
         batch_began_at: Unix time at which the batch inference of the run began.
@@ -322,10 +328,11 @@ def build_report(
         ],
         estimate=estimate_accuracy(spec, _usage(tally, cost)) if estimate_accuracy else None,
         skipped_because=skipped_because,
+        failed_because=failed_because,
         answers_uris=answers_uris,
         dead_letter_uri=dead_letter_uri,
         report_uri=report_uri,
-        report_html_uri=None if skipped_because else spec.report_html_uri,
+        report_html_uri=report_html_uri,
         # Rows, variables and options of the spec may hold secrets by mistake. Addresses are kept as they are.
         spec=redact_all(spec.model_dump(mode="json"), secrets),
         answers=answers_of(tally.profile, tally.failed["invalid_output"]),

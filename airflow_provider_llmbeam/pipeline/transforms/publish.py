@@ -23,9 +23,14 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchMani
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
-from airflow_provider_llmbeam.pipeline.reporting.history import add_to_history, read_history, summary_of
+from airflow_provider_llmbeam.pipeline.reporting.history import (
+    RunSummary,
+    add_to_history,
+    read_history,
+    summary_of,
+)
 from airflow_provider_llmbeam.pipeline.reporting.page.render import page
-from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, RunUsage, build_report
+from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, Report, RunUsage, build_report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
@@ -92,7 +97,10 @@ class Publish(beam.DoFn):
         check_count(tally.read, spec.source)
         if not tally.read and spec.source.on_empty == "skip":
             reason = f"{name_of(spec.source)} has no rows, so the output was left as it is."
-            yield self._write_report(tally, [], spec.skipped_uri, skipped_because=reason)
+            report = self._report(tally, [], spec.skipped_uri, None, skipped_because=reason)
+            text = report.model_dump_json(indent=2)
+            self._publish_text(text, spec.skipped_uri)
+            yield text
             return
         (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
         file_format, shards = sinks.staged_as(spec.sink)
@@ -102,20 +110,27 @@ class Publish(beam.DoFn):
         else:
             move_in({failed: spec.dead_letter_uri})
             self._check_ratio(tally)
-            text = self._write_report(tally, sinks.publish(spec, staged), spec.report_uri)
+            text = self._write_report(tally, sinks.publish(spec, staged))
         self._clean_up()
         yield text
 
     def _check_ratio(self, tally: Tally) -> None:
         spec = self._spec
-        check_ratio(
-            tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, spec.generation.max_output_tokens
-        )
+        try:
+            check_ratio(
+                tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, spec.generation.max_output_tokens
+            )
+        except (JobSpecError, TooManyFailedRowsError) as error:
+            try:
+                self._write_failed_report(tally, str(error))
+            except Exception:  # noqa: BLE001 - the failed rows are the error of the job
+                _log.exception("The report of the failed run could not be written to %r.", spec.failed_uri)
+            raise
 
     def _publish_merged(self, tally: Tally, staged: Mapping[int, str], failed: str, file_format: str) -> str:
         spec, columns = self._spec, OutputColumns.of(self._spec)
         if not storage.exists(failed):  # An earlier attempt has published and deleted it.
-            return self._write_report(tally, sinks.publish(spec, staged), spec.report_uri)
+            return self._write_report(tally, sinks.publish(spec, staged))
         merge = partial(
             merge_dead_letter, spec.dead_letter_uri, failed, spec.staging_uri, columns, file_format=file_format
         )
@@ -126,46 +141,73 @@ class Publish(beam.DoFn):
             move_in({merge(done=()): spec.dead_letter_uri})
             raise
         merged = merge(done=read_rows(staged, file_format))
-        text = self._write_report(tally, sinks.publish(spec, staged), spec.report_uri)
+        text = self._write_report(tally, sinks.publish(spec, staged))
         move_in({merged: spec.dead_letter_uri})
         return text
 
-    def _write_report(
-        self, tally: Tally, answers_uris: list[str], uri: str, skipped_because: str | None = None
-    ) -> str:
+    def _write_report(self, tally: Tally, answers_uris: list[str]) -> str:
+        spec = self._spec
+        report = self._report(tally, answers_uris, spec.report_uri, spec.report_html_uri)
+        report, summary = self._compared(report)
+        report = self._with_page(report, spec.report_html_uri)
+        text = report.model_dump_json(indent=2)
+        self._publish_text(text, spec.report_uri)  # the last file: whoever finds it finds all others
+        add_to_history(spec, summary)
+        return text
+
+    def _write_failed_report(self, tally: Tally, reason: str) -> None:
+        spec = self._spec
+        report = self._report(tally, [], spec.failed_uri, spec.failed_html_uri, failed_because=reason)
+        report, _ = self._compared(report)
+        report = self._with_page(report, spec.failed_html_uri)
+        self._publish_text(report.model_dump_json(indent=2), spec.failed_uri)
+
+    def _report(
+        self,
+        tally: Tally,
+        answers_uris: list[str],
+        uri: str,
+        html_uri: str | None,
+        *,
+        skipped_because: str | None = None,
+        failed_because: str | None = None,
+    ) -> Report:
         spec, batch = self._spec, self._batch
         budget = spec.limits.budget_usd
-        report = build_report(
+        return build_report(
             spec,
             tally=tally,
             answers_uris=answers_uris,
             dead_letter_uri=spec.dead_letter_uri,
             report_uri=uri,
+            report_html_uri=html_uri,
             started_at=self._started_at,
             finished_at=time.time(),
             estimate_accuracy=self._estimate_accuracy,
             skipped_because=skipped_because,
+            failed_because=failed_because,
             # The spec has what batch inference has left of the budget.
             budget_usd=None if budget is None else budget + (batch.cost_usd if batch else 0.0),
             deadline_at=self._deadline_at,
             batch_began_at=batch.created_at if batch and batch.files else None,
         )
-        if skipped_because is not None:
-            text = report.model_dump_json(indent=2)
-            self._publish_text(text, uri)
-            return text
-        summary = summary_of(spec, report)
-        if (comparison := compare(summary, read_history(spec).without(summary.run))) is not None:
-            report = report.model_copy(update={"comparison": comparison, "changes": tuple(comparison.changes)})
+
+    def _compared(self, report: Report) -> tuple[Report, RunSummary]:
+        """Returns a report with the comparison with earlier runs, and the summary that later runs compare with."""
+        summary = summary_of(self._spec, report)
+        comparison = compare(summary, read_history(self._spec).without(summary.run))
+        if comparison is None:
+            return report, summary
+        compared = {"comparison": comparison, "changes": tuple(comparison.changes)}
+        return report.model_copy(update=compared), summary
+
+    def _with_page(self, report: Report, uri: str) -> Report:
         try:
-            self._publish_text(page(report), spec.report_html_uri)
+            self._publish_text(page(report), uri)
         except Exception:  # noqa: BLE001 - a defect of the page must not fail a job whose answers are published
-            _log.exception("The report could not be rendered as a page; %r is complete.", uri)
-            report = report.model_copy(update={"report_html_uri": None})
-        text = report.model_dump_json(indent=2)
-        self._publish_text(text, uri)  # the last file: whoever finds it finds all others
-        add_to_history(spec, summary)
-        return text
+            _log.exception("The report could not be rendered as a page; %r is complete.", report.report_uri)
+            return report.model_copy(update={"report_html_uri": None})
+        return report
 
     def _publish_text(self, text: str, uri: str) -> None:
         mime_type = "text/html; charset=utf-8" if uri.endswith(".html") else "application/json"

@@ -1,5 +1,5 @@
-// The pages "Inference" of a task instance and "Inference of the run": what a task has reported, or the progress line of
-// its log while it runs. What a model, a row or a server said is shown as text, or in a frame that runs no scripts.
+// The pages "Inference" of a task instance and "Inference of the run": what a task has reported; without a report, the
+// progress line of its log, and its error. What a model, a row or a server said is shown as text, or in a frame that runs no scripts.
 import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.js";
 
 (() => {
@@ -13,12 +13,17 @@ import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.j
     return page?.html_gzip ? { html: await unzip(page.html_gzip) } : page;
   }
 
-  // The last line of the log with the progress, which the worker or the triggerer has written.
-  async function readProgress(task) {
-    if (!task.try_number) return undefined;
+  // From the log of the last try: the last line with the progress, which the worker or the triggerer has written, and
+  // the error that ended it.
+  async function readLog(task) {
+    if (!task.try_number) return {};
     const log = await read(`${pathOfTask(task)}/logs/${task.try_number}?map_index=${task.map_index}&full_content=true`);
-    const lines = (Array.isArray(log?.content) ? log.content : []).map((line) => String(line.event ?? line));
-    return lines.findLast((line) => /^rows [\d,]+\/[\d,]+|^Batch inference: [\d,]+ of [\d,]+ rows/.test(line));
+    const lines = Array.isArray(log?.content) ? log.content : [];
+    const texts = lines.map((line) => String(line.event ?? line));
+    return {
+      progress: texts.findLast((line) => /^rows [\d,]+\/[\d,]+|^Batch inference: [\d,]+ of [\d,]+ rows/.test(line)),
+      error: lines.findLast((line) => line.error_detail?.length)?.error_detail[0].exc_value,
+    };
   }
 
   async function readReports({ dagId, runId, taskId, mapIndex }) {
@@ -28,7 +33,7 @@ import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.j
     return Promise.all(
       wanted.map(async (task) => {
         const page = await readPage(task);
-        return { task, page, progress: page || ENDED.has(task.state) ? undefined : await readProgress(task) };
+        return { task, page, ...(page || task.state === "success" ? {} : await readLog(task)) };
       }),
     );
   }
@@ -59,10 +64,14 @@ import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.j
   }
 
   function Task({ found, isDark }) {
-    const { task, page, progress } = found;
+    const { task, page, progress, error } = found;
     if (page?.html) return h(Report, { html: page.html, isDark });
     if (page) return h("p", null, `The report is too large for this page. It is in ${plain(page.uri)}.`);
-    if (progress) return h(Progress, { line: progress });
+    if (progress || error) {
+      return h("div", null,
+        error ? h("p", { role: "alert", style: { whiteSpace: "pre-wrap" } }, plain(error)) : null,
+        progress ? h(Progress, { line: progress }) : null);
+    }
     const isOver = ENDED.has(task.state);
     return h("p", { style: MUTED },
       isOver ? "This task has no report: it ended before its job did. Its log says why." : "The job has not reported progress yet.");

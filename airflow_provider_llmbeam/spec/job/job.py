@@ -135,6 +135,16 @@ class JobSpec(SpecModel):
         return f"{self.home_uri}skipped.json"
 
     @property
+    def failed_uri(self) -> str:
+        """Address of the report of a run in which too many rows failed, and which published no answers."""
+        return f"{self.home_uri}failed.json"
+
+    @property
+    def failed_html_uri(self) -> str:
+        """Address of the same report as a page."""
+        return f"{self.home_uri}failed.html"
+
+    @property
     def owner_uri(self) -> str | None:
         """Address of the file that names the owner of a files sink."""
         return f"{self.sink.uri}.llmbeam/_owner.json" if isinstance(self.sink, FilesSink) else None

@@ -12,10 +12,10 @@ from airflow_provider_llmbeam.pipeline.__main__ import (
     EXIT_BAD_SPEC,
     _parser,
     _write_outcome,
-    check_model,
     main,
 )
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
+from airflow_provider_llmbeam.pipeline.launch.job import check_model
 
 
 @pytest.fixture(autouse=True)

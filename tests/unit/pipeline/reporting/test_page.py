@@ -42,6 +42,7 @@ def report_of(spec: JobSpec, tally: Tally, **changes: Any) -> Report:
         answers_uris=["out/answers-00000-of-00001.jsonl"],
         dead_letter_uri="out/dead_letter-00000-of-00001.jsonl",
         report_uri="out/report.json",
+        report_html_uri="out/report.html",
         started_at=1000.0,
         finished_at=1100.0,
         **changes,

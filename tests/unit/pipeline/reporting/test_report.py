@@ -22,6 +22,7 @@ def report(spec: JobSpec, tally: Tally) -> Report:
         answers_uris=["out/answers-00000-of-00001.jsonl"],
         dead_letter_uri="out/dead_letter-00000-of-00001.jsonl",
         report_uri="out/report.json",
+        report_html_uri="out/report.html",
         started_at=1000.0,
         finished_at=1012.3456,
     )
