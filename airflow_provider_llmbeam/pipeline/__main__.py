@@ -15,8 +15,8 @@ from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.pipeline.job import estimate, page_at, run, submit
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
-from airflow_provider_llmbeam.pipeline.launch.job import estimate, page_at, run, submit
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
 from airflow_provider_llmbeam.spec.job import JobSpec

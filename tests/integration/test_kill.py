@@ -14,7 +14,7 @@ import psutil
 import pytest
 from waiting import scaled, until
 
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.integration.cases import STEP_SECONDS
 from tests.processes import KILLS, job_processes

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec

@@ -20,7 +20,7 @@ from google.cloud.bigquery import SchemaField
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.pipeline.__main__ import EXIT_BAD_SPEC, EXIT_SKIPPED, main
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 

@@ -17,7 +17,7 @@ from google.cloud.storage import Client
 from waiting import until
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.lease import leased_object, locked_file
 from airflow_provider_llmbeam.pipeline.lease.holder import Holder, _started
 from airflow_provider_llmbeam.pipeline.lease.launcher import SILENT_SECONDS, Launcher

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks import files, merge_files
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines

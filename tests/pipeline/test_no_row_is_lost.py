@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureError, TooManyFailedRowsError
 from airflow_provider_llmbeam.manifest import encoded_page
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec

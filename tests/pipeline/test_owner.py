@@ -13,7 +13,7 @@ from google.cloud.storage import Client
 from waiting import until
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks.ownership import Owner, claim
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks import postgres as postgres_sink
 from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS

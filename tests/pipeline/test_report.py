@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from google.cloud.storage import Client
 
-from airflow_provider_llmbeam.pipeline.launch.job import run
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.transforms import publish
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec

@@ -14,8 +14,8 @@ from airflow_provider_llmbeam.pipeline.__main__ import (
     _write_outcome,
     main,
 )
+from airflow_provider_llmbeam.pipeline.job import check_model
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
-from airflow_provider_llmbeam.pipeline.launch.job import check_model
 
 
 @pytest.fixture(autouse=True)
