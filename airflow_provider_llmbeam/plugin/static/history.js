@@ -5,7 +5,7 @@ import { MUTED, plain, read, readTasks, readXCom } from "./airflow.js";
   const { createElement: h, useEffect, useState } = globalThis.React;
   const RUNS = 50;
   const AT_ONCE = 6;
-  const [WIDTH, HEIGHT, LEFT, BOTTOM] = [560, 150, 62, 22];
+  const [WIDTH, HEIGHT, LEFT, BOTTOM] = [560, 150, 72, 22];
 
   async function readRun(dagId, run) {
     const tasks = await readTasks(dagId, run.dag_run_id);
@@ -44,7 +44,7 @@ import { MUTED, plain, read, readTasks, readXCom } from "./airflow.js";
   ];
 
   const short = (value) =>
-    value === undefined ? "–" : value.toLocaleString(undefined, { maximumSignificantDigits: 4 });
+    value === undefined ? "–" : value.toLocaleString(undefined, Number.isInteger(value) ? {} : { maximumSignificantDigits: 3 });
 
   function Plot({ title, points }) {
     const values = points.map(({ value }) => value ?? 0);
