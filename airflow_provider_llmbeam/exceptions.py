@@ -13,6 +13,7 @@
     |   +-- JobCancelledError         a user, or a limit on its time, ended the job
     |   +-- JobUnreachableError       the state of the job is no longer known; it may run and bill
     |   +-- BudgetExceededError       the answers cost more than `limits.budget_usd`; the job was cancelled
+    |   +-- DriftError                the answers differ from those of earlier runs; the old output was kept
     |   +-- RowsLostError             rows in differ from answered + dead letter; the old output was kept
     |   +-- TooManyFailedRowsError  more rows failed than `max_dead_letter_ratio` allows; the old output was kept
     |       +-- NothingAnsweredError  every row failed, for the reason that the message quotes
@@ -110,6 +111,12 @@ class BudgetExceededError(JobError):
 
 class RowsLostError(JobError):
     """Rows in differ from rows answered plus rows in the dead letter."""
+
+
+class DriftError(JobError):
+    """The answers differ from those of earlier runs by more than `alerts.drift_psi`; a retry repeats it."""
+
+    retryable = False
 
 
 class TooManyFailedRowsError(JobError):

@@ -30,8 +30,9 @@ from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import BaseNotifier, Context, XComArg
 
+    from airflow_provider_llmbeam.spec.alerts import Alerts
     from airflow_provider_llmbeam.spec.cache import Cache
     from airflow_provider_llmbeam.spec.inference import Inference
     from airflow_provider_llmbeam.spec.limits import Batching, Limits
@@ -43,7 +44,10 @@ if TYPE_CHECKING:
 
 
 class InferenceJobOperator(HasLineage, BaseOperator):
-    """Base of `RunInferenceOperator`, which documents the arguments, and of `EstimateInferenceOperator`."""
+    """Base of `RunInferenceOperator`, which documents the arguments, and of `EstimateInferenceOperator`.
+
+    Both take the same ones, so that a Dag can write them once; an estimate raises no alerts.
+    """
 
     template_fields: Sequence[str] = (
         "source",
@@ -55,6 +59,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "inference",
         "limits",
         "batching",
+        "alerts",
         "cache",
         "runner",
         "state_uri",
@@ -64,7 +69,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "impersonation_chain",
         "prompt_per_row",
     )
-    template_fields_renderers = dict.fromkeys((*template_fields[:11], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys((*template_fields[:12], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
     _writes = True
@@ -81,6 +86,8 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         inference: Inference | Mapping[str, Any] | XComArg | None = None,
         limits: Limits | Mapping[str, Any] | XComArg | None = None,
         batching: Batching | Mapping[str, Any] | XComArg | None = None,
+        alerts: Alerts | Mapping[str, Any] | XComArg | None = None,
+        notifiers: Sequence[BaseNotifier] | BaseNotifier = (),
         cache: Cache | Mapping[str, Any] | XComArg | None = None,
         runner: Runner | Mapping[str, Any] | XComArg | None = None,
         state_uri: str | None = None,
@@ -106,6 +113,8 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self.inference = plain(inference)
         self.limits = plain(limits)
         self.batching = plain(batching)
+        self.alerts = plain(alerts)
+        self.notifiers = tuple(notifiers) if isinstance(notifiers, Sequence) else (notifiers,)
         self.cache = plain(cache)
         self.runner = plain(runner)
         self.state_uri = state_uri
@@ -189,6 +198,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             "inference": inference,
             "limits": self.limits,
             "batching": self.batching,
+            "alerts": self.alerts,
             "cache": self.cache,
             "runner": self.runner,
             "state_uri": self.state_uri,

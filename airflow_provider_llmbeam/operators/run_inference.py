@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
@@ -23,6 +25,7 @@ from airflow_provider_llmbeam.links.job import (
 )
 from airflow_provider_llmbeam.links.stored import StoresLinks, XComLink
 from airflow_provider_llmbeam.manifest import PAGE_KEY
+from airflow_provider_llmbeam.notifications.notify import notify
 from airflow_provider_llmbeam.observability.record import counted_outcome, record_job
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
@@ -64,6 +67,9 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             `spec.Inference`.
         limits: Rates, retries, timeouts and budget, see `spec.Limits`.
         batching: Length buckets and batch size, see `spec.Batching`.
+        alerts: What raises an alert, see `spec.Alerts`.
+        notifiers: Notifiers of Airflow, e.g. of the providers slack, smtp and http. Each is called once for each
+            alert of a run, with the alert as `llmbeam_alert` in its context.
         cache: Sharing of answers with other runs and Dags, see `spec.Cache`.
         runner: Runner of the job, see `spec.DataflowRunner`; by default a process on the worker.
         state_uri: Directory of the journal; by default below a files sink.
@@ -77,7 +83,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     Templated:
         `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `inference`, `limits`,
-        `batching`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`, `gcp_conn_id`,
+        `batching`, `alerts`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`, `gcp_conn_id`,
         `impersonation_chain`.
 
     XCom:
@@ -152,7 +158,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
                 "`impersonation_chain`: needs a `runner` of type 'dataflow'; got "
                 f"{self.impersonation_chain!r}. Nothing was sent or billed."
             )
-        self._process = JobProcess(spec, environment, self.log)
+        self._process = JobProcess(spec, environment, self.log, on_alert=partial(self._notify, context))
         self.store_link(context, OutputLink(), output_url(spec))
         is_deferred = self.deferrable and spec.inference.mode != "online"
         with google_credentials(spec, self.gcp_conn_id):
@@ -217,6 +223,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
             return self._execute(context)
         manifest = self._dataflow.collect(job, seen)
+        for alert in manifest["alerts"]:
+            self._notify(context, Alert(**alert))
         return self._published(manifest, self._dataflow.page(job.project, manifest["report_html_uri"]), context)
 
     def _published(
@@ -231,6 +239,9 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self._show_page(page, context)
         add_manifest(context, self.outlets, manifest)
         return manifest
+
+    def _notify(self, context: Context, alert: Alert) -> None:
+        notify(self.notifiers, alert, context, self.log)
 
     @contextmanager
     def _failed_page(self, context: Context) -> Iterator[None]:

@@ -74,7 +74,7 @@ def _outcome(spec: JobSpec, options: argparse.Namespace, beam_options: Sequence[
     if options.submit:
         return {"job": submit(spec, beam_options)}
     try:
-        report = run(spec, beam_options, waits=not options.defer)
+        report = run(spec, beam_options, waits=not options.defer, alerts_path=options.alerts)
     except BatchPendingError as pending:
         return {"batch": {"wait_seconds": pending.wait_seconds}}
     uri = report["report_html_uri"]
@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--spec", required=True, metavar="JOB.json", help="the job spec; may be on gs://")
     parser.add_argument("--result", type=Path, help="write the outcome to this file, as JSON")
+    parser.add_argument("--alerts", type=Path, help="add a line of JSON to this file for each alert")
     parser.add_argument("--submit", action="store_true", help="submit the job to Dataflow and do not wait for it")
     parser.add_argument(
         "--defer",

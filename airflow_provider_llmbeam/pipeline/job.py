@@ -6,10 +6,11 @@ import gc
 import logging
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.manifest import encoded_page
@@ -17,16 +18,24 @@ from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
+    from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
+    from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
+
 _log = logging.getLogger("llmbeam")
 
 
-def run(spec: JobSpec, beam_options: Sequence[str] = (), *, waits: bool = True) -> dict[str, Any]:
+def run(
+    spec: JobSpec, beam_options: Sequence[str] = (), *, waits: bool = True, alerts_path: Path | None = None
+) -> dict[str, Any]:
     """Runs a job and waits for it.
 
     Args:
         spec: The job.
         beam_options: Options of Beam.
         waits: Whether batch inference is waited for in this process.
+        alerts_path: File to which a line is added for each alert; `None` for none.
 
     Returns:
         The manifest of the report.
@@ -37,10 +46,15 @@ def run(spec: JobSpec, beam_options: Sequence[str] = (), *, waits: bool = True) 
         BatchPendingError: Batch inference has not ended, and this process does not wait for it.
     """
     with _pipeline(spec, beam_options, waits=waits) as (pipeline, workers, batch):
+        from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
+        from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
         from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
         from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
-        with workers, shown_progress(others=workers.counts), _with_failed_page(spec), errors_of_job(spec):
+        raised = RaisedAlerts(spec, alerts_path)
+        watch = watched_by(spec.alerts, _run_facts(spec, batch), raised)
+        progress = shown_progress(others=workers.counts, watch=watch)
+        with workers, progress, _with_failed_report(spec, raised), errors_of_job(spec):
             _started(pipeline, spec).wait_until_finish()
         if batch is not None:
             batch.clean_up()
@@ -48,6 +62,8 @@ def run(spec: JobSpec, beam_options: Sequence[str] = (), *, waits: bool = True) 
 
         uri = spec.skipped_uri if storage.exists(spec.skipped_uri) else spec.report_uri
     report = Report.model_validate_json(storage.read(uri))
+    raised.raise_new(report.alerts)
+    raised.forget()
     if report.comparison is not None:
         _log.info("%s", report.comparison.line)
     _log.info("Report: %s", report.report_html_uri or report.report_uri)
@@ -197,17 +213,33 @@ def _preparation(spec: JobSpec) -> Iterator[None]:
 
 
 @contextmanager
-def _with_failed_page(spec: JobSpec) -> Iterator[None]:
-    """Adds the page of the report to the error of a job that failed after its last row."""
+def _with_failed_report(spec: JobSpec, raised: RaisedAlerts) -> Iterator[None]:
+    """Raises the alerts of a job that failed after its last row, and adds the page of its report to the error."""
     from airflow_provider_llmbeam.pipeline import storage
+    from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
     try:
         yield
     except LLMBeamError as error:
+        if storage.exists(spec.failed_uri):
+            raised.raise_new(Report.model_validate_json(storage.read(spec.failed_uri)).alerts)
         if storage.exists(spec.failed_html_uri):
             _log.info("Report of the failed run: %s", spec.failed_html_uri)
             error.page = page_at(spec.failed_html_uri)
         raise
+
+
+def _run_facts(spec: JobSpec, batch: BatchInference | None) -> RunFacts:
+    from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
+    from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
+
+    manifest = None if batch is None else batch.manifest
+    return RunFacts(
+        job=spec.name,
+        budget_usd=spec.limits.budget_usd,
+        spent_usd=0.0 if manifest is None else manifest.cost_usd,
+        deadline_at=deadline_at(spec, time.time()) if manifest is None else manifest.deadline_at,
+    )
 
 
 def page_at(uri: str) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """Specifications of jobs, endpoints and quota questions: frozen values without I/O, clock, Airflow or Beam."""
 
+from airflow_provider_llmbeam.spec.alerts import Alerts
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.demand import Demand
@@ -23,6 +24,7 @@ from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSi
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
 
 __all__ = [
+    "Alerts",
     "Batching",
     "BigQuerySink",
     "BigQuerySource",

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_llmbeam import exceptions
+from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.redaction import redact, secrets_of
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.tasks.alert_file import AlertFile
 from airflow_provider_llmbeam.tasks.environment import configured_variables, job_environment
 
 
@@ -35,18 +37,25 @@ class JobProcess:
         environment: Variables of the job besides those of the worker, e.g. an API key.
         log: Log that receives the child's lines.
         python: Interpreter of the virtual environment that contains Beam; by default that of this process.
+        on_alert: Called with each alert of the job, as it is raised.
     """
 
     #: Time between SIGTERM and SIGKILL, in seconds.
     GRACE_SECONDS = 10
 
     def __init__(
-        self, spec: JobSpec, environment: Mapping[str, str], log: TaskLog, python: str = sys.executable
+        self,
+        spec: JobSpec,
+        environment: Mapping[str, str],
+        log: TaskLog,
+        python: str = sys.executable,
+        on_alert: Callable[[Alert], None] | None = None,
     ) -> None:
         self._spec = spec
         self._environment = environment
         self._log = log
         self._python = python
+        self._on_alert = on_alert
         self._child: subprocess.Popen[str] | None = None
         self._secrets: tuple[str, ...] = ()
 
@@ -109,12 +118,22 @@ class JobProcess:
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")
             spec_path.touch(mode=0o600)
             spec_path.write_text(self._spec.model_dump_json())
+            alerts = AlertFile(Path(directory, "alerts.jsonl"), self._log)
+            if self._on_alert is not None:
+                arguments = (*arguments, f"--alerts={alerts.path}")
             with self._start(spec_path, result_path, arguments) as child:
                 self._child = child
                 assert child.stdout is not None
                 for line in child.stdout:
                     self._log.info("%s", redact(line.rstrip(), self._secrets))
+                    self._pass_on(alerts)
+            self._pass_on(alerts)
             return self._outcome(child.returncode, result_path)
+
+    def _pass_on(self, alerts: AlertFile) -> None:
+        if self._on_alert is not None:
+            for alert in alerts.new():
+                self._on_alert(alert)
 
     def stop(self) -> None:
         """Ends the child and all processes that it started."""

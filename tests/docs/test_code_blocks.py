@@ -12,6 +12,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 import sqlglot
+from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Param
 
 from airflow_provider_llmbeam import spec
@@ -74,7 +75,7 @@ def names() -> dict[str, Any]:
     }
     classes = (
         DAG, AsyncCallback, DeadlineAlert, DeadlineReference, EstimateInferenceOperator, QuotaHealthSensor,
-        SweepBatchInferenceOperator, inference_endpoint, timedelta,
+        SmtpNotifier, SweepBatchInferenceOperator, inference_endpoint, timedelta,
     )  # fmt: skip
     return (
         {name: getattr(spec, name) for name in spec.__all__}

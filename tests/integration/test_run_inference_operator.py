@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import ClassVar
 
 import psutil
 import pytest
 from airflow.models.asset import AssetEvent
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.xcom import XComModel
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, BaseNotifier, task
 from airflow.utils.session import create_session
 from sqlalchemy import select
 from waiting import until
@@ -72,6 +73,39 @@ def test_a_local_sink_leaves_no_empty_xcom_and_its_asset_event_carries_the_manif
     assert event.extra["rows"] == {"read": 40, "answered": 39, "dead_letter": 1}
     assert event.extra["report_uri"].endswith("report.json")
     assert shown["prompt_per_row"] == {"template": "Say it: {{ row.text }}"}
+
+
+class Recording(BaseNotifier):
+    """Records the texts of its alerts."""
+
+    template_fields = ("text",)
+    sent: ClassVar[list[str]] = []
+
+    def __init__(self):
+        super().__init__()
+        self.text = "{{ ti.task_id }}: {{ llmbeam_alert.message }}"
+
+    def notify(self, context):
+        self.sent.append(self.text)
+
+
+class Failing(BaseNotifier):
+    """Cannot reach anybody."""
+
+    def notify(self, context):
+        raise OSError("no route to host")
+
+
+def test_notifiers_get_each_alert_of_a_run_and_one_that_fails_does_not_fail_the_task(run_dag, connection, table):
+    Recording.sent.clear()
+    with DAG("alerts", schedule=None) as dag:
+        operator(table, alerts={"failed_row_ratio": 0.01}, notifiers=[Failing(), Recording()])
+    dag_run, states = run_dag(dag)
+    assert states == {"answer": "success"}
+    message = "1 of 40 rows failed (2.5%; `alerts.failed_row_ratio` is 0.01)."
+    assert Recording.sent == [f"answer: {message}"]
+    manifest = dag_run.get_task_instance("answer").xcom_pull(task_ids="answer")
+    assert [alert["message"] for alert in manifest["alerts"]] == [message]
 
 
 def test_templated_fields_are_rendered_once_per_run_and_the_prompt_never(run_dag, connection, table):

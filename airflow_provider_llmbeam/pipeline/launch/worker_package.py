@@ -40,6 +40,7 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
 _PACKAGE = "airflow_provider_llmbeam"
 _TOP = (
     "__init__.py",
+    "alert.py",
     "characters.py",
     "counts.py",
     "exceptions.py",

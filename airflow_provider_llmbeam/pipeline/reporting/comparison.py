@@ -85,12 +85,16 @@ class Comparison(_Part):
     changes: list[str]
 
     @property
+    def before(self) -> str:
+        """The compared runs in words."""
+        return "the last run" if self.runs == 1 else f"the last {self.runs} runs"
+
+    @property
     def line(self) -> str:
         """The comparison as one line of a log."""
         ended = datetime.fromtimestamp(self.last_finished_at, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
-        runs = "the last run" if self.runs == 1 else f"the last {self.runs} runs"
         changes = "; ".join(self.changes) or "nothing notable has changed"
-        return f"Compared with {runs}, until {ended} UTC: {changes}."
+        return f"Compared with {self.before}, until {ended} UTC: {changes}."
 
 
 def compare(now: RunSummary, earlier: tuple[RunSummary, ...]) -> Comparison | None:

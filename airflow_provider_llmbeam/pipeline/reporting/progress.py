@@ -73,6 +73,7 @@ def _no_others(is_final: bool) -> Counts:
 def shown_progress(
     interval_seconds: float = 5.0,
     others: Callable[[bool], Counts] = _no_others,
+    watch: Callable[[Counts], None] | None = None,
 ) -> Iterator[None]:
     """Shows `PROGRESS` while the body runs.
 
@@ -80,12 +81,20 @@ def shown_progress(
         interval_seconds: Interval between two lines of a log.
         others: Returns the counts of other processes, which are added; its argument is whether it is called for
             the last time.
+        watch: Called with the counts whenever they are shown.
     """
     PROGRESS.reset()
     PROGRESS.is_shown = True
     ended = threading.Event()
     show = _show_bar if sys.stderr.isatty() else _show_lines
-    arguments = (ended, interval_seconds, others)
+
+    def counts(is_final: bool) -> Counts:
+        found = PROGRESS.snapshot() + others(is_final)
+        if watch is not None:
+            watch(found)
+        return found
+
+    arguments = (ended, interval_seconds, counts)
     thread = threading.Thread(target=show, args=arguments, name="progress", daemon=True)
     thread.start()
     try:
@@ -96,12 +105,12 @@ def shown_progress(
         PROGRESS.is_shown = False
 
 
-def _show_lines(ended: threading.Event, interval_seconds: float, others: Callable[[bool], Counts]) -> None:
+def _show_lines(ended: threading.Event, interval_seconds: float, counts: Callable[[bool], Counts]) -> None:
     """Logs a line per change."""
     shown, history = Counts(), deque([(time.monotonic(), 0)], maxlen=7)
     while True:
         over = ended.wait(interval_seconds)
-        now = PROGRESS.snapshot() + others(over)
+        now = counts(over)
         history.append((time.monotonic(), now.done))
         if now != shown:
             _log.info("%s", progress_line(now, _rate(history)))
@@ -115,12 +124,12 @@ def _rate(history: deque[tuple[float, int]]) -> float:
     return (last_done - first_done) / (last_at - first_at) if last_at > first_at else 0.0
 
 
-def _show_bar(ended: threading.Event, interval_seconds: float, others: Callable[[bool], Counts]) -> None:
+def _show_bar(ended: threading.Event, interval_seconds: float, counts: Callable[[bool], Counts]) -> None:
     """Updates a bar; `interval_seconds` applies to logs."""
     with tqdm(unit=" rows", dynamic_ncols=True, file=sys.stderr) as bar:
         while True:
             over = ended.wait(0.2)
-            now = PROGRESS.snapshot() + others(over)
+            now = counts(over)
             bar.total = now.rows
             cost = f" (${now.cost_usd:,.2f})" if now.cost_nano_usd else ""
             bar.set_postfix_str(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
@@ -185,6 +186,7 @@ class Report(Part):
         failed_because: Why the run failed after its last row; `None` if it did not.
         report_html_uri: Address of the report as a page; `None` for a run that was skipped.
         changes: What is notably different from earlier runs of the task, as sentences.
+        alerts: Alerts that the figures of the ended run raise.
         answers: What the answers look like in sum.
         comparison: Comparison with earlier runs of the task; `None` for the first one.
         samples: Some failed rows, and some answers.
@@ -225,6 +227,7 @@ class Report(Part):
     report_uri: str
     report_html_uri: str | None
     changes: tuple[str, ...] = ()
+    alerts: tuple[Alert, ...] = ()
     spec: dict[str, Any]
     answers: Answers
     comparison: Comparison | None = None

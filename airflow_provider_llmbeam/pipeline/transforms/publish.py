@@ -9,9 +9,11 @@ from functools import partial
 
 import apache_beam as beam
 
+from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, FAILURE_KINDS, PERMANENT, FailureKind
 from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
 from airflow_provider_llmbeam.exceptions import (
+    DriftError,
     JobSpecError,
     NothingAnsweredError,
     PermanentFailureError,
@@ -19,6 +21,7 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts, alerts_of_end
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
@@ -55,6 +58,7 @@ class Publish(beam.DoFn):
         RowsLostError: Rows read are not answered + dead letter. Nothing was published.
         TooManyFailedRowsError: More rows failed than `limits.max_dead_letter_ratio` allows, or sending ended after
             the first ones. The dead letter was published, and the previous answers were kept.
+        DriftError: The answers differ from those of earlier runs, and `alerts.on_drift` is 'fail'; as above.
         JobSpecError: No row became a request; as above.
         SourceEmptyError: The source has no rows, or too few. Nothing was published.
     """
@@ -109,18 +113,21 @@ class Publish(beam.DoFn):
             text = self._publish_merged(tally, staged, failed, file_format)
         else:
             move_in({failed: spec.dead_letter_uri})
-            self._check_ratio(tally)
+            self._check(tally)
             text = self._write_report(tally, sinks.publish(spec, staged))
         self._clean_up()
         yield text
 
-    def _check_ratio(self, tally: Tally) -> None:
+    def _check(self, tally: Tally) -> None:
         spec = self._spec
         try:
             check_ratio(
                 tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, spec.generation.max_output_tokens
             )
-        except (JobSpecError, TooManyFailedRowsError) as error:
+            if spec.alerts.on_drift == "fail":
+                report, _ = self._compared(self._report(tally, [], spec.report_uri, None))
+                check_drift(report.alerts, spec.journal_uri)
+        except (JobSpecError, TooManyFailedRowsError, DriftError) as error:
             try:
                 self._write_failed_report(tally, str(error))
             except Exception:  # noqa: BLE001 - the failed rows are the error of the job
@@ -135,8 +142,8 @@ class Publish(beam.DoFn):
             merge_dead_letter, spec.dead_letter_uri, failed, spec.staging_uri, columns, file_format=file_format
         )
         try:
-            self._check_ratio(tally)
-        except (JobSpecError, TooManyFailedRowsError):
+            self._check(tally)
+        except (JobSpecError, TooManyFailedRowsError, DriftError):
             # Answers that are not published leave their rows in the dead letter.
             move_in({merge(done=()): spec.dead_letter_uri})
             raise
@@ -196,9 +203,17 @@ class Publish(beam.DoFn):
         """Returns a report with the comparison with earlier runs, and the summary that later runs compare with."""
         summary = summary_of(self._spec, report)
         comparison = compare(summary, read_history(self._spec).without(summary.run))
-        if comparison is None:
-            return report, summary
-        compared = {"comparison": comparison, "changes": tuple(comparison.changes)}
+        alerts = alerts_of_end(
+            self._spec.alerts,
+            RunFacts(job=report.name, budget_usd=report.budget_usd, deadline_at=report.deadline_at),
+            rows=report.rows.read,
+            failed=report.rows.dead_letter,
+            cost_usd=report.cost_usd,
+            comparison=comparison,
+            now=report.finished_at,
+        )
+        changes = () if comparison is None else tuple(comparison.changes)
+        compared = {"comparison": comparison, "changes": changes, "alerts": tuple(alerts)}
         return report.model_copy(update=compared), summary
 
     def _with_page(self, report: Report, uri: str) -> Report:
@@ -250,6 +265,21 @@ def check_sums(tally: Tally) -> None:
             f"{tally.read} rows read, but {answered} answered + {failed} in the dead letter = "
             f"{answered + failed}. The previous output was kept; the answers are in the journal."
         )
+
+
+def check_drift(alerts: Iterable[Alert], journal_uri: str) -> None:
+    """Checks that the answers have not drifted.
+
+    Raises:
+        DriftError: They have, and `alerts.on_drift` is 'fail'.
+    """
+    for alert in alerts:
+        if alert.kind == "drift":
+            raise DriftError(
+                f"{alert.message} `alerts.on_drift` is 'fail', so no answer was published, and the previous "
+                f"output was kept. The answers are in {journal_uri!r}: with 'warn' the next run publishes them, "
+                "and sends nothing."
+            )
 
 
 def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str, max_output_tokens: int) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.alerts import Alerts
 from airflow_provider_llmbeam.spec.base import (
     SpecModel,
     may_have_project,
@@ -58,6 +59,7 @@ class JobSpec(SpecModel):
         limits: Rates, retries, timeouts and budget.
         batching: Size of batches and length buckets.
         sink: Sink of the answers.
+        alerts: What raises an alert while the job runs, and when it has ended.
         cache: Cache shared with other jobs. `None`: only runs of this job share their answers.
         runner: Runner of the pipeline; by default a process on this machine.
         state_uri: Directory of the journal, which holds answers already paid for. `None`: `.llmbeam/` below a
@@ -78,6 +80,7 @@ class JobSpec(SpecModel):
     limits: Limits = Limits()
     batching: Batching = Batching()
     sink: Sink
+    alerts: Alerts = Alerts()
     cache: Cache | None = None
     runner: Runner = DirectRunner()
     state_uri: str | None = None
@@ -143,6 +146,11 @@ class JobSpec(SpecModel):
     def failed_html_uri(self) -> str:
         """Address of the same report as a page."""
         return f"{self.home_uri}failed.html"
+
+    @property
+    def alerts_uri(self) -> str:
+        """Address of the file that names the alerts that the run has raised."""
+        return f"{self.home_uri}alerts.json"
 
     @property
     def owner_uri(self) -> str | None:

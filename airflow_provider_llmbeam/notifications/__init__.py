@@ -1,0 +1,1 @@
+"""Alerts of a job, sent by Airflow's notifiers."""

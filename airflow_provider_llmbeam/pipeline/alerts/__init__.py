@@ -1,0 +1,1 @@
+"""Alerts of a run: what raises one, and that each is raised once."""

@@ -1,0 +1,25 @@
+"""Watches the counts of a running job for alerts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts, alerts_of_counts
+from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
+from airflow_provider_llmbeam.spec.alerts import Alerts
+
+
+def watched_by(rules: Alerts, run: RunFacts, raised: RaisedAlerts) -> Callable[[Counts], None]:
+    """Returns a function that raises the alerts of the counts that it is called with."""
+    first_at: float | None = None
+
+    def watch(counts: Counts) -> None:
+        nonlocal first_at
+        now = time.time()
+        if first_at is None and counts.done > counts.resumed:
+            first_at = now
+        raised.raise_new(alerts_of_counts(rules, run, counts, now - (first_at or now), now))
+
+    return watch

@@ -1,0 +1,34 @@
+"""The alerts of a job: what somebody is told while it runs, and when it has ended."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from airflow_provider_llmbeam.spec.base import SpecModel
+
+PositiveRatio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Alerts(SpecModel):
+    """What raises an alert: a warning in the log, a line in the report, and a call of the notifiers of the task.
+
+    Attributes:
+        budget_ratios: Ratios of `limits.budget_usd`; an alert when the cost has reached one.
+        failed_row_ratio: An alert when more rows than this have failed. `None` for none: up to
+            `limits.max_dead_letter_ratio` failed rows are part of a successful run.
+        deadline: Whether there is an alert when the rest will not be answered by `inference.finish_by`.
+        new_model_version: Whether there is an alert when the server names a version of the model that none of the
+            last seven runs has.
+        drift_psi: Population stability index of the labels, or of the lengths, of the answers from which on they
+            have drifted from the last seven runs. By convention, 0.25 and more means that a lot has changed.
+        on_drift: `ignore`; `warn` raises an alert; `fail` fails the task besides, and publishes no answers.
+    """
+
+    budget_ratios: tuple[PositiveRatio, ...] = (0.5, 0.8, 1.0)
+    failed_row_ratio: Annotated[float, Field(ge=0, lt=1)] | None = None
+    deadline: bool = True
+    new_model_version: bool = True
+    drift_psi: PositiveRatio = 0.25
+    on_drift: Literal["ignore", "warn", "fail"] = "warn"

@@ -1,0 +1,151 @@
+"""What raises an alert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.counts import NANO, Counts
+from airflow_provider_llmbeam.pipeline.alerts.decide import (
+    SETTLED_SECONDS,
+    RunFacts,
+    alerts_of_counts,
+    alerts_of_end,
+)
+from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison, LabelDrift
+from airflow_provider_llmbeam.spec import Alerts
+
+NOW = 1_000_000.0
+
+
+def running(rules: Alerts | None = None, answering_seconds: float = SETTLED_SECONDS, **run: Any) -> list[Any]:
+    counts = run.pop("counts", Counts(rows=1000, answered=100))
+    facts = RunFacts(job="nightly", **run)
+    return list(alerts_of_counts(rules or Alerts(), facts, counts, answering_seconds, NOW))
+
+
+def ended(rules: Alerts | None = None, **facts: Any) -> list[Any]:
+    run = RunFacts(
+        job="nightly", budget_usd=facts.pop("budget_usd", None), deadline_at=facts.pop("deadline_at", None)
+    )
+    known = {"rows": 100, "failed": 0, "cost_usd": 1.0, "comparison": None, "now": NOW} | facts
+    return list(alerts_of_end(rules or Alerts(), run, **known))
+
+
+def comparison(**changes: Any) -> Comparison:
+    values: dict[str, Any] = {
+        "runs": 7, "last_run": "before", "last_finished_at": 1.0, "figures": {}, "failed_ratio_difference": 0.0,
+        "lengths_psi": 0.01, "lengths_psi_expected": 0.01, "labels": [], "new_models": [], "changes": [],
+    }  # fmt: skip
+    return Comparison(**(values | changes))
+
+
+def labels(psi: float, expected: float = 0.01) -> LabelDrift:
+    return LabelDrift(
+        field="mood", now={"good": 1}, before={"bad": 1}, psi=psi, psi_expected=expected, chi_square=1.0,
+        degrees_of_freedom=1,
+    )  # fmt: skip
+
+
+def spent(usd: float) -> Counts:
+    return Counts(rows=1000, answered=100, cost_nano_usd=round(usd * NANO))
+
+
+def test_a_budget_is_named_with_the_highest_ratio_that_its_cost_has_reached():
+    assert running(budget_usd=10.0, counts=spent(4.99)) == []
+    (half,) = running(budget_usd=10.0, counts=spent(5.0))
+    assert (half.key, half.value) == ("budget 0.5", 0.5)
+    assert half.message == "The answers have cost $5.00, 50% of the budget of $10.00."
+    (most,) = running(budget_usd=10.0, counts=spent(9.0))
+    assert most.threshold == 0.8
+
+
+def test_what_batch_inference_has_cost_before_counts():
+    (alert,) = running(budget_usd=10.0, spent_usd=4.0, counts=spent(1.0))
+    assert alert.value == 0.5
+
+
+def test_without_a_budget_or_without_ratios_there_is_no_alert():
+    assert running(counts=spent(100.0)) == []
+    assert running(Alerts(budget_ratios=()), budget_usd=1.0, counts=spent(100.0)) == []
+
+
+@given(costs=st.lists(st.floats(0, 30), max_size=20), ratios=st.lists(st.floats(0.01, 2), max_size=5))
+def test_an_alert_of_a_budget_is_raised_at_most_once_for_each_ratio(costs, ratios):
+    rules = Alerts(budget_ratios=tuple(ratios))
+    keys = [each.key for cost in sorted(costs) for each in running(rules, budget_usd=10.0, counts=spent(cost))]
+    assert keys == sorted(keys, key=lambda key: float(key.split()[1])), "a dearer run reaches no lower ratio"
+    assert len(set(keys)) <= len(set(ratios))
+
+
+def test_a_rate_that_is_too_low_for_the_deadline_raises_an_alert():
+    # 100 of 1,000 rows in 120 s: the other 900 take 1,080 s.
+    assert running(deadline_at=NOW + 1080) == []
+    (alert,) = running(deadline_at=NOW + 1000)
+    assert alert.message == "At this rate the last of 900 rows will be answered 1 min 20 s after `finish_by`."
+    assert alert.value == 80.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"answering_seconds": SETTLED_SECONDS - 1},
+        {"rules": Alerts(deadline=False)},
+        {"counts": Counts(rows=1000)},
+        {"counts": Counts(rows=1000, resumed=100)},
+        {"counts": Counts(rows=1000, answered=1000)},
+        {"deadline_at": None},
+    ],
+)
+def test_a_rate_that_is_not_known_or_not_asked_about_raises_none(change):
+    assert running(**({"deadline_at": NOW + 1000} | change)) == []
+
+
+def test_answers_of_an_earlier_try_say_nothing_about_the_rate():
+    counts = Counts(rows=1000, resumed=500, answered=100)
+    (alert,) = running(deadline_at=NOW + 400, counts=counts)
+    assert alert.value == 80.0, "400 rows at 100 in 120 s"
+
+
+def test_an_end_after_the_deadline_raises_an_alert():
+    assert ended(deadline_at=NOW) == []
+    (alert,) = ended(deadline_at=NOW - 90)
+    assert alert.message == "The run ended 1 min 30 s after `finish_by`."
+    assert ended(Alerts(deadline=False), deadline_at=NOW - 90) == []
+
+
+def test_failed_rows_raise_an_alert_where_a_ratio_is_given():
+    assert ended(failed=100) == []
+    assert ended(Alerts(failed_row_ratio=0.05), failed=5) == []
+    assert ended(Alerts(failed_row_ratio=0.0), rows=0) == []
+    (alert,) = ended(Alerts(failed_row_ratio=0.05), failed=6)
+    assert alert.message == "6 of 100 rows failed (6.0%; `alerts.failed_row_ratio` is 0.05)."
+
+
+def test_a_new_version_of_the_model_raises_an_alert():
+    new = comparison(new_models=["gemini-2.5-flash-002"])
+    (alert,) = ended(comparison=new)
+    assert alert.message.endswith("the last 7 runs did not have: 'gemini-2.5-flash-002'.")
+    assert ended(Alerts(new_model_version=False), comparison=new) == []
+
+
+def test_the_largest_drift_of_labels_and_lengths_raises_one_alert():
+    drifted = comparison(labels=[labels(0.3), labels(0.4)], lengths_psi=0.35)
+    (alert,) = ended(comparison=drifted)
+    assert (alert.kind, alert.value, alert.threshold) == ("drift", 0.4, 0.25)
+    assert alert.message == "The labels of 'mood' differ from those of the last 7 runs (PSI 0.40)."
+    assert ended(Alerts(on_drift="ignore"), comparison=drifted) == []
+    assert ended(Alerts(drift_psi=0.5), comparison=drifted) == []
+
+
+@pytest.mark.parametrize("index", [None, 0.29])
+def test_a_difference_that_chance_may_give_is_no_drift(index):
+    assert ended(comparison=comparison(lengths_psi=index, lengths_psi_expected=0.1)) == []
+
+
+def test_the_cost_of_an_ended_run_counts_and_an_unknown_one_does_not():
+    assert [alert.key for alert in ended(budget_usd=1.0)] == ["budget 1"]
+    assert ended(budget_usd=1.0, cost_usd=None) == []

@@ -1,0 +1,81 @@
+"""Each alert of a run is raised once, over all its tries."""
+
+from __future__ import annotations
+
+import json
+import logging
+import stat
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_llmbeam.alert import Alert
+from airflow_provider_llmbeam.counts import NANO, Counts
+from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
+from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
+from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
+from airflow_provider_llmbeam.spec import Alerts, JobSpec
+
+HALF = Alert(kind="budget", message="half", value=0.5, threshold=0.5, job="job")
+DRIFT = Alert(kind="drift", message="drift", value=0.5, threshold=0.25, job="job")
+
+
+@pytest.fixture
+def spec(job, tmp_path) -> JobSpec:
+    return job(sink={"uri": str(tmp_path / "out")})
+
+
+def lines(path: Path) -> list[Alert]:
+    return [Alert.from_json(line) for line in path.read_text().splitlines()]
+
+
+def test_an_alert_is_a_warning_and_a_line_and_is_not_repeated_by_the_next_try(spec, tmp_path, caplog):
+    for path in (tmp_path / "first", tmp_path / "second"):
+        raised = RaisedAlerts(spec, path)
+        raised.raise_new([HALF, HALF])
+    assert lines(tmp_path / "first") == [HALF]
+    assert not (tmp_path / "second").exists()
+    assert [record.message for record in caplog.records] == ["Alert: half"]
+    raised.raise_new([HALF, DRIFT])
+    assert lines(tmp_path / "second") == [DRIFT]
+    assert stat.S_IMODE(Path(spec.alerts_uri).parent.stat().st_mode) == 0o700
+
+
+def test_the_next_run_of_the_same_name_raises_its_own(spec, tmp_path):
+    raised = RaisedAlerts(spec, None)
+    raised.raise_new([HALF])
+    raised.forget()
+    assert not Path(spec.alerts_uri).exists()
+    RaisedAlerts(spec, tmp_path / "next").raise_new([HALF])
+    assert lines(tmp_path / "next") == [HALF]
+
+
+@pytest.mark.parametrize("content", ["", "[", "1"])
+def test_a_torn_file_repeats_an_alert_and_fails_nothing(spec, tmp_path, content, caplog):
+    Path(spec.alerts_uri).parent.mkdir(parents=True)
+    Path(spec.alerts_uri).write_text(content)
+    RaisedAlerts(spec, tmp_path / "alerts").raise_new([HALF])
+    assert lines(tmp_path / "alerts") == [HALF]
+    assert "could not be read" in caplog.text
+
+
+def test_a_directory_that_cannot_be_written_fails_nothing(spec, tmp_path, caplog):
+    Path(spec.alerts_uri).parent.parent.parent.mkdir(parents=True)
+    Path(spec.alerts_uri).parent.parent.write_text("a file where the directory would be")
+    raised = RaisedAlerts(spec, tmp_path / "alerts")
+    raised.raise_new([HALF])
+    raised.forget()
+    assert lines(tmp_path / "alerts") == [HALF]
+    assert "could not be written" in caplog.text
+
+
+def test_the_counts_of_a_running_job_raise_alerts(spec, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    watch = watched_by(Alerts(), RunFacts(job="job", budget_usd=1.0), RaisedAlerts(spec, None))
+    for cost in (0.1, 0.5, 0.6, 0.9):
+        watch(Counts(rows=10, answered=1, cost_nano_usd=round(cost * NANO)))
+    assert [record.message for record in caplog.records] == [
+        "Alert: The answers have cost $0.50, 50% of the budget of $1.00.",
+        "Alert: The answers have cost $0.90, 90% of the budget of $1.00.",
+    ]
+    assert json.loads(Path(spec.alerts_uri).read_text()) == ["budget 0.5", "budget 0.8"]
