@@ -96,8 +96,8 @@ def pytest_collection_finish():
 
 
 def _start_order(item):
-    """Real Airflows, which are one group, then other slow modules, then the rest; each in its own order."""
-    if item.get_closest_marker("xdist_group").args[0] == "airflow":
+    """Modules of real Airflows, which are two groups, then other slow modules, then the rest."""
+    if item.get_closest_marker("xdist_group").args[0].startswith("airflow-"):
         return 0
     return 1 if item.get_closest_marker("slow") else 2
 

@@ -21,7 +21,10 @@ CONNECTION_KEY = "planted-key-of-the-shared-connection"
 
 
 def pytest_configure(config):
-    """Declares the mark that keeps the modules of the shared Airflow on one worker of pytest-xdist."""
+    """Declares the mark that keeps the modules that share an Airflow on one worker of pytest-xdist.
+
+    There are two such groups, of equal length, each with an Airflow: one took longer than all other tests.
+    """
     config.addinivalue_line("markers", "xdist_group(name): run the tests of a group on one worker")
 
 
@@ -162,7 +165,7 @@ def start_airflow(tmp_path_factory, shared_proxy, shared_data):
 
 @pytest.fixture(scope="session")
 def shared_airflow(start_airflow, metadata_database):
-    """One Airflow for all modules that need a real one."""
+    """One Airflow for all modules of a group."""
     with start_airflow(metadata_database) as airflow:
         yield airflow
 

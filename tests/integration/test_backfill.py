@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from waiting import scaled, until
 
-pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600))]
+pytestmark = [pytest.mark.xdist_group("airflow-jobs"), pytest.mark.timeout(scaled(600))]
 DAYS = [date(2026, 9, 1) + timedelta(days=number) for number in range(7)]
 PER_DAY = 4
 GEMINI = "gemini.generateContent"

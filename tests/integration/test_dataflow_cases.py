@@ -30,7 +30,7 @@ from tests.integration import cases
 from tests.integration.cases import COMPONENTS, Cloud, play_all, show_table, tree
 from tests.processes import job_processes
 
-pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(1500))]
+pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(1500))]
 PAGE = Path(__file__).parents[2] / "docs" / "dataflow-cases.md"
 TASK = "ask"
 MODEL = "gemini.generateContent"

@@ -13,7 +13,7 @@ from waiting import scaled
 from airflow_provider_llmbeam.sandbox import prompt_sha256
 from tests.integration.cases import STEP_SECONDS
 
-pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600))]
+pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(600))]
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 DAG_ID = "reviews_on_dataflow"
 ROWS = 60

@@ -38,7 +38,7 @@ from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
 from tests.integration.cases import STEP_SECONDS, Cloud, kill_all, play_all, show_table
 
-pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(900))]
+pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(900))]
 PAGE = Path(__file__).parents[2] / "docs" / "endpoint-cases.md"
 AT_ONCE = 9
 ROWS = 8

@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 from tests.integration.cases import STEP_SECONDS
 from tests.processes import KILLS, job_processes
 
-pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.timeout(scaled(600 + 60 * KILLS))]
+pytestmark = [pytest.mark.xdist_group("airflow-jobs"), pytest.mark.timeout(scaled(600 + 60 * KILLS))]
 GEMINI = "gemini.generateContent"
 DAG_ID = "six_tables"
 TABLES, ROWS, MAX_IN_FLIGHT = 6, 40, 8
