@@ -22,8 +22,10 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "LLM Beam",
                 "python-modules": [
+                    "airflow_provider_llmbeam.operators.compare_inference",
                     "airflow_provider_llmbeam.operators.endpoint",
                     "airflow_provider_llmbeam.operators.estimate",
+                    "airflow_provider_llmbeam.operators.evaluate_inference",
                     "airflow_provider_llmbeam.operators.inference_endpoint",
                     "airflow_provider_llmbeam.operators.run_inference",
                     "airflow_provider_llmbeam.operators.sweep",

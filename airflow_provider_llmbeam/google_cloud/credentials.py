@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from airflow_provider_llmbeam.google_cloud.authentication import authentication_of
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model import Model
 
 
 @contextmanager
-def google_credentials(spec: JobSpec, gcp_conn_id: str) -> Iterator[None]:
+def google_credentials(spec: JobSpec, gcp_conn_id: str, others: Collection[Model] = ()) -> Iterator[None]:
     """Makes a connection's key the default credentials while the body runs, if the job needs Google Cloud.
+
+    Args:
+        spec: The job.
+        gcp_conn_id: The connection.
+        others: Models that the job asks besides its own.
 
     Raises:
         JobSpecError: The connection cannot be used.
     """
-    if not uses_google(spec):
+    if not uses_google(spec, others):
         yield
         return
     from airflow_provider_llmbeam.google_cloud.base import GoogleHook
@@ -31,9 +37,9 @@ def google_credentials(spec: JobSpec, gcp_conn_id: str) -> Iterator[None]:
         key_file.__exit__(None, None, None)
 
 
-def uses_google(spec: JobSpec) -> bool:
+def uses_google(spec: JobSpec, others: Collection[Model] = ()) -> bool:
     """Whether a job sends requests to Google Cloud with the credentials of an account."""
-    if authentication_of(spec.model) in ("access_token", "id_token"):
+    if any(authentication_of(model) in ("access_token", "id_token") for model in (spec.model, *others)):
         return True
     if "bigquery" in (spec.source.type, spec.sink.type):
         return True

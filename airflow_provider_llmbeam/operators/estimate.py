@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
-from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
-from airflow_provider_llmbeam.operators.base import InferenceJobOperator
-from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import job_name
-from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_llmbeam.spec.job import JobSpec
+    from airflow_provider_llmbeam.tasks.process import JobProcess
 
-class EstimateInferenceOperator(InferenceJobOperator):
+
+class EstimateInferenceOperator(InProcessOperator):
     """Estimates rows, tokens, cost and time of a `RunInferenceOperator` with the same arguments.
 
     It reads the source, or evenly spread portions of a large one, renders the prompts, and sends a few of them,
@@ -50,8 +50,7 @@ class EstimateInferenceOperator(InferenceJobOperator):
         NothingAnsweredError: The model answered none of the prompts.
     """
 
-    _writes = False
-    template_fields: Sequence[str] = (*InferenceJobOperator.template_fields, "job_task_id")
+    template_fields: Sequence[str] = (*InProcessOperator.template_fields, "job_task_id")
 
     def __init__(self, *, job_task_id: str | None = None, sample_size: int = 32, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -62,26 +61,18 @@ class EstimateInferenceOperator(InferenceJobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Estimates the job."""
-        if self.impersonation_chain:
-            self.log.warning(
-                "The estimate reads and sends as the account of `gcp_conn_id` %r: `impersonation_chain` counts on "
-                "Dataflow alone.",
-                self.gcp_conn_id,
-            )
         with errors_of_airflow():
             spec, environment = self._job(context)
-            self._process = JobProcess(spec, environment, self.log)
-            with google_credentials(spec, self.gcp_conn_id):
-                found = self._estimated(spec)
+            with self._running(spec, environment) as process:
+                found = self._estimated(spec, process)
         context["ti"].xcom_push(key="demand", value=found["demand"])
         self._reported = {"estimate": found}
         add_manifest(context, self.outlets, found)
         return found
 
-    def _estimated(self, spec: JobSpec) -> dict[str, Any]:
-        assert self._process is not None
+    def _estimated(self, spec: JobSpec, process: JobProcess) -> dict[str, Any]:
         try:
-            return self._process.estimate(self.sample_size)
+            return process.estimate(self.sample_size)
         except SourceEmptyError as error:
             if spec.source.on_empty != "skip":
                 raise

@@ -15,11 +15,13 @@ from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.job import estimate, page_at, run, submit
+from airflow_provider_llmbeam.pipeline.job import compare, estimate, evaluate, page_at, run, submit
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
+from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model import key_variables
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
 
 _log = logging.getLogger("llmbeam")
@@ -30,14 +32,17 @@ EXIT_PENDING = 75
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as of a shell
 #: As the default of `skip_on_exit_code` of Airflow's BashOperator.
 EXIT_SKIPPED = 99
+#: Exit codes of an evaluation that did not pass, by its `on_failure`.
+_EXITS = {"fail": EXIT_FAILED, "skip": EXIT_SKIPPED, "report": EXIT_OK}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one job; with `--submit` it is submitted to Dataflow, with `--estimate` it is estimated.
+    """Runs one job; other options submit it to Dataflow, estimate, evaluate or compare it.
 
     Returns:
-        0 if the job is complete or submitted; 1 if it failed after its start; 2 if it could not start; 99 if it
-        was skipped, since its source has no rows; 75 if it is to be continued (`--defer`); 130 after Ctrl-C.
+        0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not pass; 2 if
+        it could not start; 99 if it was skipped, since its source has no rows or its evaluation says so; 75 if it
+        is to be continued (`--defer`); 130 after Ctrl-C.
     """
     options, beam_options = _parser().parse_known_args(argv)
     redactor = Redactor()
@@ -47,8 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = None
     try:
         spec = _spec(options.spec)
-        redactor.variables = spec.secret_variables
-        outcome = _outcome(spec, options, beam_options)
+        measured = _evaluation(options)
+        others = () if measured is None else measured.models
+        redactor.variables = (*spec.secret_variables, *(name for model in others for name in key_variables(model)))
+        outcome = _outcome(spec, measured, options, beam_options)
     except LLMBeamError as error:
         message = redactor(str(error))
         _log.error("%s", message)
@@ -62,13 +69,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     _write_outcome(options.result, outcome)
     if "batch" in outcome:
         return EXIT_PENDING
+    if "evaluation" in outcome:
+        return EXIT_OK if outcome["evaluation"]["passed"] else _EXITS[outcome["evaluation"]["on_failure"]]
     reason = outcome.get("report", {}).get("skipped_because")
     if reason is not None:
         _log.warning("Skipped: %s", redactor(reason))
     return EXIT_OK if reason is None else EXIT_SKIPPED
 
 
-def _outcome(spec: JobSpec, options: argparse.Namespace, beam_options: Sequence[str]) -> dict[str, Any]:
+def _outcome(
+    spec: JobSpec,
+    measured: Evaluation | Comparison | None,
+    options: argparse.Namespace,
+    beam_options: Sequence[str],
+) -> dict[str, Any]:
+    if isinstance(measured, Evaluation):
+        return {"evaluation": evaluate(spec, measured)}
+    if isinstance(measured, Comparison):
+        return {"comparison": compare(spec, measured)}
     if options.estimate:
         return {"estimate": estimate(spec, options.sample_size)}
     if options.submit:
@@ -91,6 +109,20 @@ def _spec(address: str) -> JobSpec:
     except OSError as error:
         raise JobSpecError(f"The job spec cannot be read: {error}. Nothing was sent or billed.") from error
     return spec.model_copy(update={"model": with_base_url(spec.model, os.environ, _log)})
+
+
+def _evaluation(options: argparse.Namespace) -> Evaluation | Comparison | None:
+    """Reads the evaluation or the comparison of the job, if one is asked for."""
+    path, kind = (options.compare, Comparison) if options.evaluate is None else (options.evaluate, Evaluation)
+    if path is None:
+        return None
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise JobSpecError(
+            f"{str(path)!r} cannot be read as JSON: {error}. Nothing was sent or billed."
+        ) from error
+    return kind.parse(data)
 
 
 def _read(uri: str) -> bytes:
@@ -122,6 +154,18 @@ def _parser() -> argparse.ArgumentParser:
         default=32,
         metavar="N",
         help="with --estimate: number of prompts sent to the model; the job keeps their answers (default: 32)",
+    )
+    parser.add_argument(
+        "--evaluate",
+        type=Path,
+        metavar="EVALUATION.json",
+        help="evaluate the job on the golden set that this file names, and do not run it",
+    )
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="COMPARISON.json",
+        help="compare the job with the other one that this file describes, and run neither",
     )
     parser.add_argument(
         "--child",

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.manifest import encoded_page
+from airflow_provider_llmbeam.pipeline.launch.client import check_model
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
+from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
@@ -104,22 +106,67 @@ def estimate(spec: JobSpec, sample_size: int) -> dict[str, Any]:
         JobSpecError: There is nothing to estimate; nothing was sent.
         NothingAnsweredError: The model answered none of the prompts.
     """
+    with _in_process(spec, sends=sample_size > 0):
+        from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+
+        return make_estimate(spec, sample_size).model_dump(mode="json")
+
+
+def evaluate(spec: JobSpec, evaluation: Evaluation) -> dict[str, Any]:
+    """Evaluates a job on a golden set; see `evaluation.run.evaluate`.
+
+    Returns:
+        The manifest; `passed` says whether the scores are accepted.
+
+    Raises:
+        JobSpecError: The golden set or a metric does not fit; nothing was sent.
+        JobFailedError: The server left rows unanswered; a retry sends only the rest.
+    """
+    with _in_process(spec):
+        from airflow_provider_llmbeam.pipeline.evaluation import run as evaluations
+
+        return evaluations.evaluate(spec, evaluation).manifest(spec)
+
+
+def compare(spec: JobSpec, comparison: Comparison) -> dict[str, Any]:
+    """Compares a job with another one; see `evaluation.compare.compare`.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        JobSpecError: The other job is not valid, or there is no row to send; nothing was sent.
+        JobFailedError: A server left rows unanswered; a retry sends only the rest.
+    """
+    with _in_process(spec):
+        from airflow_provider_llmbeam.pipeline.evaluation import compare as comparisons
+
+        return comparisons.compare(spec, comparison).manifest(spec)
+
+
+@contextmanager
+def _in_process(spec: JobSpec, *, sends: bool = True) -> Iterator[None]:
+    """Prepares for requests in this process, without a graph; an invalid job is rejected before.
+
+    Args:
+        spec: The job.
+        sends: Whether any request is sent.
+    """
     from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 
     check_reachable(spec)
     with _beam():
         from airflow_provider_llmbeam.pipeline import storage
-        from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
         from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 
-    if sample_size and not spec.environment_secrets:
+    if sends and not spec.environment_secrets:
         check_model(spec)
     for uri in spec.private_uris:
         storage.make_private(uri)
-    if sample_size:
+    if sends:
         check_writable(spec, publishes=False)
     with _preparation(spec):
-        return make_estimate(spec, sample_size).model_dump(mode="json")
+        yield
 
 
 @contextmanager
@@ -281,14 +328,3 @@ def _beam() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def check_model(spec: JobSpec) -> None:
-    """Opens the client of the model once, before a row is read, which fails if a key is missing.
-
-    Raises:
-        JobSpecError: The client cannot be opened.
-    """
-    from airflow_provider_llmbeam.engine.backends import open_backend
-
-    open_backend(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)

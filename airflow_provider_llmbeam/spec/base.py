@@ -208,7 +208,7 @@ _NEVER_SHOWN = frozenset({"environment_secrets", "container_env", "api_key_env",
 #: Levels of lists that a message shows; `repr` fails for a value of hundreds.
 _SHOWN_LEVELS = 5
 #: Fields that hold one of several types; pydantic appends the name of the type to their path.
-_UNIONS = ("source", "model", "sink", "runner")
+_UNIONS = ("source", "golden", "model", "sink", "runner")
 #: An endpoint is such a union itself, without an enclosing field.
 _ENDPOINT_TYPES = ("vertex", "cloud_run")
 #: What is said of a field that is missing.
@@ -222,6 +222,8 @@ def _problem(item: dict[str, Any], instead: str) -> SpecProblem:
     path = [str(part) for part in item["loc"]]
     if len(path) > 1 and path[0] in _UNIONS:
         del path[1]
+    elif len(path) > 2 and path[0] == "metrics":
+        del path[2]
     elif path and path[0] in _ENDPOINT_TYPES:
         del path[0]
     field = ".".join(path)

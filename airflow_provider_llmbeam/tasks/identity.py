@@ -20,9 +20,25 @@ def job_name(ti: Any, task_id: str | None = None) -> str:
         JobSpecError: `[llmbeam] deployment` is not a valid name.
     """
     task_id = ti.task_id if task_id is None else task_id
-    identity = "\0".join(map(str, (own_deployment(), ti.dag_id, task_id, ti.run_id, ti.map_index)))
+    return _name(ti.dag_id, task_id, ti.run_id, ti.map_index)
+
+
+def name_in_every_run(ti: Any) -> str:
+    """Returns a name for a task's job that is the same for every run and try, so that its runs share a journal.
+
+    Args:
+        ti: Task instance.
+
+    Raises:
+        JobSpecError: `[llmbeam] deployment` is not a valid name.
+    """
+    return _name(ti.dag_id, ti.task_id, ti.map_index)
+
+
+def _name(dag_id: str, task_id: str, *others: Any) -> str:
+    identity = "\0".join(map(str, (own_deployment(), dag_id, task_id, *others)))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{task_id}".lower()).strip("-")[:80]
+    readable = re.sub(r"[^a-z0-9]+", "-", f"{dag_id}-{task_id}".lower()).strip("-")[:80]
     return f"{readable or 'job'}-{digest}"
 
 

@@ -10,16 +10,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.redaction import redact, secrets_of
+from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.tasks.alert_file import AlertFile
 from airflow_provider_llmbeam.tasks.environment import configured_variables, job_environment
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
 
 
 class JobProcess:
@@ -113,11 +117,44 @@ class JobProcess:
         estimate: dict[str, Any] = self._outcome_of("--estimate", f"--sample-size={sample_size}")["estimate"]
         return estimate
 
-    def _outcome_of(self, *arguments: str) -> dict[str, Any]:
+    def evaluate(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Evaluates the job on a golden set.
+
+        Args:
+            evaluation: Golden set, metrics and thresholds.
+
+        Returns:
+            The manifest of the evaluation, whether it passed or not.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--evaluate", measured=evaluation)["evaluation"]
+        return found
+
+    def compare(self, comparison: Comparison) -> dict[str, Any]:
+        """Compares the job with another one.
+
+        Args:
+            comparison: What is different in the other job, the sample and the judge.
+
+        Returns:
+            The manifest of the comparison.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--compare", measured=comparison)["comparison"]
+        return found
+
+    def _outcome_of(self, *arguments: str, measured: Evaluation | Comparison | None = None) -> dict[str, Any]:
+        """Runs the child; `measured` is written to a file, whose path is the last of its arguments."""
         with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")
-            spec_path.touch(mode=0o600)
-            spec_path.write_text(self._spec.model_dump_json())
+            _write_private(spec_path, self._spec)
+            if measured is not None:
+                _write_private(Path(directory, "measured.json"), measured)
+                arguments = (*arguments, f"{directory}/measured.json")
             alerts = AlertFile(Path(directory, "alerts.jsonl"), self._log)
             if self._on_alert is not None:
                 arguments = (*arguments, f"--alerts={alerts.path}")
@@ -183,6 +220,11 @@ class JobProcess:
             error.page = found["page"]
             raise error
         return outcome
+
+
+def _write_private(path: Path, value: SpecModel) -> None:
+    path.touch(mode=0o600)
+    path.write_text(value.model_dump_json())
 
 
 def _exit_words(exit_code: int) -> str:

@@ -11,6 +11,7 @@ import pytest
 import airflow_provider_llmbeam
 from airflow_provider_llmbeam import sandbox, spec
 from airflow_provider_llmbeam.provider_info import get_provider_info
+from airflow_provider_llmbeam.spec import evaluation
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -20,7 +21,7 @@ INSTALLED = Path(airflow_provider_llmbeam.__file__).parents[1]
 BUILT = {"_build", "how-to"}
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if BUILT.isdisjoint(path.relative_to(DOCS).parts)]
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
-ALIASES = {"Endpoint", "Model", "Runner", "Sink", "Source"}
+ALIASES = {"Endpoint", "Metric", "Model", "Runner", "Sink", "Source"}
 
 
 def in_table_of_contents():
@@ -94,5 +95,6 @@ def test_the_reference_has_every_public_class():
     documented = set(re.findall(r"^\.\. auto(?:class|function):: (\S+)$", written, re.MULTILINE))
     package = "airflow_provider_llmbeam"
     public = {f"{package}.spec.{name}" for name in set(spec.__all__) - ALIASES}
+    public |= {f"{package}.spec.evaluation.{name}" for name in set(evaluation.__all__) - ALIASES}
     public |= {f"{package}.sandbox.{name}" for name in sandbox.__all__}
     assert {*public, *classes_for_dags()} - documented == set()

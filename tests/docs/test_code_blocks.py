@@ -16,7 +16,9 @@ from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Param
 
 from airflow_provider_llmbeam import spec
+from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
+from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
@@ -74,8 +76,9 @@ def names() -> dict[str, Any]:
         "prompts": prompts,
     }
     classes = (
-        DAG, AsyncCallback, DeadlineAlert, DeadlineReference, EstimateInferenceOperator, QuotaHealthSensor,
-        SmtpNotifier, SweepBatchInferenceOperator, inference_endpoint, timedelta,
+        DAG, AsyncCallback, CompareInferenceOperator, DeadlineAlert, DeadlineReference, EstimateInferenceOperator,
+        EvaluateInferenceOperator, QuotaHealthSensor, SmtpNotifier, SweepBatchInferenceOperator, inference_endpoint,
+        timedelta,
     )  # fmt: skip
     return (
         {name: getattr(spec, name) for name in spec.__all__}

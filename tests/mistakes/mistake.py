@@ -15,6 +15,11 @@ RIGHT: Mapping[str, Any] = {
     "model": {"type": "gemini", "name": "gemini-2.5-flash", "base_url": "{server}"},
     "sink": {"uri": "out/"},
 }
+#: Evaluation without a mistake, of the golden set in `golden.jsonl`: the columns of the rows, and `expected_mood`.
+RIGHT_EVALUATION: Mapping[str, Any] = {
+    "golden": {"uri": "golden.jsonl", "key": ["id"]},
+    "metrics": {"mood": "exact"},
+}
 #: Number of rows in `rows.jsonl`, each with `id` and `text`.
 ROWS = 100
 
@@ -22,8 +27,8 @@ ROWS = 100
 LEFT_OUT = object()
 
 #: `parse`: when Airflow parses the Dag. `start`: in the task, before anything is sent. `answers`: by the first
-#: answers.
-Found = Literal["parse", "start", "answers"]
+#: answers. `evaluation`: in the task that evaluates, before anything is sent.
+Found = Literal["parse", "start", "answers", "evaluation"]
 #: What the server does, in place of answering.
 Server = Literal["answers", "refuses the key", "refuses the request"]
 
@@ -37,6 +42,7 @@ class Mistake:
         sentence: Sentence that is shown.
         found: When it is found.
         requests: Number of requests that the server receives at most.
+        evaluation: Fields of the evaluation with the mistake, by their dotted path.
         about: What is wrong with the files or the server, if `changes` does not show it.
         files: Contents of files beside `rows.jsonl`, by name.
         server: What the server does.
@@ -47,6 +53,7 @@ class Mistake:
     found: Found = "parse"
     requests: int = 0
     about: str = ""
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     server: Server = "answers"
 
@@ -54,7 +61,8 @@ class Mistake:
     def written(self) -> str:
         """What the author wrote, in one line."""
         parts = [
-            f"no `{path}`" if value is LEFT_OUT else f"`{path}={value!r}`" for path, value in self.changes.items()
+            f"no `{path}`" if value is LEFT_OUT else f"`{path}={value!r}`"
+            for path, value in {**self.changes, **self.evaluation}.items()
         ]
         return ", ".join(filter(None, (self.about, *parts)))
 
@@ -64,17 +72,26 @@ class Mistake:
         Args:
             server: Address of the sandbox.
         """
-        spec = copy.deepcopy(dict(RIGHT))
-        for path, value in self.changes.items():
-            *parents, last = path.split(".")
-            at = spec
-            for parent in parents:
-                at = at.setdefault(parent, {})
-            if value is LEFT_OUT:
-                del at[last]
-            else:
-                at[last] = copy.deepcopy(value)
-        return with_address(spec, server)
+        return with_address(_changed(RIGHT, self.changes), server)
+
+    @property
+    def evaluation_spec(self) -> dict[str, Any]:
+        """The evaluation with the mistake."""
+        return _changed(RIGHT_EVALUATION, self.evaluation)
+
+
+def _changed(right: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    found = copy.deepcopy(dict(right))
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        at = found
+        for parent in parents:
+            at = at.setdefault(parent, {})
+        if value is LEFT_OUT:
+            del at[last]
+        else:
+            at[last] = copy.deepcopy(value)
+    return found
 
 
 def with_address(value: Any, server: str) -> Any:

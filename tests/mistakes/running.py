@@ -36,6 +36,8 @@ def write_files(mistake: Mistake, directory: Path, text: str) -> None:
     """Writes the rows of a mistake, each with a text, and its other files."""
     rows = [{"id": number, "text": f"{text} {number}: it is fine."} for number in range(ROWS)]
     (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    golden = [row | {"expected_mood": "good"} for row in rows[:10]]
+    (directory / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in golden))
     for name, content in mistake.files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +57,11 @@ def run(mistake: Mistake, sandbox: Sandbox, directory: Path) -> Ended:
     write_files(mistake, directory, "Review")
     spec, result = directory / "job.json", directory / "result.json"
     spec.write_text(json.dumps(mistake.spec(sandbox.gemini_url)))
-    code = main([f"--spec={spec}", f"--result={result}"])
+    arguments = [f"--spec={spec}", f"--result={result}"]
+    if mistake.found == "evaluation":
+        evaluation = directory / "evaluation.json"
+        evaluation.write_text(json.dumps(mistake.evaluation_spec))
+        arguments.append(f"--evaluate={evaluation}")
+    code = main(arguments)
     message = json.loads(result.read_text()).get("error", {}).get("message", "")
     return Ended(code, message, len(sandbox.requests))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mistakes.at_the_start import MISTAKES as AT_THE_START
+from tests.mistakes.in_evaluation import MISTAKES as IN_EVALUATION
 from tests.mistakes.in_limits import MISTAKES as IN_LIMITS
 from tests.mistakes.in_model import MISTAKES as IN_MODEL
 from tests.mistakes.in_prompt import MISTAKES as IN_PROMPT
@@ -21,6 +22,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *IN_RUNNER,
     *AT_THE_START,
     *IN_THE_ANSWERS,
+    *IN_EVALUATION,
 )
 
 _SECTIONS = {
@@ -34,6 +36,10 @@ _SECTIONS = {
         "By the first answers",
         "The first 32 requests of a process are a pilot. The task fails, without a retry; refused answers are "
         "kept, so that another run does not pay for them.",
+    ),
+    "evaluation": (
+        "In an evaluation, before anything is sent",
+        "The task that evaluates fails, without a retry; literal arguments are checked when the Dag is parsed.",
     ),
 }
 _HEAD = """# What a mistake costs

@@ -14,12 +14,14 @@ from airflow.sdk import DAG, BaseOperator, XComArg
 from apache_beam.ml.inference.base import RunInference
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
     ReserveEndpointOperator,
     TeardownEndpointOperator,
 )
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
+from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.inference_endpoint import InferenceEndpoint, inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
@@ -54,6 +56,7 @@ from airflow_provider_llmbeam.spec import (
     VertexEndpointModel,
     parse_endpoint,
 )
+from airflow_provider_llmbeam.spec.evaluation import Alternative, Judge, LabelF1Metric
 
 
 def spec_values() -> JobSpec:
@@ -137,6 +140,29 @@ def tasks_around_a_job() -> None:
     with DAG("typed", schedule=None):
         model = GeminiModel(name="gemini-2.5-flash", project="p", labels={"team": "data"})
         estimate = EstimateInferenceOperator(task_id="estimate", job_task_id="judge", model=model, **job)
+        EvaluateInferenceOperator(
+            task_id="evaluate",
+            golden=FilesSource(uri="golden.csv", key=("id",)),
+            metrics={"mood": "exact", "topic": LabelF1Metric(expected="gold"), "sum": {"type": "numeric"}},
+            minimum={"mood": 0.9},
+            on_failure="skip",
+            model=model,
+            **job,
+        )
+        EvaluateInferenceOperator(
+            task_id="policy",
+            golden={},
+            metrics={},
+            on_failure="branch",  # type: ignore[arg-type]
+            **job,
+        )
+        CompareInferenceOperator(
+            task_id="compare",
+            other=Alternative(model=GeminiModel(name="gemini-2.5-pro")),
+            judge=Judge(rubric="{{ row.first }} {{ row.second }}", model=GeminiModel()),
+            model=model,
+            **job,
+        )
         gate = QuotaHealthSensor(
             task_id="gate",
             model=model,

@@ -10,21 +10,18 @@ from statistics import fmean
 
 from airflow_provider_llmbeam.batch.ways import Work
 from airflow_provider_llmbeam.counts import NANO
-from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
-from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import (
     JobFailedError,
     JobSpecError,
-    LLMBeamError,
     NothingAnsweredError,
     PermanentFailureError,
     SourceEmptyError,
     TooManyFailedRowsError,
 )
-from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage, estimate_uri, write_estimate
+from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
     Projection,
     SampleObservation,
@@ -34,9 +31,7 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
 )
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
 from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, planned_cost_usd, ways_of_job
-from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_requests_per_minute
-from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, journal_entries, oldest_useful_at
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
@@ -80,16 +75,10 @@ def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int 
         )
         kind = JobSpecError if found.rows else SourceEmptyError
         raise kind(f"Job {spec.name!r} has no row to send.{why} Nothing was sent or billed.")
-    oldest_at = oldest_useful_at(spec, time.time())
-    known: dict[str, Outcome] = {}
-    recorded, form = 0, answer_form(spec, time.time())
-    for entry in journal_entries(spec, oldest_at):
-        recorded += 1
-        if entry.fingerprint in found.tokens and form.accepts(entry.outcome):
-            known[entry.fingerprint] = better(entry.outcome, known.get(entry.fingerprint))
+    known, recorded = earlier_outcomes(spec, found.tokens)
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
     picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
-    outcomes = _send(spec, oldest_at, {each: found.candidates[each] for each in picked if each not in known})
+    outcomes = send(spec, {each: found.candidates[each] for each in picked if each not in known})
     # The journal keeps refused answers, too, so that the job does not send their prompts again.
     kept = [each for each, outcome in outcomes.items() if outcome.answered_at]
     sample = {each: known.get(each) or outcomes[each] for each in picked}
@@ -113,26 +102,6 @@ def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int 
             spec.limits.budget_usd,
         )
     return estimate
-
-
-def _send(spec: JobSpec, oldest_at: float, prompts: Mapping[str, Prompt]) -> dict[str, Outcome]:
-    """Sends prompts as the job does, with its journal."""
-    if not prompts:
-        return {}
-    requests = [Request(fingerprint, (), prompt) for fingerprint, prompt in prompts.items()]
-    tier = ordinary_tier(spec.inference.service_tier)
-    handler = handler_of_job(spec, oldest_at, time.time(), can_stop=False, service_tier=tier)
-    try:
-        results = handler.run_inference(requests, handler.load_model())
-    except LLMBeamError:
-        raise
-    except Exception as error:
-        raise JobFailedError(
-            f"The {len(requests)} prompts of job {spec.name!r} could not all be sent or recorded: "
-            f"{type(error).__name__}: {error} Sent requests may be billed. The answers so far are in "
-            f"{spec.journal_uri!r}; another estimate, or the job, sends only the rest."
-        ) from error
-    return {result.example.fingerprint: result.inference for result in results}
 
 
 def _save(spec: JobSpec, estimate: Estimate) -> None:

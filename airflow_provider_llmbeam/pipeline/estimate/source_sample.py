@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
 
 #: Maximum size in bytes of a source of which every row is read.
 MAX_BYTES = 64 * 2**20
@@ -69,7 +69,7 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
     Raises:
         JobSpecError: The source is empty, or has duplicate keys that the spec does not allow.
     """
-    size, portions = _portions(spec, max_bytes)
+    size, portions = read_source(spec.source, spec.export_uri, max_bytes)
     counter = _Sampler(spec)
     spans: list[tuple[float, float]] = []
     for portion in portions:
@@ -82,22 +82,35 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
     return found
 
 
-def _portions(spec: JobSpec, max_bytes: int) -> tuple[float, Iterable[Portion]]:
-    match spec.source:
-        case FilesSource() as source:
+def read_source(source: Source, export_uri: str, max_bytes: int = MAX_BYTES) -> tuple[float, Iterable[Portion]]:
+    """Reads the rows of a source, or portions of a large one; see `sampling.read_portions`.
+
+    Args:
+        source: The source.
+        export_uri: Directory for the export of a BigQuery source.
+        max_bytes: A larger source is read in portions.
+
+    Returns:
+        The size of the whole source, and the portions: all rows were read if their sizes add up to it.
+
+    Raises:
+        JobSpecError: The source does not exist.
+    """
+    match source:
+        case FilesSource():
             check_source(source.uri, source.resolved_format)
             return read_portions(source.uri, source.resolved_format, max_bytes, source.csv)
-        case BigQuerySource() as source:
+        case BigQuerySource():
             from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
 
-            size, portions = read_portions(f"{export(source, spec.export_uri)}*.avro", "avro", max_bytes)
+            size, portions = read_portions(f"{export(source, export_uri)}*.avro", "avro", max_bytes)
             return size, (
                 Portion(
                     [row if isinstance(row, FailedRow) else json_values(row) for row in portion.rows], portion.size
                 )
                 for portion in portions
             )
-        case RowsSource() as source:
+        case RowsSource():
             return float(len(source.rows)), [Portion([dict(row) for row in source.rows], float(len(source.rows)))]
 
 

@@ -35,6 +35,16 @@ def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
 
 JobName = Annotated[str, _like(_NAME, _NAME_WORDS)]
 CacheScope = Annotated[str, _like(_NAME, _NAME_WORDS)]
+MetricName = Annotated[
+    str,
+    _like(
+        r"[A-Za-z_][A-Za-z0-9_-]{0,99}", "a name of at most 100 letters, digits, _ and -, beginning with a letter"
+    ),
+]
+FunctionPath = Annotated[
+    str,
+    _like(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "the path of a function that can be imported, 'package.module:name'"),
+]
 
 ProjectId = Annotated[
     str,

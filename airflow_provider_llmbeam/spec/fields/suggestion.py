@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -86,7 +86,7 @@ def _members(annotation: Any) -> Iterator[type[BaseModel]]:
         annotation = get_args(annotation)[0]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    elif get_origin(annotation) in (Union, UnionType, tuple):
+    elif get_origin(annotation) in (Union, UnionType, tuple, Mapping):
         for one in get_args(annotation):
             yield from _members(one)
 

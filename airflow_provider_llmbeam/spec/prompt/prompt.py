@@ -17,7 +17,12 @@ from airflow_provider_llmbeam.spec.prompt.schema_type import schema_of
 from airflow_provider_llmbeam.spec.prompt.template import check_template
 
 
-def _check_template(template: str) -> str:
+def row_template(template: str) -> str:
+    """Validates a template that is rendered for each row.
+
+    Raises:
+        ValueError: It cannot be compiled, or uses an unknown name.
+    """
     check_template(template)
     if (fault := unknown_name(template)) is not None:
         raise FieldFaultError("", fault)
@@ -43,7 +48,7 @@ class Media(SpecModel):
     mime_type: Annotated[str, Field(pattern=r"^[a-z]+/[a-zA-Z0-9.+_-]+$")] | None = None
     root: Annotated[str, Field(min_length=1)] | None = None
 
-    _template = field_validator("uri")(_check_template)
+    _template = field_validator("uri")(row_template)
 
 
 class PromptTemplate(SpecModel):
@@ -81,7 +86,7 @@ class PromptTemplate(SpecModel):
     @field_validator("template", "system")
     @classmethod
     def _is_template(cls, template: str | None) -> str | None:
-        return template if template is None else _check_template(template)
+        return template if template is None else row_template(template)
 
     @field_validator("variables", mode="before")
     @classmethod

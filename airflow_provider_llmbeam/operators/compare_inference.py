@@ -1,0 +1,110 @@
+"""`CompareInferenceOperator`: compares a job with one of another prompt, model or other parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_llmbeam.operators.in_process import InProcessOperator, OtherModels
+from airflow_provider_llmbeam.tasks.assets import add_manifest
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.identity import name_in_every_run
+from airflow_provider_llmbeam.tasks.literal import plain
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_llmbeam.spec.evaluation import Alternative, Comparison, Judge
+
+
+class CompareInferenceOperator(InProcessOperator):
+    """Compares a `RunInferenceOperator` with the same arguments with another prompt, model or other parameters.
+
+    Both answer the same sample of the source, in a process on the worker, regardless of the `runner`; nothing is
+    written to the sink. The sample are the rows whose keys have the smallest hashes, the same ones in every run
+    while the source has them. The answers go into a journal that all runs of this task share, or into the `cache`.
+    Below `state_uri` (or the sink) it writes `comparison.json`, and `comparison.txt` with the rows whose answers
+    differ, which the log shows as well.
+
+    Args:
+        other: What is different, see `spec.evaluation.Alternative`. Airflow does not render it.
+        sample_size: Number of rows, at most 5,000.
+        judge: Judges the answers that differ, see `spec.evaluation.Judge`. Airflow does not render it.
+        max_cases: Maximum number of differing answers that are listed.
+        seed: Seed of the bootstrap intervals.
+        other_conn_id: Connection of the other model. `None`: that of the job for a model of the same type; for
+            another one, the environment of the worker.
+        judge_conn_id: Connection of the judge's model; `None` as above.
+        kwargs: Arguments of `RunInferenceOperator`. `deferrable` has no effect: a comparison never defers.
+
+    Templated:
+        The fields of `RunInferenceOperator`.
+
+    XCom:
+        The manifest: `agreement` by field with its interval, cost per 1,000 rows and latency of both, verdicts of
+        the judge, and the addresses of the report and the text. It is also the `extra` of the events of the assets
+        in `outlets`.
+
+    Raises:
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: A rendered argument is invalid, or there is nothing to send.
+        JobFailedError: A server left rows unanswered; a retry sends only those.
+    """
+
+    def __init__(
+        self,
+        *,
+        other: Alternative | Mapping[str, Any],
+        sample_size: int = 200,
+        judge: Judge | Mapping[str, Any] | None = None,
+        max_cases: int = 20,
+        seed: int = 0,
+        other_conn_id: str | None = None,
+        judge_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.other = plain(other)
+        self.sample_size = sample_size
+        self.judge = plain(judge)
+        self.max_cases = max_cases
+        self.seed = seed
+        self.other_conn_id = other_conn_id
+        self.judge_conn_id = judge_conn_id
+        self._refuse_problems(_kind(), self._comparison_data(), "other", "judge")
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Compares the two jobs."""
+        with errors_of_airflow():
+            spec, environment = self._job(context)
+            models = OtherModels(self.model, self.llmbeam_conn_id, environment)
+            data = self._comparison_data()
+            for field, conn_id in (("other", self.other_conn_id), ("judge", self.judge_conn_id)):
+                part = data.get(field)
+                if isinstance(part, Mapping) and part.get("model") is not None:
+                    data[field] = {**part, "model": models.completed(part["model"], conn_id)}
+            comparison = _kind().parse(data)
+            with self._running(spec, environment, comparison.models) as process:
+                found = process.compare(comparison)
+        add_manifest(context, self.outlets, found)
+        return found
+
+    def _comparison_data(self) -> dict[str, Any]:
+        data = {
+            "other": self.other,
+            "sample_size": self.sample_size,
+            "judge": self.judge,
+            "max_cases": self.max_cases,
+            "seed": self.seed,
+        }
+        return {name: value for name, value in data.items() if value is not None}
+
+    def _own_job_name(self, ti: Any) -> str:
+        return name_in_every_run(ti)
+
+
+def _kind() -> type[Comparison]:
+    # Imported here: its classes take a tenth of the time to parse a Dag file, which need not use it.
+    from airflow_provider_llmbeam.spec.evaluation import Comparison
+
+    return Comparison

@@ -1,0 +1,144 @@
+"""`EvaluateInferenceOperator`: evaluates a job on a golden set before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+
+from airflow_provider_llmbeam.operators.in_process import InProcessOperator, OtherModels
+from airflow_provider_llmbeam.tasks.assets import add_manifest
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.identity import name_in_every_run
+from airflow_provider_llmbeam.tasks.literal import plain
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context, XComArg
+
+    from airflow_provider_llmbeam.spec.evaluation import Evaluation, Metric
+    from airflow_provider_llmbeam.spec.source import Source
+
+
+class EvaluateInferenceOperator(InProcessOperator):
+    """Evaluates a `RunInferenceOperator` with the same arguments on a golden set, and refuses a bad prompt.
+
+    The rows of the golden set go through the prompt, the model and the parameters of the job, in a process on the
+    worker, regardless of the `runner`; `source` is not read, and nothing is written to the sink. The answers go
+    into a journal that all runs of this task share, or into the `cache`: an unchanged evaluation sends no request.
+    Below `state_uri` (or the sink) it writes `evaluation.json`, `evaluation.txt` with the wrong
+    answers, which the log shows as well, and `accepted.json`, the last evaluation that passed.
+
+    Args:
+        golden: The golden set: rows with the columns of the prompt and the expected values.
+        metrics: Metrics by name, see `spec.evaluation.ExactMetric`, `LabelF1Metric`, `NumericMetric`,
+            `ValidJsonMetric`, `JudgeMetric` and `PythonMetric`. Airflow does not render them.
+        minimum: Smallest accepted score by name of a metric.
+        max_drop: Largest accepted difference to the last accepted evaluation of the same golden set; `None`
+            compares with none.
+        on_failure: What follows if a score is not accepted: `fail`, `skip` or `report`.
+        max_cases: Maximum number of wrong answers that are listed.
+        seed: Seed of the bootstrap intervals.
+        judge_conn_id: Connection of the judges' models. `None`: that of the job for a model of the same type; for
+            another one, the environment of the worker.
+        kwargs: Arguments of `RunInferenceOperator`. `deferrable` has no effect: an evaluation never defers.
+
+    Templated:
+        The fields of `RunInferenceOperator`, and `golden`, `minimum`, `max_drop` and `judge_conn_id`.
+
+    XCom:
+        The manifest: `passed`, `scores` with their intervals, `faults`, costs, and the addresses of the report and
+        the text. It is also the `extra` of the events of the assets in `outlets`.
+
+    Raises:
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: A rendered argument is invalid, or the golden set does not fit; or a score is not
+            accepted.
+        AirflowSkipException: A score is not accepted, and `on_failure` is 'skip'.
+        JobFailedError: The server left rows unanswered; a retry sends only those.
+    """
+
+    template_fields: Sequence[str] = (
+        *InProcessOperator.template_fields,
+        "golden",
+        "minimum",
+        "max_drop",
+        "judge_conn_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        golden: Source | Mapping[str, Any] | XComArg,
+        metrics: Mapping[str, Metric | Mapping[str, Any] | str],
+        minimum: Mapping[str, Any] | XComArg | None = None,
+        max_drop: float | str | XComArg | None = None,
+        on_failure: Literal["fail", "skip", "report"] = "fail",
+        max_cases: int = 20,
+        seed: int = 0,
+        judge_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.golden = plain(golden)
+        self.metrics = {name: plain(metric) for name, metric in metrics.items()}
+        self.minimum = minimum
+        self.max_drop = max_drop
+        self.on_failure = on_failure
+        self.max_cases = max_cases
+        self.seed = seed
+        self.judge_conn_id = judge_conn_id
+        self._refuse_problems(_kind(), self._evaluation_data(), "metrics")
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Evaluates the job."""
+        with errors_of_airflow():
+            spec, environment = self._job(context)
+            models = OtherModels(self.model, self.llmbeam_conn_id, environment)
+            evaluation = _kind().parse(self._evaluation_data(models))
+            spec = spec.model_copy(update={"source": evaluation.golden})
+            if self._facts is not None:
+                self._facts = replace(self._facts, spec=spec)
+            with self._running(spec, environment, evaluation.models) as process:
+                found = process.evaluate(evaluation)
+        add_manifest(context, self.outlets, found)
+        if found["passed"]:
+            return found
+        message = f"{' '.join(found['faults'])} The wrong answers are in {found['text_uri']!r}."
+        if self.on_failure == "report":
+            self.log.warning("The evaluation did not pass: %s", message)
+            return found
+        context["ti"].xcom_push(key="return_value", value=found)
+        raise (AirflowSkipException if self.on_failure == "skip" else AirflowFailException)(message)
+
+    def _evaluation_data(self, models: OtherModels | None = None) -> dict[str, Any]:
+        """Returns the evaluation as plain data.
+
+        Args:
+            models: Completes the models of the judges; `None` leaves them as they are.
+        """
+        metrics = dict(self.metrics)
+        for name, metric in metrics.items():
+            if models is not None and isinstance(metric, Mapping) and metric.get("type") == "judge":
+                metrics[name] = {**metric, "model": models.completed(metric.get("model"), self.judge_conn_id)}
+        data = {
+            "golden": self.golden,
+            "metrics": metrics,
+            "minimum": self.minimum,
+            "max_drop": self.max_drop,
+            "on_failure": self.on_failure,
+            "max_cases": self.max_cases,
+            "seed": self.seed,
+        }
+        return {name: value for name, value in data.items() if value is not None}
+
+    def _own_job_name(self, ti: Any) -> str:
+        return name_in_every_run(ti)
+
+
+def _kind() -> type[Evaluation]:
+    # Imported here: its classes take a tenth of the time to parse a Dag file, which need not use it.
+    from airflow_provider_llmbeam.spec.evaluation import Evaluation
+
+    return Evaluation

@@ -1,0 +1,73 @@
+"""Outcomes of a few prompts in this process, without a graph: those in the journal, and those of new requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Mapping
+
+from airflow_provider_llmbeam.engine.journal.journal import better
+from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
+from airflow_provider_llmbeam.pipeline.elements import Request
+from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
+from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, journal_entries, oldest_useful_at
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
+
+
+def earlier_outcomes(spec: JobSpec, fingerprints: Container[str]) -> tuple[dict[str, Outcome], int]:
+    """Returns the usable outcomes in the journal of a job by fingerprint, and the number of all its entries.
+
+    Args:
+        spec: The job.
+        fingerprints: Fingerprints of the prompts whose outcomes are wanted.
+    """
+    now = time.time()
+    known: dict[str, Outcome] = {}
+    recorded, form = 0, answer_form(spec, now)
+    for entry in journal_entries(spec, oldest_useful_at(spec, now)):
+        recorded += 1
+        if entry.fingerprint in fingerprints and form.accepts(entry.outcome):
+            known[entry.fingerprint] = better(entry.outcome, known.get(entry.fingerprint))
+    return known, recorded
+
+
+def handler_in_process(spec: JobSpec) -> LLMModelHandler[Request]:
+    """Returns the handler that `send` uses.
+
+    Raises:
+        JobSpecError: The limits need a price that is not known.
+    """
+    now = time.time()
+    tier = ordinary_tier(spec.inference.service_tier)
+    return handler_of_job(spec, oldest_useful_at(spec, now), now, can_stop=False, service_tier=tier)
+
+
+def send(spec: JobSpec, prompts: Mapping[str, Prompt]) -> dict[str, Outcome]:
+    """Sends prompts as the job does, with its journal; returns their outcomes by fingerprint.
+
+    Args:
+        spec: The job.
+        prompts: Prompts by fingerprint.
+
+    Raises:
+        JobFailedError: Not all could be sent or recorded.
+        LLMBeamError: The budget is spent, or the server is down.
+    """
+    if not prompts:
+        return {}
+    requests = [Request(fingerprint, (), prompt) for fingerprint, prompt in prompts.items()]
+    handler = handler_in_process(spec)
+    try:
+        results = handler.run_inference(requests, handler.load_model())
+    except LLMBeamError:
+        raise
+    except Exception as error:
+        raise JobFailedError(
+            f"The {len(requests)} prompts of job {spec.name!r} could not all be sent or recorded: "
+            f"{type(error).__name__}: {error} Sent requests may be billed. The answers so far are in "
+            f"{spec.journal_uri!r}; a retry, or the job, sends only the rest."
+        ) from error
+    return {result.example.fingerprint: result.inference for result in results}

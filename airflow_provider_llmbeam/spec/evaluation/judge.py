@@ -1,0 +1,54 @@
+"""A model that judges answers."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.model import Generation, Model
+from airflow_provider_llmbeam.spec.prompt import PromptTemplate
+from airflow_provider_llmbeam.spec.prompt.names import missing_variable
+from airflow_provider_llmbeam.spec.prompt.prompt import row_template
+
+
+class Judge(SpecModel):
+    """A model that judges answers.
+
+    Attributes:
+        rubric: Template of the question to the judge. `row` has the columns of the row; for a metric also
+            `answer`, and for a comparison `first` and `second`, two answers that are shown in both orders. An
+            answer with an output schema is an object: `{{ row.answer.label }}`, `{{ row.answer | tojson }}`.
+            Airflow does not render this field.
+        model: The judge; preferably of another family than the model that it judges.
+        generation: Parameters of its answers.
+        limits: Its rates and its budget, which are not those of the job.
+    """
+
+    rubric: Annotated[str, Field(min_length=1)]
+    model: Model
+    generation: Generation = Generation()
+    limits: Limits = Limits()
+
+    @field_validator("rubric")
+    @classmethod
+    def _is_template(cls, rubric: str) -> str:
+        row_template(rubric)
+        if (fault := missing_variable(rubric, {})) is not None:
+            raise ValueError(fault)
+        return rubric
+
+    def prompt(self, verdict: dict[str, object], system: str) -> PromptTemplate:
+        """Returns the prompt of the judge, whose answer is a verdict of the given schema."""
+        return PromptTemplate(template=self.rubric, system=system, output_schema=verdict)
+
+
+def rubric_fault(rubric: str, *columns: str) -> str | None:
+    """Returns the fault of a rubric that does not show what is to be judged, or `None`."""
+    for column in columns:
+        if not re.search(rf"\brow\s*(?:\.\s*{column}\b|\[\s*['\"]{column}['\"]\s*\])", rubric):
+            return f"must show the judge what it judges: it lacks `{{{{ row.{column} }}}}`"
+    return None

@@ -1,0 +1,61 @@
+"""A nightly job whose prompt is evaluated on a golden set first: a prompt that got worse does not run.
+
+    airflow dags trigger evaluated_night
+
+docs/evaluate.md describes the golden set, the metrics and the thresholds.
+
+`evaluate` sends the rows of the golden set through the prompt and the model of the night. If fewer than 90 % of
+the moods are right, or a score is more than 0.03 below that of the last accepted evaluation, it fails, its log
+lists the wrong answers, and `night` does not start. Both tasks share a cache: as long as nothing has changed, the
+evaluation costs nothing, and the night pays for no row that the golden set has as well.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+JOB = {
+    "source": {"uri": f"{DATA}/reviews/*.jsonl", "key": "review_id"},
+    "prompt": {
+        "template": "What is the mood of this review?\n\n{{ row.text }}",
+        "output_schema": {
+            "type": "object",
+            "properties": {"mood": {"type": "string", "enum": ["good", "bad", "mixed"]}},
+            "required": ["mood"],
+        },
+    },
+    "model": "gemini-2.5-flash",
+    "limits": {"budget_usd": 20},
+    "cache": {"scope": "moods"},
+    "sink": f"{DATA}/moods/evaluated",
+    "state_uri": f"{DATA}/state",
+}
+
+with DAG(
+    "evaluated_night",
+    schedule="@daily",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    doc_md=__doc__,
+) as dag:
+    evaluate = EvaluateInferenceOperator(
+        task_id="evaluate",
+        golden={"uri": f"{DATA}/golden/*.jsonl", "key": "review_id"},
+        metrics={
+            "mood": "exact",  # with the column `expected_mood`
+            "by_label": {"type": "label_f1", "field": "mood", "expected": "expected_mood"},
+        },
+        minimum={"mood": 0.9},
+        max_drop=0.03,
+        **JOB,
+    )
+    night = RunInferenceOperator(task_id="night", retries=2, **JOB)
+    evaluate >> night

@@ -1,0 +1,127 @@
+"""`EvaluateInferenceOperator` and `CompareInferenceOperator`, and the Dag whose night an evaluation gates."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
+from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
+from airflow_provider_llmbeam.operators.in_process import OtherModels
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.sandbox.models.answers import answer_text
+
+FILE = Path(__file__).resolve().parents[2] / "dags" / "evaluated_night.py"
+BAD = "Mood? {{ row.text }}"
+ROWS = [{"review_id": number, "text": f"review {number}"} for number in range(30)]
+
+
+@pytest.fixture
+def night(connection, monkeypatch, tmp_path):
+    """The module of the unmodified Dag; the golden set has the answers of the sandbox to its prompt."""
+    monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
+    spec = importlib.util.spec_from_file_location("evaluated_night", FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    prompt = module.JOB["prompt"]
+    golden = []
+    for row in ROWS[:20]:
+        text = prompt["template"].replace("{{ row.text }}", row["text"])
+        found = json.loads(answer_text(text, model=module.JOB["model"], schema=prompt["output_schema"]).text)
+        golden.append(row | {"expected_mood": found["mood"]})
+    for name, rows in (("reviews", ROWS), ("golden", golden)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return module
+
+
+def change_prompt(dag):
+    for task in dag.tasks:
+        task.prompt = {**task.prompt, "template": BAD}
+
+
+def test_the_night_runs_after_a_good_evaluation_which_costs_nothing_the_next_time_and_a_bad_prompt_stops_it(
+    run_dag, night, sandbox, tmp_path
+):
+    dag_run, states = run_dag(night.dag)
+    assert states == {"evaluate": "success", "night": "success"}
+    found = dag_run.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")
+    assert (found["passed"], found["scores"]["mood"]["score"], found["requests"]) == (True, 1.0, 20)
+    assert len(json.dumps(found)) < 2000, "an XCom is a manifest"
+    answers = dag_run.get_task_instance("night").xcom_pull(task_ids="night")
+    assert (answers["origins"]["cached"], answers["origins"]["fresh"]) == (20, 10)
+
+    dag_run, states = run_dag(night.dag)
+    assert dag_run.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")["requests"] == 0
+    assert len(sandbox.requests) == 30
+
+    change_prompt(night.dag)
+    dag_run, states = run_dag(night.dag)
+    assert states == {"evaluate": "failed", "night": "upstream_failed"}
+    assert len(sandbox.requests) == 50, "the golden set, and no row of the night"
+    failed = dag_run.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")
+    assert [fault.partition(" is ")[0] for fault in failed["faults"]] == ["mood", "mood", "by_label"]
+    text = Path(failed["text_uri"]).read_text()
+    assert failed["wrong_count"] == text.count("\nRow {")
+    assert "  mood       expected " in text
+
+
+def test_an_evaluation_that_does_not_pass_skips_the_night_or_only_says_so(run_dag, night):
+    arguments = {"golden": night.evaluate.golden, "metrics": {"mood": "exact"}, "minimum": {"mood": 0.9}}
+    job = night.JOB | {"prompt": night.JOB["prompt"] | {"template": BAD}}
+    with DAG("policies", schedule=None) as dag:
+        for policy in ("skip", "report"):
+            evaluate = EvaluateInferenceOperator(task_id=policy, on_failure=policy, **arguments, **job)
+            evaluate >> RunInferenceOperator(
+                task_id=f"after_{policy}", **job | {"sink": f"{job['sink']}/{policy}"}
+            )
+    dag_run, states = run_dag(dag)
+    assert states == {"skip": "skipped", "after_skip": "skipped", "report": "success", "after_report": "success"}
+    assert dag_run.get_task_instance("skip").xcom_pull(task_ids="skip")["passed"] is False
+    assert dag_run.get_task_instance("report").xcom_pull(task_ids="report")["passed"] is False
+
+
+def test_two_prompts_are_compared_with_a_judge_of_the_same_connection(run_dag, night, sandbox):
+    judge = {"rubric": "{{ row.text }} {{ row.first }} {{ row.second }}", "model": "gemini-2.5-pro"}
+    other = {"prompt": night.JOB["prompt"] | {"template": BAD}}
+    with DAG("compared", schedule=None) as dag:
+        CompareInferenceOperator(task_id="compare", other=other, sample_size=25, judge=judge, **night.JOB)
+    dag_run, states = run_dag(dag)
+    assert states == {"compare": "success"}
+    found = dag_run.get_task_instance("compare").xcom_pull(task_ids="compare")
+    assert found["requests"] == len(sandbox.requests) == 50 + 2 * found["difference_count"]
+    assert 0 < found["agreement"]["mood"]["score"] < 1
+    assert Path(found["text_uri"]).read_text().startswith("Comparison of compared-compare-")
+
+
+def test_a_connection_with_another_key_for_the_same_variable_is_refused(connection, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_JUDGES", json.dumps(connection | {"password": "another"}))
+    environment = {"GOOGLE_API_KEY": "k"}
+    models = OtherModels("gemini-2.5-flash", "llmbeam_default", environment)
+    assert models.completed("gemini-2.5-pro")["base_url"] == connection["host"]
+    assert models.completed({"type": "openai", "name": "m"}) == {"type": "openai", "name": "m"}
+    with pytest.raises(JobSpecError, match=r"'judges' has another key .* from `GOOGLE_API_KEY`"):
+        models.completed("gemini-2.5-pro", "judges")
+    judge = models.completed({"type": "openai", "name": "m", "api_key_env": "JUDGE_KEY"}, "judges")
+    assert (judge["base_url"], environment["JUDGE_KEY"]) == (connection["host"], "another")
+
+
+def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(night):
+    for changes, message in (
+        ({"minimum": {"moood": 1}}, r"Task 'e': `minimum\.moood`: did you mean `mood`\?"),
+        ({"metrics": {"mood": "exactly"}}, r"Task 'e': `metrics\.mood\.type`"),
+        ({"max_drop": 2}, r"Task 'e': `max_drop`"),
+    ):
+        arguments = {"golden": night.evaluate.golden, "metrics": {"mood": "exact"}} | changes
+        with pytest.raises(JobSpecError, match=message):
+            EvaluateInferenceOperator(task_id="e", **arguments, **night.JOB)
+    with pytest.raises(JobSpecError, match=r"Task 'c': `other\.prompt\.template`"):
+        CompareInferenceOperator(task_id="c", other={"prompt": "no column"}, **night.JOB)
+    EvaluateInferenceOperator(
+        task_id="e", golden="{{ params.golden }}", metrics={"mood": "exact"}, minimum="{{ params.m }}", **night.JOB
+    )
