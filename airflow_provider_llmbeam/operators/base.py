@@ -148,16 +148,12 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         Raises:
             JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow.
         """
-        from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
         from airflow_provider_llmbeam.hooks.postgres import sink_environment
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
         data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
         data["owner"] = owner_of(context["ti"])
-        secrets: dict[str, str] = {}
-        model = model_data(self.model)
-        if isinstance(model, Mapping):
-            data["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})
+        data["model"], secrets = self._connected_model()
         runner = from_text(self.runner)
         is_on_dataflow = isinstance(runner, Mapping) and runner.get("type") == "dataflow"
         data["deployment"] = required_deployment() if is_on_dataflow else own_deployment()
@@ -171,6 +167,15 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         environment = secrets | sink_environment(spec.sink)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
+
+    def _connected_model(self) -> tuple[Any, dict[str, str]]:
+        """Returns the model with the fields of its connection, as plain data, and variables with its secrets."""
+        from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+
+        model = model_data(self.model)
+        if not isinstance(model, Mapping):
+            return model, {}
+        return LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})
 
     def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         facts = self._facts

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.alert import Alert
@@ -32,6 +32,7 @@ from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.tasks.assets import add_manifest
+from airflow_provider_llmbeam.tasks.deadline import with_stand_in
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow, unless_skipped
 from airflow_provider_llmbeam.tasks.process import JobProcess
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
@@ -39,6 +40,8 @@ from airflow_provider_llmbeam.triggers.wait import WaitTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_llmbeam.preview import Preview
 
 
 #: Shortest time between two polls of a task that is deferred during batch inference, in seconds.
@@ -107,6 +110,41 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         """Runs the job and waits for it."""
         with errors_of_airflow(), counted_outcome(context["ti"]), self._failed_page(context):
             return self._execute(context)
+
+    def preview(
+        self,
+        rows: int = 3,
+        *,
+        by: Literal["random", "length"] = "random",
+        seed: int = 0,
+        keys: Sequence[str] = (),
+        sends: bool = True,
+    ) -> Preview:
+        """Shows some rows with their prompts and answers, e.g. in a notebook; needs no Dag run.
+
+        Airflow renders no template of the arguments here. The answers are kept below `state_uri`, as those of a
+        job that is called `job_name` or 'preview'; other jobs use them if they share its `cache`.
+
+        Args:
+            rows: Number of rows, see `spec.evaluation.PreviewSample`.
+            by: Which rows.
+            seed: Seed of the selection at random.
+            keys: Keys of the rows.
+            sends: Whether the prompts are sent.
+
+        Raises:
+            JobSpecError: An argument is invalid, or there is no such row; nothing was sent.
+            LLMBeamError: The prompts could not be sent.
+        """
+        from airflow_provider_llmbeam.preview import Preview
+        from airflow_provider_llmbeam.spec.evaluation import PreviewSample
+
+        sample = PreviewSample.parse({"rows": rows, "by": by, "seed": seed, "keys": tuple(keys), "sends": sends})
+        data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
+        data["model"], secrets = self._connected_model()
+        spec = JobSpec.parse(data)
+        with google_credentials(spec, self.gcp_conn_id):
+            return Preview.of(JobProcess(spec, secrets, self.log).preview(sample))
 
     def continue_batch(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Polls batch inference, and goes on with the job once that is over; Airflow calls it."""

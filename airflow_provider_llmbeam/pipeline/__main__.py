@@ -15,11 +15,11 @@ from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.job import compare, estimate, evaluate, page_at, run, submit
+from airflow_provider_llmbeam.pipeline.job import compare, diff, estimate, evaluate, page_at, preview, run, submit
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
-from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
+from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import key_variables
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
@@ -32,12 +32,14 @@ EXIT_PENDING = 75
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as of a shell
 #: As the default of `skip_on_exit_code` of Airflow's BashOperator.
 EXIT_SKIPPED = 99
+#: What is measured of a job in this process.
+Measured = Evaluation | Comparison | PreviewSample
 #: Exit codes of an evaluation that did not pass, by its `on_failure`.
 _EXITS = {"fail": EXIT_FAILED, "skip": EXIT_SKIPPED, "report": EXIT_OK}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one job; other options submit it to Dataflow, estimate, evaluate or compare it.
+    """Runs one job; other options submit it to Dataflow, estimate, preview, evaluate or compare it.
 
     Returns:
         0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not pass; 2 if
@@ -52,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = None
     try:
         spec = _spec(options.spec)
-        measured = _evaluation(options)
-        others = () if measured is None else measured.models
+        measured = _measured(options)
+        others = measured.models if isinstance(measured, Evaluation | Comparison) else ()
         redactor.variables = (*spec.secret_variables, *(name for model in others for name in key_variables(model)))
         outcome = _outcome(spec, measured, options, beam_options)
     except LLMBeamError as error:
@@ -79,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _outcome(
     spec: JobSpec,
-    measured: Evaluation | Comparison | None,
+    measured: Measured | None,
     options: argparse.Namespace,
     beam_options: Sequence[str],
 ) -> dict[str, Any]:
@@ -87,6 +89,10 @@ def _outcome(
         return {"evaluation": evaluate(spec, measured)}
     if isinstance(measured, Comparison):
         return {"comparison": compare(spec, measured)}
+    if isinstance(measured, PreviewSample):
+        return {"preview": preview(spec, measured)}
+    if options.diff is not None:
+        return {"difference": diff(spec, _spec(options.diff))}
     if options.estimate:
         return {"estimate": estimate(spec, options.sample_size)}
     if options.submit:
@@ -111,10 +117,15 @@ def _spec(address: str) -> JobSpec:
     return spec.model_copy(update={"model": with_base_url(spec.model, os.environ, _log)})
 
 
-def _evaluation(options: argparse.Namespace) -> Evaluation | Comparison | None:
-    """Reads the evaluation or the comparison of the job, if one is asked for."""
-    path, kind = (options.compare, Comparison) if options.evaluate is None else (options.evaluate, Evaluation)
-    if path is None:
+def _measured(options: argparse.Namespace) -> Measured | None:
+    """Reads what is measured of the job in this process, if anything is."""
+    kinds: dict[Path | None, type[Measured]] = {
+        options.preview: PreviewSample,
+        options.compare: Comparison,
+        options.evaluate: Evaluation,
+    }
+    path, kind = next(((path, kind) for path, kind in kinds.items() if path is not None), (None, None))
+    if path is None or kind is None:
         return None
     try:
         data = json.loads(path.read_bytes())
@@ -166,6 +177,15 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="COMPARISON.json",
         help="compare the job with the other one that this file describes, and run neither",
+    )
+    parser.add_argument(
+        "--preview",
+        type=Path,
+        metavar="SAMPLE.json",
+        help="show some rows with their prompts and answers, and do not run the job",
+    )
+    parser.add_argument(
+        "--diff", metavar="OLD.json", help="compare the job with an earlier spec of it, and send nothing"
     )
     parser.add_argument(
         "--child",

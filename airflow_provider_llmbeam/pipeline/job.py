@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LL
 from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.pipeline.launch.client import check_model
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
-from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
+from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
@@ -50,12 +50,13 @@ def run(
     with _pipeline(spec, beam_options, waits=waits) as (pipeline, workers, batch):
         from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
         from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
+        from airflow_provider_llmbeam.pipeline.reporting.known_rows import known_rows_told
         from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
         from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
         raised = RaisedAlerts(spec, alerts_path)
-        watch = watched_by(spec.alerts, _run_facts(spec, batch), raised)
-        progress = shown_progress(others=workers.counts, watch=watch)
+        watches = (known_rows_told(spec), watched_by(spec.alerts, _run_facts(spec, batch), raised))
+        progress = shown_progress(others=workers.counts, watches=watches)
         with workers, progress, _with_failed_report(spec, raised), errors_of_job(spec):
             _started(pipeline, spec).wait_until_finish()
         if batch is not None:
@@ -142,6 +143,37 @@ def compare(spec: JobSpec, comparison: Comparison) -> dict[str, Any]:
         from airflow_provider_llmbeam.pipeline.evaluation import compare as comparisons
 
         return comparisons.compare(spec, comparison).manifest(spec)
+
+
+def preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
+    """Previews a job; see `evaluation.preview.make_preview`.
+
+    Returns:
+        The preview as plain data, see `preview.Preview`.
+
+    Raises:
+        JobSpecError: There is no such row; nothing was sent.
+        LLMBeamError: The prompts could not be sent.
+    """
+    with _in_process(spec, sends=sample.sends):
+        from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
+
+        return make_preview(spec, sample).plain()
+
+
+def diff(spec: JobSpec, old: JobSpec) -> dict[str, Any]:
+    """Compares a spec with an earlier one, without a request; see `evaluation.difference.difference`.
+
+    Returns:
+        The difference as plain data, see `difference.Difference`.
+
+    Raises:
+        JobSpecError: The source has no row to send.
+    """
+    with _in_process(spec, sends=False):
+        from airflow_provider_llmbeam.pipeline.evaluation.difference import difference
+
+        return difference(old, spec).plain()
 
 
 @contextmanager

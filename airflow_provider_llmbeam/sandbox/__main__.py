@@ -141,7 +141,9 @@ def _per_minute(limit: int | None, unit: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m airflow_provider_llmbeam.sandbox", description="An emulated cloud on loopback."
+        prog="python -m airflow_provider_llmbeam.sandbox",
+        usage="%(prog)s [OPTIONS]",
+        description="An emulated cloud on loopback.",
     )
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 selects a free one (default: 8787)")
     parser.add_argument("--requests-per-minute", type=int, metavar="N", help="per model (default: unlimited)")

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.tasks.alert_file import AlertFile
 from airflow_provider_llmbeam.tasks.environment import configured_variables, job_environment
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
+    from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
 
 
 class JobProcess:
@@ -147,7 +147,22 @@ class JobProcess:
         found: dict[str, Any] = self._outcome_of("--compare", measured=comparison)["comparison"]
         return found
 
-    def _outcome_of(self, *arguments: str, measured: Evaluation | Comparison | None = None) -> dict[str, Any]:
+    def preview(self, sample: PreviewSample) -> dict[str, Any]:
+        """Previews the job.
+
+        Args:
+            sample: The rows, and whether their prompts are sent.
+
+        Returns:
+            The preview as plain data, see `preview.Preview`.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--preview", measured=sample)["preview"]
+        return found
+
+    def _outcome_of(self, *arguments: str, measured: SpecModel | None = None) -> dict[str, Any]:
         """Runs the child; `measured` is written to a file, whose path is the last of its arguments."""
         with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 from datetime import timedelta
@@ -16,6 +17,7 @@ from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Param
 
 from airflow_provider_llmbeam import spec
+from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
@@ -77,8 +79,8 @@ def names() -> dict[str, Any]:
     }
     classes = (
         DAG, AsyncCallback, CompareInferenceOperator, DeadlineAlert, DeadlineReference, EstimateInferenceOperator,
-        EvaluateInferenceOperator, QuotaHealthSensor, SmtpNotifier, SweepBatchInferenceOperator, inference_endpoint,
-        timedelta,
+        EvaluateInferenceOperator, QuotaHealthSensor, SmtpNotifier, SweepBatchInferenceOperator,
+        inference_endpoint, timedelta,
     )  # fmt: skip
     return (
         {name: getattr(spec, name) for name in spec.__all__}
@@ -103,6 +105,8 @@ def check_shell(code: str) -> None:
             for word, after in zip(words, [*words[1:], ""], strict=True):
                 if word == "-m" and after.startswith("airflow_provider_llmbeam"):
                     assert importlib.util.find_spec(f"{after}.__main__"), after
+                if word == "llmbeam":
+                    assert after in llmbeam.commands, after
                 if word.startswith("scripts/"):
                     assert (ROOT / word).exists(), word
 
@@ -118,6 +122,8 @@ def test_a_block_of_code_is_right(language: str, code: str) -> None:
             if shown:
                 job = REST | {"name": "shown", "state_uri": "gs://my-bucket/state"} | shown
                 assert JobSpec.problems(job) == ()
+        case "json":
+            assert JobSpec.problems(json.loads(code)) == ()
         case "sql":
             assert sqlglot.parse_one(code, dialect="bigquery")
         case "console":
@@ -133,6 +139,8 @@ def test_a_wrong_block_fails() -> None:
         check_shell("$ scripts/no-such-script")
     with pytest.raises(AssertionError):
         check_shell("$ python -m airflow_provider_llmbeam.spec --help")
+    with pytest.raises(AssertionError):
+        check_shell("$ llmbeam fly")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,9 @@ SAMPLE_SIZE = 32
 START_SECONDS, DATAFLOW_START_SECONDS = 2.0, 180.0
 
 
-def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int = MAX_BYTES) -> Estimate:
+def make_estimate(
+    spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int = MAX_BYTES, *, is_saved: bool = True
+) -> Estimate:
     """Estimates a job and writes the estimate beside its report; nothing is written to the sink.
 
     The prompts of the sample are spread over all lengths and sent with the limits of the job. Their answers are
@@ -60,6 +62,7 @@ def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int 
         sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
             output.
         max_bytes: A larger source is sampled.
+        is_saved: Whether the estimate is logged, and kept for the report of the job.
 
     Raises:
         JobSpecError: The source is empty, or no row becomes a prompt; nothing was sent.
@@ -92,6 +95,8 @@ def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int 
     known_scale = min(found.scale, recorded / len(known)) if known else found.scale
     weights = dict.fromkeys(known, known_scale) | dict.fromkeys(kept, 1.0)
     estimate = _estimated(spec, found, weights, observed, usage, price)
+    if not is_saved:
+        return estimate
     _save(spec, estimate)
     for line in estimate.lines():
         _log.info("%s", line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -74,12 +74,16 @@ def golden_rows(spec: JobSpec, golden: Source) -> KeyedRows:
     return rows
 
 
-def sampled_rows(spec: JobSpec, size: int) -> RowSample:
+def sampled_rows(
+    spec: JobSpec, size: int, *, salt: bytes = b"", accepts: Callable[[Row], bool] = lambda row: True
+) -> RowSample:
     """Selects the rows of a job's source whose keys have the smallest hashes.
 
     Args:
         spec: The job.
         size: Number of rows; duplicate keys count once.
+        salt: Begins the hashed text, so that another salt selects other rows.
+        accepts: Whether a row may be selected.
 
     Raises:
         JobSpecError: No row has a key.
@@ -89,10 +93,10 @@ def sampled_rows(spec: JobSpec, size: int) -> RowSample:
     def hashed(rows: Iterator[Row | FailedRow]) -> Iterator[tuple[bytes, str, Row]]:
         nonlocal count
         for row in rows:
-            if not isinstance(row, FailedRow):
+            if not isinstance(row, FailedRow) and accepts(row):
                 count += 1
                 key = encode_key(row, spec.source.key)
-                yield hashlib.sha256(key).digest(), _text(key), row
+                yield hashlib.sha256(salt + key).digest(), _text(key), row
 
     with _read(spec, spec.source) as (found, reading):
         picked = heapq.nsmallest(size, hashed(found), key=lambda each: each[:2])

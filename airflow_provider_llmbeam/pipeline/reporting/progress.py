@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, get_args
 
@@ -73,7 +73,7 @@ def _no_others(is_final: bool) -> Counts:
 def shown_progress(
     interval_seconds: float = 5.0,
     others: Callable[[bool], Counts] = _no_others,
-    watch: Callable[[Counts], None] | None = None,
+    watches: Sequence[Callable[[Counts], None]] = (),
 ) -> Iterator[None]:
     """Shows `PROGRESS` while the body runs.
 
@@ -81,7 +81,7 @@ def shown_progress(
         interval_seconds: Interval between two lines of a log.
         others: Returns the counts of other processes, which are added; its argument is whether it is called for
             the last time.
-        watch: Called with the counts whenever they are shown.
+        watches: Functions that are called with the counts whenever they are shown.
     """
     PROGRESS.reset()
     PROGRESS.is_shown = True
@@ -90,7 +90,7 @@ def shown_progress(
 
     def counts(is_final: bool) -> Counts:
         found = PROGRESS.snapshot() + others(is_final)
-        if watch is not None:
+        for watch in watches:
             watch(found)
         return found
 

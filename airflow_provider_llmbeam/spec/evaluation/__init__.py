@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.spec.evaluation.metric import (
     PythonMetric,
     ValidJsonMetric,
 )
+from airflow_provider_llmbeam.spec.evaluation.preview import PreviewSample
 
 __all__ = [
     "Alternative",
@@ -23,6 +24,7 @@ __all__ = [
     "LabelF1Metric",
     "Metric",
     "NumericMetric",
+    "PreviewSample",
     "PythonMetric",
     "ValidJsonMetric",
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 import jinja2
 
+from airflow_provider_llmbeam.characters import visible
 from airflow_provider_llmbeam.counts import duration, usd
 from airflow_provider_llmbeam.pipeline.reporting.page.plots import HEADROOM, HEIGHT, WIDTH, Plot, plot
 from airflow_provider_llmbeam.pipeline.reporting.parts import Series
@@ -16,10 +16,6 @@ from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
 #: Number of bars of the lengths of answers.
 LENGTH_BARS = 24
-
-#: Characters that a reader does not see, or that change the order of those that follow: all controls but line
-#: breaks and tabs, and the marks of Unicode's bidirectional algorithm.
-_HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def page(report: Report) -> str:
@@ -34,16 +30,6 @@ def page(report: Report) -> str:
         height=HEIGHT,
         headroom=HEADROOM,
     )
-
-
-def visible(text: str) -> str:
-    """Returns a text in which hidden characters are shown: C0 controls as their pictures, others by number."""
-    return _HIDDEN.sub(_picture, text)
-
-
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return chr(0x2400 + code) if code < 0x20 else f"⟨{code:04X}⟩"
 
 
 @cache

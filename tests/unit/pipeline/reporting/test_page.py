@@ -8,12 +8,13 @@ from typing import Any, get_args
 
 import pytest
 
+from airflow_provider_llmbeam.characters import visible
 from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import summary_of
 from airflow_provider_llmbeam.pipeline.reporting.page.plots import line_path, nice_top, plot, step_path
-from airflow_provider_llmbeam.pipeline.reporting.page.render import page, visible
+from airflow_provider_llmbeam.pipeline.reporting.page.render import page
 from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows

@@ -1,0 +1,1 @@
+"""The command `llmbeam`: jobs from a shell, without Airflow."""

@@ -1,0 +1,23 @@
+"""`llmbeam` and its commands."""
+
+from __future__ import annotations
+
+import click
+
+from airflow_provider_llmbeam import __version__
+from airflow_provider_llmbeam.cli.job import estimate, run
+from airflow_provider_llmbeam.cli.measure import compare, diff, evaluate, preview
+from airflow_provider_llmbeam.cli.sandbox import sandbox
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="A job is described in a file, JOB.json: docs/command-line.md.",
+)
+@click.version_option(__version__, message="%(version)s")
+def llmbeam() -> None:
+    """Run an LLM over a table: no row is lost, and no answer is paid for twice."""
+
+
+for command in (run, preview, estimate, diff, evaluate, compare, sandbox):
+    llmbeam.add_command(command)

@@ -1,0 +1,90 @@
+"""What another spec of a job changes: its fields, and what is paid for again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_provider_llmbeam.difference import ChangedField, Difference
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
+
+_MAX_CHARACTERS = 200
+#: Fields from which the text of a prompt is made, or the rows that become one.
+_OF_PROMPTS = ("source.", "prompt.template", "prompt.system", "prompt.variables", "prompt.media")
+#: Directories of the journal and the cache: in another one there are other answers.
+_OF_JOURNAL = ("name", "state_uri", "sink.uri", "cache")
+
+
+def difference(old: JobSpec, new: JobSpec) -> Difference:
+    """Compares two specs of a job; reads the source of the new one, and sends nothing.
+
+    Args:
+        old: The spec that has run.
+        new: The spec that would run.
+
+    Raises:
+        JobSpecError: The source of the new spec has no row to send.
+    """
+    estimate = make_estimate(new, 0, is_saved=False)
+    return Difference(
+        changes=tuple(_changes(old, new)),
+        rows=estimate.rows,
+        answered=estimate.resumed,
+        requests=estimate.requests,
+        cost_usd=estimate.cost_usd,
+        cost_is_upper_bound=estimate.output_is_upper_bound,
+    )
+
+
+def _changes(old: JobSpec, new: JobSpec) -> Iterator[ChangedField]:
+    before, after = dict(_leaves(old.model_dump(mode="json"))), dict(_leaves(new.model_dump(mode="json")))
+    for field in sorted(before.keys() | after.keys()):
+        if before.get(field) != after.get(field):
+            yield ChangedField(
+                field=field,
+                old=_short(before.get(field)),
+                new=_short(after.get(field)),
+                effect=_effect(field, old, new),
+            )
+
+
+def _effect(field: str, old: JobSpec, new: JobSpec) -> Any:
+    if field.startswith(_OF_PROMPTS):
+        return "prompts"
+    if field.startswith(_OF_JOURNAL):
+        return "journal"
+    section = field.partition(".")[0]
+    if section not in ("model", "generation", "prompt", "embedding"):
+        return "none"
+    part = "prompt.output_schema" if section == "prompt" else section
+    return "answers" if _fingerprint(old) != _fingerprint(_with_part(old, new, part)) else "none"
+
+
+def _with_part(old: JobSpec, new: JobSpec, part: str) -> JobSpec:
+    if part == "prompt.output_schema":
+        prompt = old.prompt.model_copy(update={"output_schema": new.prompt.output_schema})
+        return old.model_copy(update={"prompt": prompt})
+    return old.model_copy(update={part: getattr(new, part)})
+
+
+def _fingerprint(spec: JobSpec) -> str:
+    prompt = Prompt("a text")
+    return Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)(
+        prompt.text, prompt.system
+    )
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value and path not in ("prompt.output_schema", "prompt.variables"):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else name)
+    else:
+        yield path, value
+
+
+def _short(value: Any) -> str:
+    text = "" if value is None else value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} …"

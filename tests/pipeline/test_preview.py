@@ -1,0 +1,130 @@
+"""`llmbeam preview` and `llmbeam diff` against the sandbox."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from click.testing import CliRunner
+
+from airflow_provider_llmbeam.cli.main import llmbeam
+from airflow_provider_llmbeam.sandbox import Fault
+
+GEMINI = "gemini.generateContent"
+ROWS = [{"id": number, "text": "word " * number} for number in range(1, 41)]
+
+
+@pytest.fixture(autouse=True)
+def _log_levels(monkeypatch):
+    logs = [logging.getLogger(name) for name in ("llmbeam", "airflow_provider_llmbeam", "apache_beam")]
+    levels = [(log, log.level, log.propagate) for log in logs]
+    monkeypatch.setenv("GOOGLE_API_KEY", "k")
+    yield
+    for log, level, propagate in levels:
+        log.setLevel(level)
+        log.propagate = propagate
+
+
+@pytest.fixture
+def shell(job):
+    """Runs a command with the spec of the job, or with changes of it; returns what it printed."""
+    job.write(ROWS)
+
+    def run(command, *options, exit_code=0, **changes):
+        path = job.directory / f"{len(list(job.directory.glob('*.json')))}.json"
+        path.write_text(json.dumps(job.spec | changes))
+        ended = CliRunner(catch_exceptions=False).invoke(llmbeam, [command, *map(str, options), str(path)])
+        assert ended.exit_code == exit_code, ended.output
+        return ended.stdout
+
+    return run
+
+
+def keys(printed):
+    return [json.loads(row["key"])["id"] for row in json.loads(printed)["rows"]]
+
+
+def test_what_a_preview_has_paid_for_the_job_does_not_pay_again(job, shell, sandbox):
+    shown = json.loads(shell("preview", "--json"))
+    assert (shown["sent"], len(sandbox.requests)) == (3, 3)
+    assert {row["origin"] for row in shown["rows"]} == {"fresh"}
+    assert all(row["answer"] and row["cost_usd"] for row in shown["rows"])
+    again = json.loads(shell("preview", "--json"))
+    assert (again["sent"], again["cost_usd"], len(sandbox.requests)) == (0, 0.0, 3)
+    assert {row["origin"] for row in again["rows"]} == {"known"}
+    assert job.run().origins["resumed"] == 3
+    assert len(sandbox.requests) == len(ROWS)
+
+
+def test_rows_are_selected_at_random_by_length_or_by_key(shell, sandbox):
+    first = keys(shell("preview", "--json", "--dry"))
+    assert keys(shell("preview", "--json", "--dry")) == first
+    assert keys(shell("preview", "--json", "--dry", "--seed", 1)) != first
+    by_length = keys(shell("preview", "--json", "--dry", "--by", "length", "--rows", 4))
+    assert by_length == sorted(by_length)
+    assert by_length[0] <= 10
+    assert by_length[-1] >= 30
+    assert sorted(keys(shell("preview", "--json", "--dry", "--key", 7, "--key", 40))) == [7, 40]
+    assert not sandbox.requests, "--dry sends nothing"
+
+
+def test_a_key_of_several_columns_is_a_json_list(job, shell):
+    source = {"uri": str(job.source), "key": ["id", "text"]}
+    shown = shell("preview", "--json", "--dry", "--key", '[1,"word "]', source=source)
+    assert keys(shown) == [1]
+
+
+def test_a_key_that_no_row_has_is_named_and_nothing_is_sent(shell, sandbox, caplog):
+    shell("preview", "--key", 7, "--key", "nobody", exit_code=2)
+    assert "no row has the key 'nobody'" in caplog.text
+    assert not sandbox.requests
+
+
+def test_a_failure_is_shown_beside_the_answers(shell, sandbox):
+    sandbox.faults.when(GEMINI, "word word", Fault(kind="error", http_status=400, message="No words."))
+    printed = shell("preview", "--key", 1, "--key", 2)
+    assert "Failed   No words." in printed
+    assert "Answer   " in printed
+
+
+def test_a_diff_says_what_is_paid_for_again_and_sends_nothing(job, shell, sandbox):
+    job.run()
+    paid = len(sandbox.requests)
+    old = job.directory / "old.json"
+    old.write_text(json.dumps(job.spec))
+    assert shell("diff", old).splitlines() == [
+        "The specs are equal.",
+        "40 of 40 rows are answered already; 0 requests would be sent. Nothing was sent now.",
+    ]
+    changed = shell("diff", old, prompt={"template": "Repeat: {{ row.text }}"}, batching={"max_batch_size": 8})
+    assert "prompt.template (changes the prompts)" in changed
+    assert "batching.max_batch_size (changes no answer)" in changed
+    assert "0 of 40 rows are answered already; 40 requests would be sent, at most $" in changed
+    warmer = json.loads(shell("diff", "--json", old, generation={"temperature": 1.5}))
+    assert [(change["field"], change["effect"]) for change in warmer["changes"]] == [
+        ("generation.temperature", "answers")
+    ]
+    assert warmer["requests"] == 40
+    assert len(sandbox.requests) == paid
+    assert not list(job.directory.rglob("estimate.json")), "a diff is not the estimate of the job"
+
+
+def test_a_notebook_shows_a_preview_without_a_dag_run(job, sandbox, monkeypatch):
+    from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+    job.write(ROWS)
+    value = {"conn_type": "llmbeam", "host": sandbox.gemini_url, "password": "secret-key"}
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(value))
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    operator = RunInferenceOperator(
+        task_id="ask",
+        source=job.spec["source"],
+        prompt="Say it: {{ row.text }}",
+        model="gemini-2.5-flash",
+        sink=str(job.out),
+    )
+    shown = operator.preview(2, by="length")
+    assert shown.sent == 2
+    assert "<table>" in shown._repr_html_()
+    assert len(sandbox.requests) == 2
