@@ -65,6 +65,9 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "task-decorators": [
+            {"class-name": "airflow_provider_llmbeam.decorators.llmbeam.llmbeam_task", "name": "llmbeam"}
+        ],
         "extra-links": [
             "airflow_provider_llmbeam.links.endpoint.EndpointLink",
             "airflow_provider_llmbeam.links.job.DataflowLink",

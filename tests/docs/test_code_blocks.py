@@ -14,7 +14,7 @@ import apache_beam as beam
 import pytest
 import sqlglot
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
-from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Param
+from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Param, task
 
 from airflow_provider_llmbeam import spec
 from airflow_provider_llmbeam.cli.main import llmbeam
@@ -75,6 +75,7 @@ def names() -> dict[str, Any]:
         "LIMITS": {"requests_per_minute": 600},
         "JOB": job,
         "tell_us": tell_us,
+        "task": task,
         "prompts": prompts,
     }
     classes = (

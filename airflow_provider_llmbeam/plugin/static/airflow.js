@@ -1,5 +1,5 @@
 // What the pages share: requests to Airflow's REST API, and text that is safe to read.
-const OPERATOR = "RunInferenceOperator";
+const OPERATORS = new Set(["RunInferenceOperator", "@task.llmbeam", "_LLMBeamDecoratedOperator"]);
 export const MUTED = { opacity: 0.7 };
 
 // Without control characters and those that turn the direction of text, which a model may have written.
@@ -22,7 +22,7 @@ export const pathOfTask = (task) =>
 // The tasks of a run that run inference.
 export async function readTasks(dagId, runId) {
   const found = await read(`${pathOfTasks(dagId, runId)}?limit=100`);
-  return (found?.task_instances ?? []).filter((task) => (task.operator_name ?? task.operator) === OPERATOR);
+  return (found?.task_instances ?? []).filter((task) => [task.operator_name, task.operator].some((name) => OPERATORS.has(name)));
 }
 
 export async function readXCom(task, key) {

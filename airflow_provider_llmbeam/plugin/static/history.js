@@ -11,8 +11,14 @@ import { MUTED, plain, read, readTasks, readXCom } from "./airflow.js";
     const tasks = await readTasks(dagId, run.dag_run_id);
     const reports = [];
     for (const task of tasks) {
-      const report = await readXCom(task, "return_value");
-      if (report?.rows) reports.push(report);
+      // @task.llmbeam may return the answers: its manifest is an XCom of its own then.
+      for (const key of ["return_value", "manifest"]) {
+        const report = await readXCom(task, key);
+        if (report?.rows && !Array.isArray(report)) {
+          reports.push(report);
+          break;
+        }
+      }
     }
     return { run, tasks: tasks.length, reports };
   }
