@@ -84,7 +84,7 @@ def test_the_record_lists_each_file_with_its_hash(wheel):
 
 def test_the_build_is_reproducible_and_takes_few_calls(tmp_path, wheel):
     again, calls = function_calls(lambda: build_worker_package(tmp_path))
-    assert calls < 100_000, "seen on Python 3.11: 52,000"
+    assert calls < 150_000, "seen on Python 3.11: 101,000, for 270 files"
     assert again.read_bytes() == wheel.read_bytes()
 
 

@@ -137,7 +137,9 @@ class Runs:
         """Calls `target(job, *arguments)` in a thread of its own."""
         thread = threading.Thread(target=target, args=(job, *arguments), name=f"dataflow-{job.id}", daemon=True)
         with self._lock:
-            self._cancelled.setdefault(job.id, threading.Event())
+            cancelled = self._cancelled.setdefault(job.id, threading.Event())
+            if self._is_ending:  # a launcher that `end_all` waits for may submit its job meanwhile
+                cancelled.set()
             thread.start()  # before `end_all` can join it
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
@@ -194,17 +196,21 @@ class Runs:
             for event in self._cancelled.values():
                 event.set()
             runs = [run for found in self._runs.values() for run in found]
-            threads = list(self._threads)
         for run in runs:
             run.kill()
-        for thread in threads:
-            thread.join()
+        while threads := self._running_threads():
+            for thread in threads:
+                thread.join()
         with self._lock:
             self._runs.clear()
             self._cancelled.clear()
             if self._root is not None:
                 shutil.rmtree(self._root, ignore_errors=True)
             self._root, self._is_ending = None, False
+
+    def _running_threads(self) -> list[threading.Thread]:
+        with self._lock:
+            return [thread for thread in self._threads if thread.is_alive()]
 
     def _run(self, job: Job) -> None:
         self.pause(job)
