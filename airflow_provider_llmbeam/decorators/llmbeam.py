@@ -124,7 +124,9 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
         """Returns the answers, or the directory with them if they are too many for an XCom."""
         from airflow.sdk import ObjectStoragePath
 
-        paths = [ObjectStoragePath(uri, conn_id=self._conn_id(uri)) for uri in manifest["answers_uris"]]
+        first = manifest["answers_uris"][0]
+        conn_id = self.gcp_conn_id if first.startswith("gs://") else None
+        paths = [ObjectStoragePath(uri, conn_id=conn_id) for uri in manifest["answers_uris"]]
         size = sum(path.stat().st_size for path in paths)
         if manifest["rows"]["answered"] > MAX_ANSWERS or size > MAX_BYTES or paths[0].suffix != ".jsonl":
             self.log.info(
@@ -132,11 +134,8 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
                 manifest["rows"]["answered"],
                 size,
             )
-            return paths[0].parent
+            return ObjectStoragePath(first.rpartition("/")[0], conn_id=conn_id)
         return [json.loads(line) for path in paths for line in path.read_text().split("\n") if line]
-
-    def _conn_id(self, uri: str) -> str | None:
-        return self.gcp_conn_id if uri.startswith("gs://") else None
 
 
 def llmbeam_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

@@ -57,6 +57,7 @@ def page(browser, cloud) -> Iterator[Page]:
     context.route("**", lambda route: route.continue_() if "127.0.0.1" in route.request.url else route.abort())
     page = context.new_page()
     page.goto(cloud.airflow.url)
+    page.get_by_role("link", name="Dags").first.wait_for()  # Airflow 3.1 signs in, and leads home once more
     yield page
     context.close()
 

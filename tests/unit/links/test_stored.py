@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.execution_time.xcom import XCom
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow.serialization import serialized_objects
 
 from airflow_provider_llmbeam.links.job import OutputLink
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
@@ -15,6 +15,9 @@ ARGUMENTS = {
     "prompt": {"template": "Say {{ row.text }}", "variables": {"day": "{{ ds }}"}},
     "model": {"type": "echo"},
 }
+
+#: Airflow 3.1 and 3.2 have it under another name.
+TO_DICT = getattr(serialized_objects, "DagSerialization", serialized_objects.SerializedDAG).to_dict
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def test_a_resumed_task_has_the_links_that_an_earlier_process_stored(dag, monkey
 
 
 def test_a_serialized_dag_has_all_links_also_of_a_mapped_task(dag):
-    found = DagSerialization.to_dict(dag)["dag"]["tasks"]
+    found = TO_DICT(dag)["dag"]["tasks"]
     for task in found:
         assert set(task["__var"]["_operator_extra_links"]) == {"Open in Dataflow", "Output", "Report"}
 
@@ -63,9 +66,9 @@ def test_the_prompt_is_among_the_rendered_fields_as_it_was_written(dag):
     task.render_template_fields({"ds": "2026-11-22"})
     assert task.prompt_variables == {"day": "2026-11-22"}
     assert task.prompt == ARGUMENTS["prompt"]
-    (shown,) = [one for one in DagSerialization.to_dict(dag)["dag"]["tasks"] if one["__var"]["task_id"] == "one"]
+    (shown,) = [one for one in TO_DICT(dag)["dag"]["tasks"] if one["__var"]["task_id"] == "one"]
     assert shown["__var"]["prompt_per_row"] == {"template": "Say {{ row.text }}"}
 
 
 def test_a_serialized_dag_does_not_change_from_parse_to_parse(dag):
-    assert DagSerialization.to_dict(dag) == DagSerialization.to_dict(dag)
+    assert TO_DICT(dag) == TO_DICT(dag)
