@@ -122,13 +122,15 @@ class LocalAirflow:
         logical_date: str | None = None,
         run_id: str | None = None,
     ) -> str:
-        """Starts a run, by default without a logical date, as a user does in the UI.
+        """Starts a run, by default without a logical date, once its Dag is parsed.
 
         Returns:
             Id of the run; by default Airflow makes one.
         """
+        dag = f"dags/{dag_id}"
+        until(lambda: self._client.get(dag).status_code != 404, f"{dag_id} is parsed", pause_seconds=0.5)
         body = {"logical_date": logical_date, "conf": dict(conf or {}), "dag_run_id": run_id}
-        return str(self._call("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+        return str(self._call("POST", f"{dag}/dagRuns", json=body)["dag_run_id"])
 
     def command(self, *arguments: str) -> str:
         """Runs an `airflow` command against this Airflow; returns its output.

@@ -170,7 +170,7 @@ def test_answers_that_are_too_many_for_an_xcom_are_the_path_of_their_directory(
     assert run_dag(dag)[1] == {"answer": "success", "load": "success"}
     (path,) = found
     assert isinstance(path, ObjectStoragePath)
-    assert len([*path.glob("answers-*.jsonl")]) == 1
+    assert len([*Path(path.path).glob("answers-*.jsonl")]) == 1
 
 
 def test_the_dag_of_the_folder_answers_each_file_with_a_mapped_task(

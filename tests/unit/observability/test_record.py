@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowSkipException, Stats, TaskDeferred
+from packaging.version import Version
 
 from airflow_provider_llmbeam.observability import names, record
 from airflow_provider_llmbeam.observability.record import MAX_DURATIONS, counted_outcome, recorded_durations
@@ -38,7 +39,8 @@ MANIFEST = {
 DURATIONS = {"0.5": 4, "2.0": 1}
 #: Earlier versions set up the metrics of a task in another way.
 on_3_3 = pytest.mark.skipif(
-    find_spec("airflow.sdk.observability") is None, reason="The process of a task here is that of Airflow 3.3."
+    Version(version("apache-airflow")) < Version("3.3"),
+    reason="The process of a task here is that of Airflow 3.3.",
 )
 #: A task's process of Airflow 3.3 does the first two statements.
 TASK = """
