@@ -79,7 +79,7 @@ class Difference(BaseModel):
     Attributes:
         key: Key of the row, as JSON.
         job: Answer of the job, or in brackets why there is none.
-        other: That of the other job.
+        other: Answer of the other job, in the same form.
         verdict: Verdict of the judge; `None` without one.
         reason: Its reason.
     """
