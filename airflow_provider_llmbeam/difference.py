@@ -9,7 +9,9 @@ from typing import Any, Literal, Self
 from airflow_provider_llmbeam.characters import visible
 from airflow_provider_llmbeam.counts import usd
 
-_EFFECTS = {
+Effect = Literal["answers", "prompts", "journal", "none"]
+
+_EFFECTS: dict[Effect, str] = {
     "answers": "changes all answers",
     "prompts": "changes the prompts",
     "journal": "has other answers in its journal",
@@ -32,7 +34,7 @@ class ChangedField:
     field: str
     old: str
     new: str
-    effect: Literal["answers", "prompts", "journal", "none"]
+    effect: Effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

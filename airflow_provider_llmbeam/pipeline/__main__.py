@@ -119,21 +119,24 @@ def _spec(address: str) -> JobSpec:
 
 def _measured(options: argparse.Namespace) -> Measured | None:
     """Reads what is measured of the job in this process, if anything is."""
-    kinds: dict[Path | None, type[Measured]] = {
-        options.preview: PreviewSample,
-        options.compare: Comparison,
-        options.evaluate: Evaluation,
-    }
-    path, kind = next(((path, kind) for path, kind in kinds.items() if path is not None), (None, None))
-    if path is None or kind is None:
-        return None
+    kinds: tuple[tuple[Path | None, type[Measured]], ...] = (
+        (options.evaluate, Evaluation),
+        (options.compare, Comparison),
+        (options.preview, PreviewSample),
+    )
+    for path, kind in kinds:
+        if path is not None:
+            return kind.parse(_json_of(path))
+    return None
+
+
+def _json_of(path: Path) -> Any:
     try:
-        data = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise JobSpecError(
             f"{str(path)!r} cannot be read as JSON: {error}. Nothing was sent or billed."
         ) from error
-    return kind.parse(data)
 
 
 def _read(uri: str) -> bytes:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_llmbeam.difference import ChangedField, Difference
-from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.difference import ChangedField, Difference, Effect
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
@@ -51,7 +50,7 @@ def _changes(old: JobSpec, new: JobSpec) -> Iterator[ChangedField]:
             )
 
 
-def _effect(field: str, old: JobSpec, new: JobSpec) -> Any:
+def _effect(field: str, old: JobSpec, new: JobSpec) -> Effect:
     if field.startswith(_OF_PROMPTS):
         return "prompts"
     if field.startswith(_OF_JOURNAL):
@@ -71,10 +70,8 @@ def _with_part(old: JobSpec, new: JobSpec, part: str) -> JobSpec:
 
 
 def _fingerprint(spec: JobSpec) -> str:
-    prompt = Prompt("a text")
-    return Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)(
-        prompt.text, prompt.system
-    )
+    fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+    return fingerprint("a text", None)
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
