@@ -38,10 +38,8 @@ class RaisedAlerts:
                 continue
             self._keys.add(alert.key)
             self._write()
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    file.write(json.dumps(asdict(alert)) + "\n")
             _log.warning("Alert: %s", alert.message)
+            self._hand_over(alert)
 
     def forget(self) -> None:
         """Forgets what was raised: the run is over, and the next one of the same name raises its own."""
@@ -49,6 +47,15 @@ class RaisedAlerts:
             storage.delete([self._uri] if storage.exists(self._uri) else [])
         except Exception as error:  # noqa: BLE001 - the job is complete
             _log.warning("The raised alerts %r could not be deleted: %s", self._uri, error)
+
+    def _hand_over(self, alert: Alert) -> None:
+        if self._path is None:
+            return
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(asdict(alert)) + "\n")
+        except OSError as error:  # the job goes on, e.g. with a full disk
+            _log.warning("No notifier is called for this alert: %r could not be written: %s", str(self._path), error)
 
     def _read(self) -> set[str]:
         try:

@@ -79,3 +79,12 @@ def test_the_counts_of_a_running_job_raise_alerts(spec, tmp_path, caplog):
         "Alert: The answers have cost $0.90, 90% of the budget of $1.00.",
     ]
     assert json.loads(Path(spec.alerts_uri).read_text()) == ["budget 0.5", "budget 0.8"]
+
+
+def test_a_full_disk_of_the_worker_fails_nothing_and_leaves_the_alert_in_the_log(spec, tmp_path, caplog):
+    (tmp_path / "alerts").mkdir()  # opening it fails as writing to a full disk does, with an OSError
+    RaisedAlerts(spec, tmp_path / "alerts").raise_new([HALF])
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "Alert",
+        "No notifier is called for this alert",
+    ]
