@@ -70,6 +70,9 @@ class Completion:
         sent_at: Unix time of the first request.
         answered_at: Unix time of the answer.
         service_tier: Tier at which it was served.
+        mean_logprob: Mean natural logarithm of the probabilities of its tokens, with `generation.logprobs`.
+        citations: With `generation.google_search`, the pages that it uses: `uri`, `title`, and in `texts` the
+            parts of the answer that they support.
     """
 
     text: str
@@ -92,6 +95,8 @@ class Completion:
     sent_at: float
     answered_at: float
     service_tier: ServiceTier = "standard"
+    mean_logprob: float | None = None
+    citations: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
@@ -20,13 +20,15 @@ MAX_ANSWER = 4 * 2**20
 
 
 class OutputParser:
-    """Rejects empty answers, and answers that are not valid against `output_schema`.
+    """Rejects empty answers, and answers that are not valid against `output_schema` or not one of the choices.
 
     Args:
         output_schema: JSON Schema (draft 2020-12), or `None` for free text.
+        choices: The only valid texts; empty for any text.
     """
 
-    def __init__(self, output_schema: Mapping[str, Any] | None) -> None:
+    def __init__(self, output_schema: Mapping[str, Any] | None, choices: Collection[str] = ()) -> None:
+        self._choices = choices
         self._schema = AnswerSchema(output_schema) if output_schema is not None else None
 
     def parse(self, reply: Reply) -> Any:
@@ -38,6 +40,11 @@ class OutputParser:
         """
         if not reply.text.strip():
             raise self._invalid(reply, "the answer is empty")
+        if self._choices and reply.text.strip() not in self._choices:
+            shown = ", ".join(map(repr, list(self._choices)[:10]))
+            raise self._invalid(
+                reply, f"the answer is not one of {shown} (`structured_outputs`): {reply.text[:500]}"
+            )
         if self._schema is None:
             return None
         if len(reply.text) > MAX_ANSWER:

@@ -167,6 +167,8 @@ def completion_of(
         sent_at=request.first_sent_at,
         answered_at=time.time(),
         service_tier=reply.service_tier,
+        mean_logprob=reply.mean_logprob,
+        citations=reply.citations,
         **bill._asdict(),
     )
 

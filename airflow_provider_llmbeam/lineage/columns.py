@@ -24,6 +24,7 @@ _OUTPUT_TYPES = {
     "output_tokens": "integer",
     "attempts": "integer",
     "latency_seconds": "double",
+    "mean_logprob": "double",
 }
 
 
@@ -62,7 +63,8 @@ def sink_columns(spec: JobSpec) -> tuple[Column, ...]:
         after = (Column(name, "string") for name in ("model", "fingerprint"))
         return (Column("llmbeam_id", "string"), *key, *answer_columns(spec), *after)
     passthrough = tuple(map(Column, getattr(spec.sink, "passthrough", ())))
-    others = tuple(Column(name, _OUTPUT_TYPES.get(name, "string")) for name in OUTPUT_COLUMNS[1:])
+    names = (*OUTPUT_COLUMNS[1:], *spec.generation.extra_columns)
+    others = tuple(Column(name, _OUTPUT_TYPES.get(name, "string")) for name in names)
     return (*key, *passthrough, *answer_columns(spec), *others)
 
 

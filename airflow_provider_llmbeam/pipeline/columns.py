@@ -12,8 +12,6 @@ from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_
 from airflow_provider_llmbeam.spec.sink import AnswerColumns, BigQuerySink, FilesSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
-_AFTER_ANSWER = OUTPUT_COLUMNS[1:]
-
 
 @dataclass(frozen=True)
 class OutputColumns:
@@ -25,6 +23,7 @@ class OutputColumns:
         answer_columns: Form of an answer with a schema.
         answer: Type of the answers by their schema; `None` for texts and vectors.
         has_vectors: Whether the answers are vectors.
+        extras: Columns that parameters of the answer add, see `spec.Generation.extra_columns`.
         for_bigquery: Whether they are loaded into BigQuery, which has fewer types than Parquet.
     """
 
@@ -33,6 +32,7 @@ class OutputColumns:
     answer_columns: AnswerColumns = "struct"
     answer: AnswerType | None = None
     has_vectors: bool = False
+    extras: tuple[str, ...] = ()
     for_bigquery: bool = False
 
     @classmethod
@@ -45,6 +45,7 @@ class OutputColumns:
             answer_columns=sink.answer_columns if isinstance(sink, FilesSink | BigQuerySink) else "struct",
             answer=None if schema is None or spec.embedding is not None else answer_type(schema),
             has_vectors=spec.embedding is not None,
+            extras=spec.generation.extra_columns,
             for_bigquery=isinstance(sink, BigQuerySink),
         )
 
@@ -59,10 +60,16 @@ class OutputColumns:
         return self.answer.fields if self.answer is not None and self.answer_columns == "flat" else None
 
     @property
+    def after_answer(self) -> tuple[str, ...]:
+        """Columns with what is known of the answer."""
+        return (*OUTPUT_COLUMNS[1:], *self.extras)
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """Columns besides those of the source."""
         fields = self.fields
-        return OUTPUT_COLUMNS if fields is None else (*(name for name, _ in fields), *_AFTER_ANSWER)
+        answer = OUTPUT_COLUMNS[:1] if fields is None else tuple(name for name, _ in fields)
+        return (*answer, *self.after_answer)
 
     @property
     def names(self) -> tuple[str, ...]:

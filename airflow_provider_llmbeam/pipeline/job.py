@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.launch.client import check_model
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.parameters import ignored
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
 if TYPE_CHECKING:
@@ -263,6 +264,8 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         with _preparation(spec):
             build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None, manifest, cache)
             (refuse_other_owner if is_remote else claim)(spec)
+        for name in ignored(spec.generation, spec.model):
+            _log.warning("%s %s ignores `generation.%s`.", spec.model.type, spec.model.name, name)
         _log.info(
             "Job %r: %s %s, server %s, journal %s",
             spec.name,

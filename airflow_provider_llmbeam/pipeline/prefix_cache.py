@@ -91,6 +91,8 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
         spec.inference.prefix_cache
         and isinstance(model, GeminiModel)
         and spec.embedding is None
+        # A request with a cache has no tools, and Model Armor would not see the stored part.
+        and not (spec.generation.google_search or spec.generation.model_armor)
         # A job on Dataflow outlives the process that extends and deletes the cache.
         and isinstance(spec.runner, DirectRunner)
     )

@@ -34,6 +34,8 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
         "attempts": completion.attempts,
         "latency_seconds": round(completion.latency_seconds, 4),
     }
+    for name in columns.extras:
+        record[name] = getattr(completion, name)
     return record
 
 

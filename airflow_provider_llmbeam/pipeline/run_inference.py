@@ -343,7 +343,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             buckets=LengthBuckets(self._batching.resolved_boundaries, max_output_tokens),
             parser=VectorParser(self._embedding.dimensions)
             if self._embedding
-            else OutputParser(self._output_schema),
+            else OutputParser(self._output_schema, self._generation.choices),
             policy=RetryPolicy(limits.max_attempts, limits.max_throttled_seconds),
             max_in_flight=limits.max_in_flight,
             request_timeout_seconds=limits.request_timeout_seconds,

@@ -149,3 +149,27 @@ def test_a_wrong_delimiter_is_named_before_anything_is_sent(job, sandbox):
         "is ';', set `source.csv.delimiter` to ';'. Nothing was sent or billed."
     )
     assert sandbox.stats()["billed_answers"] == 0
+
+
+def test_citations_and_probabilities_are_columns_of_the_jobs_that_ask_for_them(job, sandbox):
+    asked = {"google_search": True, "logprobs": True}
+    found = job.run(ROWS, generation=asked).answers
+    assert [*found[0]][-3:] == ["latency_seconds", "citations", "mean_logprob"]
+    for row in found:
+        first, second = row["citations"]
+        assert first == {
+            "uri": "https://example.com/first",
+            "title": "example.com",
+            "texts": [row["answer"].partition(" ")[0]],
+        }
+        assert (second["texts"], row["mean_logprob"]) == ([], -0.125)
+    # The same job in another format takes the answers, and what is known of them, from its journal.
+    again = job.run(ROWS, generation=asked, sink={"uri": str(job.out), "format": "parquet"})
+    assert again.manifest["requests"]["sent"] == 0
+    assert {(row["id"], row["mean_logprob"]) for row in again.answers} == {(1, -0.125), (2, -0.125)}
+    assert {row["id"]: json.loads(row["citations"]) for row in again.answers} == {
+        row["id"]: row["citations"] for row in found
+    }
+    without = job.run(ROWS)
+    assert without.manifest["requests"]["sent"] == 2, "answers without citations are other answers"
+    assert "citations" not in without.answers[0]

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks import postgres as postgres_sink
 from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
@@ -107,7 +108,7 @@ def publish(directory, *records, sink=SINK, key=("id",)):
     path = directory / f"{uuid.uuid4().hex}.jsonl"
     lines = (json.dumps(found, ensure_ascii=False) + "\n" for found in records)
     path.write_bytes("".join(lines).encode("utf-8", "surrogatepass"))
-    return postgres_sink.publish(sink, key, {0: str(path)})
+    return postgres_sink.publish(sink, OutputColumns(key=key), {0: str(path)})
 
 
 def table(client, columns="*", name="answers"):
@@ -466,7 +467,7 @@ def test_an_invalid_connection_string_is_not_quoted(refused, dsn):
 def test_no_part_of_a_password_is_ever_quoted(head, tail, monkeypatch):
     monkeypatch.setenv(DSN, f"postgresql://me:{head}SeCrEt{tail}@127.0.0.1:1/db")
     with pytest.raises((JobSpecError, JobFailedError)) as caught:
-        postgres_sink.check(SINK, ("id",))
+        postgres_sink.check(SINK, OutputColumns(key=("id",)))
     assert "secret" not in str(caught.value).lower()
 
 
@@ -488,7 +489,7 @@ def test_a_missing_permission_stops_the_job(refused, client, reader):
     for right in ("SELECT", "INSERT", "UPDATE"):
         assert "permission denied for table answers" in refused(reader)
         client.execute(f"GRANT {right} ON answers TO {urlsplit(reader).username}")
-    postgres_sink.check(SINK, ("id",))
+    postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
 def test_a_missing_schema_stops_the_job(refused, database):
@@ -518,7 +519,7 @@ def test_the_error_for_missing_output_columns_has_the_statement_that_adds_them(r
     found = refused(database)
     assert "has no columns ['origin', 'fingerprint', 'finish_reason'" in found
     client.execute(found.split("`")[3])
-    postgres_sink.check(SINK, ("id",))
+    postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
 def test_the_error_for_a_missing_unique_key_has_the_statement_that_creates_one(refused, client, database):
@@ -527,7 +528,7 @@ def test_the_error_for_a_missing_unique_key_has_the_statement_that_creates_one(r
     found = refused(database)
     assert "has no unique constraint on ['id']" in found
     client.execute(found.split("`")[3])
-    postgres_sink.check(SINK, ("id",))
+    postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
 def test_a_table_without_the_key_stops_the_job(refused, client, database):
@@ -539,7 +540,7 @@ def test_a_required_column_without_a_value_stops_the_job(refused, client, databa
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
     client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {columns}, made date DEFAULT now() NOT NULL)")
     client.execute("ALTER TABLE answers ADD COLUMN serial int GENERATED ALWAYS AS IDENTITY")
-    postgres_sink.check(SINK, ("id",))
+    postgres_sink.check(SINK, OutputColumns(key=("id",)))
     client.execute("ALTER TABLE answers ADD COLUMN owner text NOT NULL")
     assert "column 'owner' of table 'answers' must not be null and has no default" in refused(database)
 
@@ -553,11 +554,11 @@ def test_a_view_stops_the_job(refused, client, database):
 @pytest.mark.parametrize("name", ["x" * 64, "ä" * 32, "", "a\0b", "a\ud800"])
 def test_a_name_that_postgresql_would_change_stops_the_job(dsn, name):
     with pytest.raises(JobSpecError, match="PostgreSQL cannot have a name like"):
-        postgres_sink.check(SINK, (name,))
+        postgres_sink.check(SINK, OutputColumns(key=(name,)))
 
 
 def test_a_check_leaves_nothing_behind(client, dsn):
-    postgres_sink.check(SINK, ("id",))
+    postgres_sink.check(SINK, OutputColumns(key=("id",)))
     assert types(client) == {}
 
 
@@ -565,10 +566,10 @@ def test_a_locked_table_does_not_prevent_the_start_of_a_job(client, dsn, caplog)
     create = f"CREATE TABLE answers (id int PRIMARY KEY, {', '.join(f'{name} text' for name in OUTPUT_COLUMNS)})"
     with psycopg.connect(dsn) as holder, caplog.at_level(logging.WARNING):
         holder.execute(create)
-        postgres_sink.check(SINK, ("id",))
+        postgres_sink.check(SINK, OutputColumns(key=("id",)))
         holder.commit()
         holder.execute("LOCK TABLE answers IN ACCESS EXCLUSIVE MODE")
-        postgres_sink.check(SINK, ("id",))
+        postgres_sink.check(SINK, OutputColumns(key=("id",)))
     warnings = [message for message in caplog.messages if "answers" in message]
     assert warnings == ["Table 'answers' is locked by another session, so it was not checked."] * 2
 
@@ -581,7 +582,7 @@ def test_the_error_for_a_missing_client_names_the_extra(monkeypatch, dsn):
     monkeypatch.delattr(package, "postgres_upsert", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(JobSpecError, match=r"pip install 'airflow-provider-llmbeam\[postgres\]'"):
-        postgres_sink.check(SINK, ("id",))
+        postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
 @pytest.fixture
@@ -629,7 +630,7 @@ def test_a_server_that_ends_the_session_keeps_the_answers(tmp_path, client, dsn)
     from airflow_provider_llmbeam.pipeline.sinks import postgres_upsert
 
     with pytest.raises(JobFailedError, match=r"a retry sends nothing\.$"):
-        postgres_upsert.publish(SINK, ("id",), killing)
+        postgres_upsert.publish(SINK, OutputColumns(key=("id",)), killing)
     assert table(client, "answer") == [("a",)]
 
 
@@ -642,3 +643,13 @@ def test_the_password_is_in_no_file_and_no_output_line_of_the_job(tmp_path, dsn)
     files = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 3
     assert [text for text in (*files, ended.stdout, ended.stderr) if urlsplit(dsn).password in text] == []
+
+
+def test_what_parameters_of_the_answer_add_has_columns_of_its_own(tmp_path, client):
+    columns = OutputColumns(key=("id",), extras=("citations", "mean_logprob"))
+    path = tmp_path / "records.jsonl"
+    cited = [{"uri": "https://example.com", "title": "example.com", "texts": ["a"]}]
+    path.write_text(json.dumps(record(citations=cited, mean_logprob=-0.5)) + "\n")
+    postgres_sink.publish(SINK, columns, {0: str(path)})
+    ((found, probability),) = client.execute("SELECT citations, mean_logprob FROM answers").fetchall()
+    assert (json.loads(found), probability) == (cited, -0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -25,6 +25,8 @@ class Reply:
         service_tier: Tier at which it was served.
         first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
         vector: The embedding, as sent by the server.
+        mean_logprob: Mean natural logarithm of the probabilities of the tokens, if it was asked for.
+        citations: Pages that a search found and the answer uses, see `Completion`.
     """
 
     text: str
@@ -36,6 +38,8 @@ class Reply:
     service_tier: ServiceTier = "standard"
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None
+    mean_logprob: float | None = None
+    citations: list[dict[str, Any]] | None = None
 
 
 class Backend(Protocol):

@@ -14,18 +14,21 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
 from google.genai import types
 
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
 from airflow_provider_llmbeam.engine.backends.google_access import ApiKey, BearerToken
+from airflow_provider_llmbeam.engine.backends.grounding import citations_of
 from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, encoded, json_object
 from airflow_provider_llmbeam.engine.backends.reported import (
     BilledTokens,
     UsageReader,
     finish_reason_of,
+    logprob_of,
     name_of,
 )
 from airflow_provider_llmbeam.engine.backends.response import Response
@@ -41,6 +44,8 @@ from airflow_provider_llmbeam.server_reply import list_of, mapping_of, parse_jso
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 from airflow_provider_llmbeam.spec.model.media import place_of
 from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS, AskedTier
+
+EnumT = TypeVar("EnumT", bound=Enum)
 
 _FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "max_tokens"}
 _NO_ANSWER = "no answer"
@@ -90,7 +95,9 @@ class GeminiBackend(HttpBackend):
         )
         self._config = generation_config(generation, output_schema)
         self._usage = UsageReader(model.name, asked_tier)
-        self._fields: dict[str, Any] = {"labels": model.labels} if model.labels else {}
+        self._fields = constant_fields(generation)
+        if model.labels:
+            self._fields["labels"] = model.labels
         if asked_tier != "standard" and not model.project:
             self._fields["serviceTier"] = asked_tier
         headers = _VERTEX_TIERS[asked_tier] if model.project else {}
@@ -168,18 +175,45 @@ def _api_key() -> str:
 
 def generation_config(generation: Generation, output_schema: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns the configuration that is the same in all requests of a job."""
-    budget = generation.thinking_budget_tokens
     config = types.GenerationConfig(
         max_output_tokens=generation.max_output_tokens,
         temperature=generation.temperature,
         top_p=generation.top_p,
         seed=generation.seed,
         stop_sequences=list(generation.stop_sequences) or None,
-        thinking_config=None if budget is None else types.ThinkingConfig(thinking_budget=budget),
+        thinking_config=_thinking_config(generation),
+        media_resolution=_enum(types.MediaResolution, "MEDIA_RESOLUTION_", generation.media_resolution),
+        response_logprobs=generation.logprobs or None,
         response_mime_type="application/json" if output_schema is not None else None,
         response_json_schema=dict(output_schema) if output_schema is not None else None,
     )
     return config.model_dump(by_alias=True, exclude_none=True)
+
+
+def _thinking_config(generation: Generation) -> types.ThinkingConfig | None:
+    budget, level = generation.thinking_budget_tokens, generation.thinking_level
+    if budget is None and level is None:
+        return None
+    return types.ThinkingConfig(thinking_budget=budget, thinking_level=_enum(types.ThinkingLevel, "", level))
+
+
+def _enum(kind: type[EnumT], prefix: str, name: str | None) -> EnumT | None:
+    return None if name is None else kind(f"{prefix}{name.upper()}")
+
+
+def constant_fields(generation: Generation) -> dict[str, Any]:
+    """Returns the fields besides the configuration that are the same in all requests of a job."""
+    fields: dict[str, Any] = {}
+    if generation.safety_settings:
+        fields["safetySettings"] = [
+            {"category": category, "threshold": threshold}
+            for category, threshold in generation.safety_settings.items()
+        ]
+    if generation.model_armor:
+        fields["modelArmorConfig"] = {f"{side}TemplateName": name for side, name in generation.model_armor.items()}
+    if generation.google_search:
+        fields["tools"] = [{"googleSearch": {}}]
+    return fields
 
 
 def request_body(prompt: Prompt, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,6 +288,8 @@ def read_reply(
         finish_reason=_FINISH_REASONS[reason],
         **billed,
         model=name_of(body.get("modelVersion"), model),
+        mean_logprob=logprob_of(candidate.get("avgLogprobs")),
+        citations=citations_of(candidate.get("groundingMetadata")),
     )
 
 

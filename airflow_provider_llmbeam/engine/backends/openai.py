@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.engine.backends.reported import (
     BilledTokens,
     UsageReader,
     finish_reason_of,
+    logprob_of,
     name_of,
 )
 from airflow_provider_llmbeam.engine.backends.response import Response
@@ -189,11 +190,25 @@ def chat_parameters(
         "stop": list(generation.stop_sequences) or None,
         "stream": generation.stream or None,
         "stream_options": {"include_usage": True} if generation.stream else None,
+        "reasoning_effort": generation.reasoning_effort,
+        "logprobs": generation.logprobs or None,
+        **_restriction(generation),
         "response_format": None
         if output_schema is None
         else {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(output_schema)}},
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _restriction(generation: Generation) -> dict[str, Any]:
+    """Returns the fields of vLLM: that of version 0.12 and later, and the one before; each ignores the other.
+
+    Source: docs.vllm.ai/en/latest/features/structured_outputs (2026-11)
+    """
+    if generation.structured_outputs is None:
+        return {}
+    ((name, value),) = generation.structured_outputs.items()
+    return {"structured_outputs": {name: value}, f"guided_{name}": value}
 
 
 def chat_messages(prompt: Prompt) -> list[dict[str, Any]]:
@@ -258,7 +273,14 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
         finish_reason=FINISH_REASONS.get(reason, reason),
         **billed,
         model=name_of(body.get("model"), model),
+        mean_logprob=_mean_logprob(choice.get("logprobs")),
     )
+
+
+def _mean_logprob(logprobs: Any) -> float | None:
+    tokens = map(mapping_of, list_of(mapping_of(logprobs).get("content")))
+    found = [value for token in tokens if (value := logprob_of(token.get("logprob"))) is not None]
+    return sum(found) / len(found) if found else None
 
 
 def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> RequestError:

@@ -17,6 +17,8 @@ _log = logging.getLogger(__name__)
 MAX_TOKENS = 20_000_000
 #: Maximum length of the name of a model or of a finish reason.
 _NAME_CHARACTERS = 128
+#: Smallest logarithm of a probability that is believed; servers clip theirs at -9999 or above.
+_LEAST_LOGPROB = -1e6
 
 
 def believable_tokens(reported: Any) -> int | None:
@@ -148,6 +150,11 @@ def name_of(reported: Any, fallback: str) -> str:
 def finish_reason_of(reported: Any) -> str:
     """Returns a finish reason: `stop` if the server reports none, `unknown` for a value that is no name."""
     return name_of(reported, "stop" if reported is None or reported == "" else "unknown")
+
+
+def logprob_of(reported: Any) -> float | None:
+    """Returns the natural logarithm of a probability, or a mean of them; `None` for a value that is none."""
+    return float(reported) if type(reported) in (int, float) and _LEAST_LOGPROB <= reported <= 0 else None
 
 
 def _shown(reported: Any) -> str:

@@ -10,7 +10,13 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.embeddings import invalid_embeddings, vector_reply
-from airflow_provider_llmbeam.engine.backends.gemini import error_of, generation_config, read_reply, request_body
+from airflow_provider_llmbeam.engine.backends.gemini import (
+    constant_fields,
+    error_of,
+    generation_config,
+    read_reply,
+    request_body,
+)
 from airflow_provider_llmbeam.engine.backends.gemini_embeddings import embed_request, embedding_config
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.batch_formats.answer_schema import gemini_schema
@@ -31,12 +37,13 @@ class _GeminiFormat:
         self._model = model
         self._usage = UsageReader(model.name)
         self._config = generation_config(generation, output_schema)
+        self._fields = constant_fields(generation)
         if output_schema is not None and (converted := gemini_schema(output_schema)) is not None:
             del self._config["responseJsonSchema"]
             self._config["responseSchema"] = converted
 
     def _request(self, prompt: Prompt) -> dict[str, Any]:
-        return request_body(prompt, self._config)
+        return {**request_body(prompt, self._config), **self._fields}
 
     def _result(self, response: Any) -> Reply | RequestError:
         try:

@@ -55,7 +55,9 @@ class RaisedAlerts:
             with self._path.open("a") as file:
                 file.write(json.dumps(asdict(alert)) + "\n")
         except OSError as error:  # the job goes on, e.g. with a full disk
-            _log.warning("No notifier is called for this alert: %r could not be written: %s", str(self._path), error)
+            _log.warning(
+                "No notifier is called for this alert: %r could not be written: %s", str(self._path), error
+            )
 
     def _read(self) -> set[str]:
         try:

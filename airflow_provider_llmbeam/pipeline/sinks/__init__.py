@@ -48,7 +48,7 @@ def check_here(spec: JobSpec) -> None:
         case BigQuerySink():
             bigquery.check(spec.sink, OutputColumns.of(spec), spec.staging_uri)
         case PostgresSink():
-            postgres.check(spec.sink, spec.source.key)
+            postgres.check(spec.sink, OutputColumns.of(spec))
         case FilesSink(on_existing="merge"):
             merge_files.check(spec.sink, OutputColumns.of(spec))
         case MilvusSink() if spec.embedding is not None:
@@ -77,6 +77,6 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
         case BigQuerySink():
             return bigquery.publish(spec.sink, spec.source.key, spec.name, staged)
         case PostgresSink():
-            return postgres.publish(spec.sink, spec.source.key, staged)
+            return postgres.publish(spec.sink, OutputColumns.of(spec), staged)
         case MilvusSink():
             return milvus.publish(spec.sink, spec.source.key, staged)

@@ -9,13 +9,15 @@ from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 KeyType = Literal["boolean", "integer", "number", "text"]
 
-#: Types of the columns besides the key.
+#: Types of the columns besides those of the source; a row has the last two only with parameters that add them.
 OUTPUT_TYPES: dict[str, KeyType] = {
     **dict.fromkeys(OUTPUT_COLUMNS, "text"),
     "input_tokens": "integer",
     "output_tokens": "integer",
     "attempts": "integer",
     "latency_seconds": "number",
+    "citations": "text",  # as JSON
+    "mean_logprob": "number",
 }
 
 

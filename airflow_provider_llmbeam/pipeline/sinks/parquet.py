@@ -93,8 +93,8 @@ def read_staged(file: IO[bytes]) -> Staged:
 
 def output_types(columns: OutputColumns) -> dict[str, pa.DataType]:
     """Returns the types of the columns besides those of the source."""
-    types = dict(_OUTPUT_TYPES)
-    answer = types.pop("answer")
+    answer = _OUTPUT_TYPES["answer"]
+    types = {name: _OUTPUT_TYPES[name] for name in columns.after_answer}
     if (fields := columns.fields) is not None:
         return {name: arrow_type(kind, for_bigquery=columns.for_bigquery) for name, kind in fields} | types
     if columns.has_vectors:

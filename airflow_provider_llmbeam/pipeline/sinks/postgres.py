@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 
-def check(sink: PostgresSink, key: tuple[str, ...]) -> None:
+def check(sink: PostgresSink, columns: OutputColumns) -> None:
     """Runs all steps of `publish` without rows, and rolls back.
 
     Errors that would otherwise occur after requests to the model occur now: the address, the password, a missing
@@ -27,21 +28,21 @@ def check(sink: PostgresSink, key: tuple[str, ...]) -> None:
 
     Args:
         sink: The sink.
-        key: Key columns.
+        columns: Columns of the answers.
 
     Raises:
         JobSpecError: The answers could not be published; the message has the reason.
         JobFailedError: The server does not answer; a retry may succeed.
     """
-    _client().check(sink, key)
+    _client().check(sink, columns)
 
 
-def publish(sink: PostgresSink, key: tuple[str, ...], staged: Mapping[int, str]) -> list[str]:
+def publish(sink: PostgresSink, columns: OutputColumns, staged: Mapping[int, str]) -> list[str]:
     """Upserts the staged answers; doing it again changes nothing.
 
     Args:
         sink: The sink.
-        key: Key columns.
+        columns: Columns of the answers.
         staged: Address of each file of answer records, as JSON lines.
 
     Returns:
@@ -51,7 +52,7 @@ def publish(sink: PostgresSink, key: tuple[str, ...], staged: Mapping[int, str])
         JobFailedError: The server rejected the answers; the table is unchanged, and a retry sends nothing to the
             model.
     """
-    address: str = _client().publish(sink, key, lambda: read_records(staged))
+    address: str = _client().publish(sink, columns, lambda: read_records(staged))
     return [address]
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import errors, sql
 
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.sinks.postgres_session import AFTER, BEFORE, Moment, address, session
 from airflow_provider_llmbeam.pipeline.sinks.postgres_values import OUTPUT_TYPES, as_json, as_text, types_of
 from airflow_provider_llmbeam.spec.sink import PostgresSink
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 _log = logging.getLogger(__name__)
 
@@ -33,33 +33,34 @@ class _Column:
     must_be_given: bool
 
 
-def check(sink: PostgresSink, key: tuple[str, ...]) -> None:
+def check(sink: PostgresSink, columns: OutputColumns) -> None:
     """Runs an upsert without rows, and rolls back."""
     with session(sink, BEFORE) as connection, connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL lock_timeout = '3s'")
         try:
-            types = dict.fromkeys((*key, *sink.passthrough), "text") | OUTPUT_TYPES
-            _Upsert(connection, sink, key, BEFORE).run(lambda: iter(()), types)
+            types = {name: OUTPUT_TYPES.get(name, "text") for name in columns.names}
+            _Upsert(connection, sink, columns, BEFORE).run(lambda: iter(()), types)
         except errors.LockNotAvailable:
             _log.warning("Table %r is locked by another session, so it was not checked.", sink.table)
 
 
-def publish(sink: PostgresSink, key: tuple[str, ...], records: Records) -> str:
+def publish(sink: PostgresSink, columns: OutputColumns, records: Records) -> str:
     """Upserts the records; returns the address of the table."""
     with session(sink, AFTER) as connection:
         with connection.transaction():
-            table = _Upsert(connection, sink, key, AFTER).run(records)
+            table = _Upsert(connection, sink, columns, AFTER).run(records)
         return f"{address(connection)}/{table}"
 
 
 class _Upsert:
     def __init__(
-        self, connection: psycopg.Connection, sink: PostgresSink, key: tuple[str, ...], moment: Moment
+        self, connection: psycopg.Connection, sink: PostgresSink, columns: OutputColumns, moment: Moment
     ) -> None:
         self._connection = connection
         self._sink = sink
-        self._key = key
-        self._values = (*sink.passthrough, *OUTPUT_COLUMNS)
+        self._output = columns
+        self._key = columns.key
+        self._values = (*columns.passthrough, *columns.outputs)
         self._moment = moment
 
     def run(self, records: Records, types: Mapping[str, str] | None = None) -> str:
@@ -84,7 +85,7 @@ class _Upsert:
             self._refuse_shape(columns)
             types = {name: columns[name].type for name in (*self._key, *self._values)}
         else:
-            types = types or types_of((*self._key, *self._sink.passthrough), records())
+            types = types or types_of(self._output, records())
             if types is None:
                 _log.info("There is no answer, so the table %r was not created: its types are unknown.", table)
                 return f"{schema}.{table}"

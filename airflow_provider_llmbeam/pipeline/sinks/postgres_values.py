@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.sinks import key_types
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyTypes
@@ -20,14 +21,14 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
-def types_of(from_source: tuple[str, ...], records: Iterable[Row]) -> dict[str, str] | None:
+def types_of(columns: OutputColumns, records: Iterable[Row]) -> dict[str, str] | None:
     """Derives the types of a new table from the records; `None` without records.
 
     Args:
-        from_source: Columns of the source: the key and those that are passed through.
+        columns: The columns.
         records: The records.
     """
-    types, structured, count = KeyTypes(from_source), True, 0
+    types, structured, count = KeyTypes(columns.from_source), True, 0
     for record in records:
         types.add(record)
         structured = structured and not isinstance(record["answer"], str)
@@ -35,7 +36,8 @@ def types_of(from_source: tuple[str, ...], records: Iterable[Row]) -> dict[str, 
     if not count:
         return None
     keys = {column: _TYPES[found] for column, found in types.types().items()}
-    return keys | OUTPUT_TYPES | ({"answer": "jsonb"} if structured else {})
+    outputs = {name: OUTPUT_TYPES[name] for name in columns.outputs}
+    return keys | outputs | ({"answer": "jsonb"} if structured else {})
 
 
 def as_text(value: Any) -> str | None:

@@ -42,6 +42,8 @@ class ModelCall:
         cached_tokens: Those of `input_tokens` that a cached content has.
         tier: Tier that the request asks for, and then the one that serves it.
         labels: Labels for the bill, by key.
+        has_logprobs: Whether the answer reports the probabilities of its tokens.
+        searches: Whether the answer reports pages of a search.
     """
 
     model: str
@@ -64,6 +66,8 @@ class ModelCall:
     cached_tokens: int = 0
     tier: Tier = "standard"
     labels: Labels = ()
+    has_logprobs: bool = False
+    searches: bool = False
 
 
 def asked_tier(name: object) -> Tier:

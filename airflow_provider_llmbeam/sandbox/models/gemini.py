@@ -32,7 +32,15 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
 from airflow_provider_llmbeam.sandbox.models.cached_contents import CachedContent, CachedContents, missing
 from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError, asked_tier
 from airflow_provider_llmbeam.sandbox.models.catalog import is_gemini
-from airflow_provider_llmbeam.sandbox.models.gemini_fields import field, labels_of, max_output_tokens, schema_of
+from airflow_provider_llmbeam.sandbox.models.gemini_fields import (
+    check_parameters,
+    field,
+    labels_of,
+    max_output_tokens,
+    reported,
+    schema_of,
+    searches,
+)
 from airflow_provider_llmbeam.sandbox.models.media import (
     TOKENS_PER_MEDIA,
     MediaRefusedError,
@@ -155,7 +163,7 @@ class GeminiDialect:
         reason = "MAX_TOKENS" if answer.is_cut else "STOP"
         bodies = [{"candidates": [_candidate(part)], **common} for part in parts]
         bodies[-1] = {
-            "candidates": [_candidate(parts[-1], reason)],
+            "candidates": [_candidate(parts[-1], reason) | reported(call, answer)],
             **self._usage(call, answer.output_tokens),
             **common,
         }
@@ -217,6 +225,7 @@ class GeminiDialect:
         prompt = "\n".join([*map(str, media), prompt])
         config = field(fields, "generationConfig") or {}
         mime_type = field(config, "responseMimeType") or "text/plain"
+        check_parameters(fields, config, self.model, is_vertex=bool(self.publisher))
         return ModelCall(
             model=self.model,
             prompt=prompt,
@@ -232,6 +241,8 @@ class GeminiDialect:
             cached_tokens=min(input_tokens, cache.tokens) if cache else 0,
             labels=labels_of(fields, is_vertex=bool(self.publisher)),
             tier="standard" if self.publisher else asked_tier(field(fields, "serviceTier")),
+            has_logprobs=bool(field(config, "responseLogprobs")),
+            searches=searches(fields),
         )
 
     def _cache(self, fields: Mapping[str, Any]) -> CachedContent | None:

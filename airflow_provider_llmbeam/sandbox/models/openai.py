@@ -35,6 +35,9 @@ from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 LISTED_MODELS = ("google/gemma-3-1b-it", "gpt-4o-mini")
 """Models that `GET /v1/models` lists; `catalog` has the others."""
 CREATED = 1_700_000_000
+LOGPROB = -0.25
+"""Logarithm of the probability of every token of an answer."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 UNMETERED = frozenset({"openai.models", "run.models"})
 METHODS = Methods(
     names=("openai.chatCompletions", "openai.models"), streaming=frozenset({"openai.chatCompletions"})
@@ -136,7 +139,7 @@ class OpenAIDialect:
         if call.is_streamed:
             return self._stream(call, answer, common, reason)
         message = {"role": "assistant", "content": answer.text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
+        choice = {"index": 0, "message": message, "logprobs": _logprobs(call, answer), "finish_reason": reason}
         body = {"object": "chat.completion", **common, "choices": [choice], "usage": _usage(call, answer)}
         return json_reply(body)
 
@@ -228,6 +231,7 @@ def chat_call(fields: Mapping[str, Any]) -> ModelCall:
         raise RefusedError(openai_error(400, "you must provide a model parameter"))
     if not messages:
         raise RefusedError(openai_error(400, "[] is too short - 'messages'", param="messages"))
+    _check_effort(fields.get("reasoning_effort"))
     media = tuple(
         found
         for message in messages
@@ -246,7 +250,9 @@ def chat_call(fields: Mapping[str, Any]) -> ModelCall:
         input_tokens=input_tokens,
         media=media,
         prompt_sha256=prompt_sha256(prompt, system),
-        schema=_schema(fields.get("response_format") or {}),
+        schema=_schema(fields.get("response_format") or {}) or _choices(fields),
+        is_enum=_choices(fields) is not None,
+        has_logprobs=bool(fields.get("logprobs")),
         max_output_tokens=_max_output_tokens(fields),
         is_streamed=bool(fields.get("stream")),
         has_usage=bool((fields.get("stream_options") or {}).get("include_usage")),
@@ -281,6 +287,25 @@ def _schema(response_format: Mapping[str, Any]) -> Schema | None:
             return ANY_JSON
         case _:
             return None
+
+
+def _choices(fields: Mapping[str, Any]) -> Schema | None:
+    """Returns the only valid answers, with the field of vLLM 0.12 or with that of the versions before."""
+    choices = (fields.get("structured_outputs") or {}).get("choice") or fields.get("guided_choice")
+    return {"type": "string", "enum": list(choices)} if choices else None
+
+
+def _logprobs(call: ModelCall, answer: Answer) -> dict[str, Any] | None:
+    if not call.has_logprobs:
+        return None
+    known: dict[str, Any] = {"logprob": LOGPROB, "bytes": None, "top_logprobs": []}
+    return {"content": [{"token": word, **known} for word in answer.text.split()], "refusal": None}
+
+
+def _check_effort(effort: Any) -> None:
+    if effort is not None and effort not in _EFFORTS:
+        message = f"Invalid value: '{effort}'. Supported values are: {', '.join(map(repr, _EFFORTS))}."
+        raise RefusedError(openai_error(400, message, param="reasoning_effort", code="invalid_value"))
 
 
 def _max_output_tokens(fields: Mapping[str, Any]) -> int | None:

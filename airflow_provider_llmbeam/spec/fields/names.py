@@ -72,6 +72,13 @@ VertexEndpoint = Annotated[
         "an endpoint, 'projects/…/locations/…/endpoints/…'",
     ),
 ]
+ModelArmorTemplate = Annotated[
+    str,
+    _like(
+        r"projects/[^/]+/locations/[a-z0-9-]+/templates/[^/]+",
+        "a template of Model Armor, 'projects/…/locations/…/templates/…'",
+    ),
+]
 BucketUri = Annotated[str, _like(r"gs://[^/]+.*", "an address on Cloud Storage, e.g. 'gs://my-bucket/temp'")]
 ObjectUri = Annotated[str, _like(r"gs://[^/]+/.+", "a file on Cloud Storage, e.g. 'gs://my-bucket/template.json'")]
 

@@ -6,10 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
+from airflow_provider_llmbeam.spec.job.generation_rules import generation_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
-from airflow_provider_llmbeam.spec.model import GeminiModel, Generation, OpenAIModel, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
+from airflow_provider_llmbeam.spec.model.parameters import given
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
@@ -38,6 +40,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or inference_fault(spec)
         or labels_fault(spec, has_project=has_project)
         or _embedding_fault(spec)
+        or generation_fault(spec, has_project=has_project)
         or _request_format_fault(spec)
         or _media_fault(spec)
         or _price_fault(spec)
@@ -83,12 +86,11 @@ def _embedding_fault(spec: JobSpec) -> FieldFaultError | None:
         return None
     if spec.task != "embed":
         return FieldFaultError("task", "must be 'embed' with `embedding`", spec.task)
-    given = [f"`prompt.{name}`" for name in _NOT_EMBEDDED if getattr(spec.prompt, name) not in (None, ())]
-    usual = Generation()
-    given += [f"`generation.{name}`" for name, value in spec.generation if value != getattr(usual, name)]
-    if given:
+    unused = [f"`prompt.{name}`" for name in _NOT_EMBEDDED if getattr(spec.prompt, name) not in (None, ())]
+    unused += [f"`generation.{name}`" for name in given(spec.generation)]
+    if unused:
         return FieldFaultError(
-            "task", f"'embed' takes no {', '.join(given)}: only the text of `prompt.template` is embedded"
+            "task", f"'embed' takes no {', '.join(unused)}: only the text of `prompt.template` is embedded"
         )
     if isinstance(spec.model, OpenAIModel) and spec.embedding.task_type is not None:
         return FieldFaultError(
@@ -112,13 +114,9 @@ def _embedding_fault(spec: JobSpec) -> FieldFaultError | None:
 def _request_format_fault(spec: JobSpec) -> FieldFaultError | None:
     if not isinstance(spec.model, VertexEndpointModel) or spec.model.request_format == "chat":
         return None
-    given = {"`prompt.media`": spec.prompt.media, "`generation.stream`": spec.generation.stream}
-    found = [field for field, value in given.items() if value]
-    if not found:
+    if not spec.prompt.media:
         return None
-    return FieldFaultError(
-        "model.request_format", f"must be 'chat' for {' and '.join(found)}", spec.model.request_format
-    )
+    return FieldFaultError("model.request_format", "must be 'chat' for `prompt.media`", spec.model.request_format)
 
 
 def _media_fault(spec: JobSpec) -> ValueError | None:

@@ -1,10 +1,9 @@
 """Models, their parameters and prices, and the fingerprint that identifies their answers."""
 
+from airflow_provider_llmbeam.spec.model.generation import Embedding, Generation
 from airflow_provider_llmbeam.spec.model.model import (
     EchoModel,
-    Embedding,
     GeminiModel,
-    Generation,
     Model,
     OpenAIModel,
     VertexEndpointModel,

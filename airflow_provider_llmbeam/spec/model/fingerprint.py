@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.spec.model.model import Embedding, Generation, Model, VertexEndpointModel
-
-_TRANSPORT_FIELDS = {"stream", "stream_idle_timeout_seconds"}
+from airflow_provider_llmbeam.spec.model.generation import Embedding, Generation
+from airflow_provider_llmbeam.spec.model.model import Model, VertexEndpointModel
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -32,7 +31,7 @@ class Fingerprinter:
         if isinstance(model, VertexEndpointModel) and model.request_format != "chat":
             decisive.append("plain")  # the server puts no chat template around the prompt
         if embedding is None:
-            decisive += [generation.model_dump(mode="json", exclude=_TRANSPORT_FIELDS), output_schema]
+            decisive += [generation.decisive(), output_schema]
         else:
             decisive += ["embed", embedding.model_dump(mode="json")]
         self._common = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())

@@ -1,4 +1,4 @@
-"""Models, and the parameters of their answers."""
+"""Models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, http_address, problems_of, variable_name
-from airflow_provider_llmbeam.spec.fields.names import EmbeddingTask, Labels, VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.names import Labels, VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 
@@ -200,43 +200,3 @@ def model_problems(data: Any) -> tuple[SpecProblem, ...]:
     except ValidationError as error:
         return problems_of(error, "model", root=Model)
     return ()
-
-
-class Generation(SpecModel):
-    """Parameters of text generation. `None` leaves the choice to the server.
-
-    Attributes:
-        max_output_tokens: Maximum length of the answer, in tokens; on thinking models thoughts are included.
-        temperature: Sampling temperature; 0 is the most repeatable. Google advises to leave it unset for Gemini 3,
-            which may repeat itself without end below 1.
-        top_p: Probability mass of nucleus sampling.
-        seed: Seed of the sampling, for servers that support it.
-        stop_sequences: Texts that end the answer.
-        stream: Whether the answer is streamed: the time to its first token is recorded, and a stalled answer fails
-            before `limits.request_timeout_seconds`. The text is the same.
-        stream_idle_timeout_seconds: Maximum time between two chunks of a streamed answer, in seconds.
-        thinking_budget_tokens: Maximum number of tokens for thoughts, for Gemini. 0 turns thinking off on Flash
-            models, -1 lets the model decide. Other servers ignore it.
-    """
-
-    max_output_tokens: Annotated[int, Field(ge=1)] = 1024
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: int | None = None
-    stop_sequences: tuple[str, ...] = ()
-    thinking_budget_tokens: Annotated[int, Field(ge=-1)] | None = None
-    stream: bool = False
-    stream_idle_timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
-
-
-class Embedding(SpecModel):
-    """Parameters of the vectors of an embedding job. `None` leaves the choice to the server.
-
-    Attributes:
-        dimensions: Length of each vector, for models that support several lengths. A vector of another length is
-            a failure.
-        task_type: Purpose of the vectors, for Gemini, e.g. `RETRIEVAL_DOCUMENT` or `RETRIEVAL_QUERY`.
-    """
-
-    dimensions: Annotated[int, Field(ge=1)] | None = None
-    task_type: EmbeddingTask | None = None

@@ -72,6 +72,14 @@ def test_every_generation_parameter_changes_the_fingerprint() -> None:
         "seed": 1,
         "stop_sequences": ("END",),
         "thinking_budget_tokens": 0,
+        "thinking_level": "low",
+        "reasoning_effort": "low",
+        "media_resolution": "low",
+        "safety_settings": {"HARM_CATEGORY_HARASSMENT": "OFF"},
+        "model_armor": {"prompt": "projects/p/locations/us-central1/templates/t"},
+        "google_search": True,
+        "logprobs": True,
+        "structured_outputs": {"choice": ["a", "b"]},
     }
     how_it_arrives = {"stream", "stream_idle_timeout_seconds"}
     assert changed.keys() == Generation.model_fields.keys() - how_it_arrives, "a new parameter: extend this test"

@@ -131,17 +131,24 @@ def test_the_audience_of_id_tokens_is_an_address() -> None:
 
 @pytest.mark.parametrize("request_format", ["instances", "raw"])
 @pytest.mark.parametrize(
-    ("parts", "field"),
+    ("parts", "message"),
     [
-        ({"generation": {"stream": True}}, "`generation.stream`"),
-        ({"prompt": {"template": "{{ row.a }}", "media": [{"uri": "{{ row.uri }}"}]}}, "`prompt.media`"),
+        (
+            {"generation": {"stream": True}},
+            "`generation.stream`: must be left out: an endpoint with request format 'instances' or 'raw' does not "
+            "take it; set `model.request_format` to 'chat'; got True.",
+        ),
+        (
+            {"prompt": {"template": "{{ row.a }}", "media": [{"uri": "{{ row.uri }}"}]}},
+            "`model.request_format`: must be 'chat' for `prompt.media`; got '$'.",
+        ),
     ],
 )
-def test_a_field_that_the_request_format_does_not_support_is_refused(job, request_format, parts, field) -> None:
+def test_a_field_that_the_request_format_does_not_support_is_refused(job, request_format, parts, message) -> None:
     model = {"type": "vertex_endpoint", "name": "g", "endpoint": ENDPOINT}
     JobSpec.parse(job(model=model, **parts))
     (problem,) = JobSpec.problems(job(model=model | {"request_format": request_format}, **parts))
-    assert str(problem) == f"`model.request_format`: must be 'chat' for {field}; got '{request_format}'."
+    assert str(problem) == message.replace("$", request_format)
 
 
 def test_a_vertex_endpoint_is_refused_for_embeddings(job) -> None:

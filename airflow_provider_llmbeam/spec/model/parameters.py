@@ -1,0 +1,138 @@
+"""Which server takes which parameters of an answer. Pure.
+
+`sent` is in every request; `refused` is an error when the Dag is parsed; `ignored` is a warning in the log of the
+run. docs/parameters.md has the same table.
+
+Sources (2026-11): google-genai 2.34 (`types.GenerateContentConfig` and its fields "not supported in Gemini API"),
+ai.google.dev/gemini-api/docs/thinking, platform.openai.com/docs/api-reference/chat, docs.vllm.ai ("Structured
+Outputs").
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from airflow_provider_llmbeam.spec.model.generation import Generation
+from airflow_provider_llmbeam.spec.model.media import is_openai
+from airflow_provider_llmbeam.spec.model.model import (
+    EchoModel,
+    GeminiModel,
+    Model,
+    OpenAIModel,
+    VertexEndpointModel,
+)
+
+#: `chat` is a server with the OpenAI API other than OpenAI, `endpoint` one of Vertex AI with chat completions, and
+#: `plain` one with `request_format` `instances` or `raw`.
+ServerType = Literal["gemini_developer", "gemini_vertex", "openai", "chat", "endpoint", "plain", "echo"]
+Use = Literal["sent", "refused", "ignored"]
+
+SERVER_TYPES: tuple[ServerType, ...] = (
+    "gemini_developer",
+    "gemini_vertex",
+    "openai",
+    "chat",
+    "endpoint",
+    "plain",
+    "echo",
+)
+_GEMINI: frozenset[ServerType] = frozenset({"gemini_developer", "gemini_vertex"})
+_CHAT: frozenset[ServerType] = frozenset({"openai", "chat", "endpoint"})
+#: Servers to which a parameter is sent, for those that not all of them take.
+_SENT_TO: dict[str, frozenset[ServerType]] = {
+    "thinking_budget_tokens": _GEMINI,
+    "thinking_level": _GEMINI,
+    "reasoning_effort": _CHAT,
+    "media_resolution": _GEMINI,
+    "safety_settings": _GEMINI,
+    "model_armor": frozenset({"gemini_vertex"}),
+    "google_search": _GEMINI,
+    "logprobs": _GEMINI | _CHAT,
+    "structured_outputs": frozenset({"chat", "endpoint"}),
+    "stream": _GEMINI | _CHAT,
+    "stream_idle_timeout_seconds": _GEMINI | _CHAT,
+}
+_IGNORED = {"thinking_budget_tokens", "stream_idle_timeout_seconds"}
+_INSTEAD = {
+    ("thinking_level", "openai"): "use `generation.reasoning_effort`",
+    ("thinking_level", "chat"): "use `generation.reasoning_effort`",
+    ("thinking_level", "endpoint"): "use `generation.reasoning_effort`",
+    ("reasoning_effort", "gemini_developer"): "use `generation.thinking_level`",
+    ("reasoning_effort", "gemini_vertex"): "use `generation.thinking_level`",
+    ("model_armor", "gemini_developer"): "set `model.project`, as Vertex AI has it",
+    ("structured_outputs", "openai"): "use `prompt.output_schema`",
+    ("structured_outputs", "gemini_developer"): "use `prompt.output_schema`",
+    ("structured_outputs", "gemini_vertex"): "use `prompt.output_schema`",
+}
+_NAMES: dict[ServerType, str] = {
+    "gemini_developer": "the Gemini Developer API",
+    "gemini_vertex": "Gemini on Vertex AI",
+    "openai": "OpenAI",
+    "chat": "a server with the OpenAI API",
+    "endpoint": "an endpoint of Vertex AI",
+    "plain": "an endpoint with request format 'instances' or 'raw'",
+    "echo": "the model 'echo'",
+}
+_BEFORE_GEMINI_3 = re.compile(r"(.*/)?gemini-[12]\b")
+
+
+def server_type(model: Model, *, has_project: bool = False) -> ServerType:
+    """Returns the kind of server of a model, as far as its parameters differ.
+
+    Args:
+        model: The model.
+        has_project: Whether an Airflow connection may provide the project of a Gemini model.
+    """
+    match model:
+        case GeminiModel():
+            return "gemini_vertex" if model.project or has_project else "gemini_developer"
+        case OpenAIModel():
+            return "openai" if is_openai(model.base_url) else "chat"
+        case VertexEndpointModel():
+            return "endpoint" if model.request_format == "chat" else "plain"
+        case EchoModel():
+            return "echo"
+
+
+def use_of(parameter: str, server: ServerType) -> Use:
+    """Returns what becomes of a parameter of `Generation` that is set."""
+    if server == "echo":
+        return "ignored"
+    if parameter not in _SENT_TO or server in _SENT_TO[parameter]:
+        return "sent"
+    return "ignored" if parameter in _IGNORED else "refused"
+
+
+def given(generation: Generation) -> list[str]:
+    """Returns the names of the parameters that are not at their default."""
+    usual = Generation()
+    return [name for name, value in generation if value != getattr(usual, name)]
+
+
+def refusal(parameter: str, model: Model, server: ServerType) -> str | None:
+    """Returns why a server refuses a parameter, as the second half of a sentence; `None` if it does not."""
+    if use_of(parameter, server) == "refused":
+        instead = _INSTEAD.get((parameter, server))
+        if server == "plain" and use_of(parameter, "endpoint") == "sent":
+            instead = "set `model.request_format` to 'chat'"
+        return f"must be left out: {_NAMES[server]} does not take it{'' if instead is None else f'; {instead}'}"
+    if parameter == "thinking_level" and server in _GEMINI and _BEFORE_GEMINI_3.match(model.name):
+        return (
+            f"must be left out with {model.name!r}: models before Gemini 3 take `thinking_budget_tokens` instead"
+        )
+    return None
+
+
+def ignored(generation: Generation, model: Model) -> list[str]:
+    """Returns the names of the given parameters that the server of a model does not use."""
+    server = server_type(model)
+    return [name for name in given(generation) if use_of(name, server) == "ignored"]
+
+
+def combines_search_and_schema(model: Model) -> bool:
+    """Returns whether a Gemini model answers by a schema after a search, which those before Gemini 3 refuse.
+
+    Source: ai.google.dev/gemini-api/docs/structured-output, "Structured outputs with tools" (2026-11)
+    """
+    return _BEFORE_GEMINI_3.match(model.name) is None

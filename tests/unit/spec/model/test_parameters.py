@@ -1,0 +1,206 @@
+"""Which server takes which parameter: the table, the documentation, the rules and the requests say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_llmbeam.engine.backends.gemini import constant_fields, generation_config
+from airflow_provider_llmbeam.engine.backends.openai import model_parameters
+from airflow_provider_llmbeam.engine.backends.vertex_endpoint import VertexChat, VertexRaw
+from airflow_provider_llmbeam.spec import Generation, JobSpec
+from airflow_provider_llmbeam.spec.model import parse_model
+from airflow_provider_llmbeam.spec.model.parameters import SERVER_TYPES, ServerType, ignored, server_type, use_of
+
+ENDPOINT = "projects/p/locations/us-central1/endpoints/e"
+TEMPLATE = "projects/p/locations/us-central1/templates/t"
+MODELS: dict[ServerType, dict[str, Any]] = {
+    "gemini_developer": {"type": "gemini", "name": "gemini-3-flash"},
+    "gemini_vertex": {"type": "gemini", "name": "gemini-3-flash", "project": "p"},
+    "openai": {"type": "openai", "name": "gpt-5-mini"},
+    "chat": {"type": "openai", "name": "gemma", "base_url": "http://127.0.0.1:9/v1"},
+    "endpoint": {"type": "vertex_endpoint", "name": "gemma", "endpoint": ENDPOINT},
+    "plain": {"type": "vertex_endpoint", "name": "gemma", "endpoint": ENDPOINT, "request_format": "raw"},
+    "echo": {"type": "echo"},
+}
+VALUES: dict[str, Any] = {
+    "max_output_tokens": 7,
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "seed": 1,
+    "stop_sequences": ["END"],
+    "thinking_budget_tokens": 0,
+    "thinking_level": "low",
+    "reasoning_effort": "low",
+    "media_resolution": "low",
+    "safety_settings": {"HARM_CATEGORY_HARASSMENT": "BLOCK_ONLY_HIGH"},
+    "model_armor": {"prompt": TEMPLATE},
+    "google_search": True,
+    "logprobs": True,
+    "structured_outputs": {"choice": ["a", "b"]},
+    "stream": True,
+    "stream_idle_timeout_seconds": 5.0,
+}
+CASES = [(server, name) for server in SERVER_TYPES for name in VALUES]
+#: Parameters of how an answer arrives; the address of the request or a timeout, not its body, depends on them.
+TRANSPORT = {"stream", "stream_idle_timeout_seconds"}
+
+
+def sent_fields(server: ServerType, generation: Generation) -> Any:
+    """Returns what all requests of a job have in common."""
+    model = parse_model(MODELS[server])
+    match server:
+        case "gemini_developer" | "gemini_vertex":
+            return generation_config(generation, None) | constant_fields(generation)
+        case "openai" | "chat":
+            return model_parameters(model, generation, None)  # type: ignore[arg-type]
+        case "endpoint":
+            return VertexChat(model, generation, None)._parameters  # type: ignore[arg-type]
+        case "plain":
+            return VertexRaw(model, generation)._parameters  # type: ignore[arg-type]
+        case _:
+            return None
+
+
+def test_the_tables_of_this_test_are_complete():
+    assert VALUES.keys() == Generation.model_fields.keys()
+    assert {server: server_type(parse_model(model)) for server, model in MODELS.items()} == {
+        server: server for server in SERVER_TYPES
+    }
+
+
+def test_the_documentation_has_the_same_table():
+    text = (Path(__file__).parents[4] / "docs/parameters.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ((?:sent|refused|ignored).+) \|$", text, re.MULTILINE)
+    assert {name: uses.split(" | ") for name, uses in rows} == {
+        name: [use_of(name, server) for server in SERVER_TYPES] for name in VALUES
+    }
+
+
+@pytest.mark.parametrize(("server", "name"), CASES)
+def test_a_parameter_is_refused_when_the_dag_is_parsed_or_taken(job, server, name):
+    problems = JobSpec.problems(job(model=MODELS[server], generation={name: VALUES[name]}))
+    if use_of(name, server) == "refused":
+        (problem,) = problems
+        assert problem.field == f"generation.{name}"
+        assert "does not take it" in problem.want
+    else:
+        assert problems == ()
+
+
+@pytest.mark.parametrize(("server", "name"), CASES)
+def test_a_parameter_that_is_sent_changes_the_requests_and_one_that_is_ignored_is_named(server, name, google):
+    changed = Generation(**{name: VALUES[name]})
+    use = use_of(name, server)
+    assert (name in ignored(changed, parse_model(MODELS[server]))) == (use == "ignored")
+    if name not in TRANSPORT and use != "refused":
+        assert (sent_fields(server, changed) != sent_fields(server, Generation())) == (use == "sent")
+
+
+def test_a_parameter_that_a_connection_may_make_possible_is_not_refused_when_the_dag_is_parsed(job):
+    data = job(model=MODELS["gemini_developer"], generation={"model_armor": {"prompt": TEMPLATE}})
+    assert JobSpec.problems(data, has_connection=True) == ()
+    (problem,) = JobSpec.problems(data)
+    assert str(problem) == (
+        "`generation.model_armor`: must be left out: the Gemini Developer API does not take it; set "
+        "`model.project`, as Vertex AI has it; got {'prompt': …}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "field", "message"),
+    [
+        (
+            {"generation": {"thinking_level": "low"}, "model": "gemini-2.5-flash"},
+            "generation.thinking_level",
+            "models before Gemini 3 take `thinking_budget_tokens`",
+        ),
+        (
+            {"generation": {"thinking_level": "low", "thinking_budget_tokens": 0}},
+            "generation",
+            "has both `thinking_level` and `thinking_budget_tokens`",
+        ),
+        (
+            {
+                "model": MODELS["gemini_vertex"],
+                "generation": {
+                    "model_armor": {"prompt": TEMPLATE},
+                    "safety_settings": VALUES["safety_settings"],
+                },
+            },
+            "generation",
+            "has both `model_armor` and `safety_settings`",
+        ),
+        ({"generation": {"stream": True, "logprobs": True}}, "generation", "has both `stream` and `logprobs`"),
+        (
+            {"generation": {"stream": True, "google_search": True}},
+            "generation",
+            "has both `stream` and `google_search`",
+        ),
+        (
+            {"generation": {"safety_settings": {"HARASSMENT": "OFF"}}},
+            "generation.safety_settings.HARASSMENT.[key]",
+            "HARM_CATEGORY_HARASSMENT",
+        ),
+        (
+            {"generation": {"model_armor": {"prompt": "my-template"}}},
+            "generation.model_armor.prompt",
+            "must be a template of Model Armor",
+        ),
+        (
+            {"model": MODELS["chat"], "generation": {"structured_outputs": {"choice": "yes"}}},
+            "generation.structured_outputs",
+            "must have one of `choice`",
+        ),
+        (
+            {"model": MODELS["chat"], "generation": {"structured_outputs": {"choice": ["a"], "regex": "a"}}},
+            "generation.structured_outputs",
+            "must have one of `choice`",
+        ),
+        (
+            {
+                "model": MODELS["chat"],
+                "generation": {"structured_outputs": {"choice": ["a"]}},
+                "prompt": {"template": "{{ row.a }}", "output_schema": {"type": "string"}},
+            },
+            "generation.structured_outputs",
+            "must be left out with `prompt.output_schema`",
+        ),
+        (
+            {
+                "model": "gemini-2.5-flash",
+                "generation": {"google_search": True},
+                "prompt": {"template": "{{ row.a }}", "output_schema": {"type": "object"}},
+            },
+            "generation.google_search",
+            "models before Gemini 3 refuse both together",
+        ),
+        (
+            {"generation": {"google_search": True}, "limits": {"budget_usd": 1.0}},
+            "limits.budget_usd",
+            "must be left out with `generation.google_search`",
+        ),
+        (
+            {"generation": {"google_search": True}, "inference": {"mode": "batch"}},
+            "inference.mode",
+            "must be 'online' with `generation.google_search`",
+        ),
+        (
+            {"generation": {"logprobs": True}, "source": {"uri": "in/*.jsonl", "key": ["mean_logprob"]}},
+            "",
+            "has column 'mean_logprob' in `source.key`",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " in value else "",
+)
+def test_parameters_that_do_not_go_together_are_refused(job, parts, field, message):
+    (problem, *_) = JobSpec.problems(job(**{"model": MODELS["gemini_developer"], **parts}))
+    assert (problem.field, message in problem.want) == (field, True), problem
+
+
+def test_a_schema_and_a_search_go_together_from_gemini_3_on(job):
+    prompt = {"template": "{{ row.a }}", "output_schema": {"type": "object"}}
+    assert JobSpec.problems(job(model="gemini-3.1-pro", prompt=prompt, generation={"google_search": True})) == ()
