@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, Static
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media import MediaLoader, has_media
-from airflow_provider_llmbeam.engine.outcome import Failure, FailureKind, Outcome
+from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.pacing.breaker import Breaker
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
@@ -35,6 +35,7 @@ from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.engine.tier import FlexTier, ShedError, Tier
 from airflow_provider_llmbeam.engine.unstored import Unstored
 from airflow_provider_llmbeam.engine.window import sliding_window
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.price import Price
 
 #: Failures that every other prompt would meet, too.

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
-from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds
 from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.characters import valid_text
-from airflow_provider_llmbeam.engine.outcome import FailureKind
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
 #: Failures after which the same request may succeed.

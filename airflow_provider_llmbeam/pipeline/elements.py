@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure, FailureKind
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 Row = dict[str, Any]
 

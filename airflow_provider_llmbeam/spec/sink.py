@@ -163,8 +163,8 @@ _TABLE = re.compile(r"[\w-]+[.:][\w-]+\.[\w-]+")
 _SERVERS = ("postgres", "bigquery", "bq://", "http://", "https://", "milvus")
 
 
-def _directory_alone(data: Any) -> Any:
-    """Makes a files sink of a path, and sets the type of a sink without one.
+def sink_data(data: Any) -> Any:
+    """Returns the fields of a sink that is given by its path alone, or without its type; other values unchanged.
 
     Raises:
         ValueError: The text is no path, but names a table or a server.
@@ -183,5 +183,5 @@ def _directory_alone(data: Any) -> Any:
 Sink = Annotated[
     FilesSink | BigQuerySink | PostgresSink | MilvusSink,
     Field(discriminator="type"),
-    BeforeValidator(_directory_alone),
+    BeforeValidator(sink_data),
 ]

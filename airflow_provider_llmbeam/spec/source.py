@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default, plain_directory, without_user
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
 
@@ -38,6 +39,9 @@ OUTPUT_COLUMNS = (
 )
 
 
+_Ratio = Annotated[float, Field(ge=0, le=1)]
+
+
 class _Source(SpecModel):
     """Fields of every source.
 
@@ -50,12 +54,22 @@ class _Source(SpecModel):
             ends it as skipped, in Airflow as a skipped task: both leave the output as it is. `write` publishes
             no answers. A source that matches no file is an error in any case.
         min_rows: Smallest number of rows. With fewer the job fails before anything is sent.
+        share: Part of the rows to read, from one number up to another between 0 and 1, by a hash of the key: jobs
+            with `[0, 0.05]` and `[0.05, 1]` have all rows between them, each once, and every run the same.
     """
 
     key: Annotated[tuple[str, ...], Field(min_length=1)]
     on_duplicate_key: Literal["error", "dead_letter", "allow"] = "error"
     on_empty: Literal["fail", "skip", "write"] = "fail"
     min_rows: Annotated[int, Field(ge=0)] = 0
+    share: tuple[_Ratio, _Ratio] = (0.0, 1.0)
+
+    @field_validator("share")
+    @classmethod
+    def _share_is_a_range(cls, share: tuple[float, float]) -> tuple[float, float]:
+        if share[0] >= share[1]:
+            raise ValueError("must be two numbers from 0 to 1, the smaller one first, e.g. [0, 0.05]")
+        return share
 
     @field_validator("key", mode="before")
     @classmethod
@@ -90,12 +104,15 @@ class FilesSource(_Source):
         format: `jsonl` (one object per line), `csv` (every value is text), `parquet` or `avro`. `None`: derived
             from the extension of `uri`.
         csv: How CSV files are written; by default with commas, double quotes, a header, in UTF-8.
+        failed_kinds: Of a dead letter, the kinds of failure whose rows are read, e.g. `("truncated",)`; empty for
+            all. The other rows stay in it.
     """
 
     type: Literal["files"] = "files"
     uri: Annotated[str, Field(min_length=1)]
     format: FileFormat | None = None
     csv: CsvOptions = CsvOptions()
+    failed_kinds: tuple[FailureKind, ...] = ()
 
     _no_password = field_validator("uri")(without_user)
 

@@ -186,3 +186,22 @@ def test_the_dag_of_the_folder_answers_each_file_with_a_mapped_task(
     assert sum(xcom(run, "count").values()) == 4
     assert len(sandbox.requests) == 4
     assert sorted(path.name for path in (tmp_path / "moods_of_shops").iterdir()) == ["0", "1"]
+
+
+def test_expand_kwargs_gives_each_mapped_task_the_arguments_of_its_function(
+    run_dag, connection, job, tmp_path, sandbox
+):
+    with DAG("expanded", schedule=None) as dag:
+
+        @task.llmbeam(key="id", **{**job, "sink": {"uri": f"{tmp_path}/out/{{{{ ti.map_index }}}}"}})
+        def answer(first, last):
+            return REVIEWS[first:last]
+
+        answer.expand_kwargs([{"first": 0, "last": 1}, {"first": 1, "last": 3}])
+    run, _ = run_dag(dag)
+    manifests = [
+        run.get_task_instance("answer", map_index=index).xcom_pull(task_ids="answer", map_indexes=index)
+        for index in range(2)
+    ]
+    assert [found["rows"]["answered"] for found in manifests] == [1, 2]
+    assert len(sandbox.requests) == 3

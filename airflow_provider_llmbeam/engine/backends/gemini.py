@@ -34,13 +34,13 @@ from airflow_provider_llmbeam.engine.backends.reported import (
 from airflow_provider_llmbeam.engine.backends.response import Response
 from airflow_provider_llmbeam.engine.backends.streaming import StreamedText, incomplete_stream, with_idle_timeout
 from airflow_provider_llmbeam.engine.media import inline_parts
-from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.retry_info import retry_after_seconds as advised_seconds
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, parse_json, read_error, str_of
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 from airflow_provider_llmbeam.spec.model.media import place_of
 from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS, AskedTier

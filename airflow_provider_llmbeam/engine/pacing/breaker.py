@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from airflow_provider_llmbeam.engine.outcome import Failure, FailureKind
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.pacing.verdict import quoted
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import ModelUnavailableError
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 
 class Breaker:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from airflow_provider_llmbeam.engine.outcome import FailureKind
 from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 ItemT = TypeVar("ItemT")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.engine.outcome import PERMANENT, FailureKind
+from airflow_provider_llmbeam.engine.outcome import PERMANENT
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 #: Maximum length of a quoted message, so that the sentence stays readable.
 _QUOTED_CHARACTERS = 80

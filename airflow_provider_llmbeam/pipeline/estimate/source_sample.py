@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIde
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
+from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
@@ -83,7 +84,7 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
 
 
 def read_source(source: Source, export_uri: str, max_bytes: int = MAX_BYTES) -> tuple[float, Iterable[Portion]]:
-    """Reads the rows of a source, or portions of a large one; see `sampling.read_portions`.
+    """Reads the selected rows of a source, or of portions of a large one; see `sampling.read_portions`.
 
     Args:
         source: The source.
@@ -96,6 +97,13 @@ def read_source(source: Source, export_uri: str, max_bytes: int = MAX_BYTES) -> 
     Raises:
         JobSpecError: The source does not exist.
     """
+    size, portions = _read_all(source, export_uri, max_bytes)
+    if (is_selected := selection(source)) is None:
+        return size, portions
+    return size, (Portion(list(filter(is_selected, portion.rows)), portion.size) for portion in portions)
+
+
+def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
     match source:
         case FilesSource():
             check_source(source.uri, source.resolved_format)

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_llmbeam.counts import NANO
-from airflow_provider_llmbeam.engine.outcome import PERMANENT, REFUSED, Completion, Failure, FailureKind, Outcome
+from airflow_provider_llmbeam.engine.outcome import PERMANENT, REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.evaluation.rows import KeyedRows
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 

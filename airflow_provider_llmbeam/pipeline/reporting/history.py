@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import logging
 from collections import Counter
 from pathlib import Path
@@ -43,11 +44,13 @@ class RunSummary(_Part):
         finished_at: Unix time.
         model: Type and name of the model.
         prompt: Digest of the prompt and of the parameters of the text.
+        parts: Digest of each part of both, by the name of its field; empty in summaries of earlier versions.
         rows: Number of rows read.
         failed: Number of failed rows.
         refused: Number of those whose answers were received and cannot be used.
         empty: Number of answers that say nothing.
         cost_usd: Cost in US dollars; `None` if no price is known.
+        paid: Number of rows whose answers this run has paid for; `None` in summaries of earlier versions.
         input_tokens: Billed input tokens.
         output_tokens: Billed output tokens.
         duration_seconds: Duration of the run and of its batch inference, in seconds.
@@ -60,11 +63,13 @@ class RunSummary(_Part):
     finished_at: float = Field(ge=0)
     model: str
     prompt: str
+    parts: dict[str, str] = {}
     rows: int = Field(ge=0)
     failed: int = Field(ge=0)
     refused: int = Field(ge=0)
     empty: int = Field(ge=0)
     cost_usd: float | None
+    paid: int | None = Field(default=None, ge=0)
     input_tokens: int = Field(ge=0)
     output_tokens: int = Field(ge=0)
     duration_seconds: float = Field(ge=0)
@@ -108,11 +113,13 @@ def summary_of(spec: JobSpec, report: Report) -> RunSummary:
         finished_at=report.finished_at,
         model=report.model,
         prompt=prompt_digest(spec),
+        parts=part_digests(spec),
         rows=report.rows.read,
         failed=report.rows.dead_letter,
         refused=sum(failed.get(kind, 0) for kind in REFUSED),
         empty=answers.empty,
         cost_usd=report.cost_usd,
+        paid=sum(report.origins.get(origin, 0) for origin in ("fresh", "repaired", "batch")),
         input_tokens=report.tokens.input,
         output_tokens=report.tokens.output,
         duration_seconds=round(max(0.0, report.finished_at - (report.batch_began_at or report.started_at)), 3),
@@ -122,10 +129,20 @@ def summary_of(spec: JobSpec, report: Report) -> RunSummary:
     )
 
 
+def part_digests(spec: JobSpec) -> dict[str, str]:
+    """Returns a digest of each part that decides the answers besides the rows and the model, by its field."""
+    parts = {f"prompt.{name}": getattr(spec.prompt, name) for name in ("template", "system", "output_schema")}
+    parts["generation"] = spec.generation.decisive()
+    return {name: _digest(value) for name, value in parts.items()}
+
+
 def prompt_digest(spec: JobSpec) -> str:
-    """Returns a digest of what decides the answers besides the rows and the model."""
-    parts = spec.model_dump_json(include={"prompt": {"template", "system", "output_schema"}, "generation": True})
-    return hashlib.sha256(parts.encode()).hexdigest()[:12]
+    """Returns a digest of all these parts."""
+    return _digest(part_digests(spec))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def read_history(spec: JobSpec) -> History:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from airflow_provider_llmbeam.counts import Counts
-from airflow_provider_llmbeam.pipeline.reporting.history import prompt_digest, read_history
+from airflow_provider_llmbeam.counts import Counts, usd
+from airflow_provider_llmbeam.pipeline.reporting.history import (
+    RunSummary,
+    part_digests,
+    prompt_digest,
+    read_history,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
@@ -24,19 +29,36 @@ def known_rows_told(spec: JobSpec) -> Callable[[Counts], None]:
         if is_told or not counts.requests or counts.done >= counts.rows:
             return
         is_told = True
-        why = _change_since_last_run(spec) if counts.resumed < counts.rows else ""
-        _log.info("%s of %s rows are answered already.%s", f"{counts.resumed:,}", f"{counts.rows:,}", why)
+        _log.info("%s", known_rows_line(spec, counts, read_history(spec).runs))
 
     return watch
 
 
-def _change_since_last_run(spec: JobSpec) -> str:
-    runs = read_history(spec).runs
-    if not runs:
-        return ""
-    model = f"{spec.model.type}:{spec.model.name}"
-    if runs[-1].model != model:
-        return f" The model was {runs[-1].model!r} in the last run: its answers are not used for {model!r}."
-    if runs[-1].prompt != prompt_digest(spec):
-        return " The prompt or its parameters have changed since the last run, so its answers are not used."
-    return ""
+def known_rows_line(spec: JobSpec, counts: Counts, runs: Sequence[RunSummary]) -> str:
+    """Returns the line: how many rows are answered already, what the others cost, and what has changed.
+
+    Args:
+        spec: The job.
+        counts: Its counts at the first request.
+        runs: Its last runs, the oldest first.
+    """
+    known = f"{counts.resumed:,} of {counts.rows:,} rows are answered already"
+    left = counts.rows - counts.resumed
+    if not left or not runs:
+        return f"{known}."
+    last, model = runs[-1], f"{spec.model.type}:{spec.model.name}"
+    known = f"{known}; the other {left:,} are sent"
+    if last.model != model:
+        return (
+            f"{known}, as the model was {last.model!r} in the last run, whose answers are not used for {model!r}."
+        )
+    if last.cost_usd and last.paid:
+        known += f", for about {usd(last.cost_usd / last.paid * left)} by the last run's cost of an answer"
+    changed = [
+        f"`{name}`" for name, digest in part_digests(spec).items() if last.parts.get(name, digest) != digest
+    ]
+    if changed:
+        return f"{known}: {' and '.join(changed)} changed since then."
+    if last.prompt != prompt_digest(spec):
+        return f"{known}: the prompt or its parameters changed since then."
+    return f"{known}."

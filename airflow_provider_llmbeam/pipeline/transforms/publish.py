@@ -10,7 +10,7 @@ from functools import partial
 import apache_beam as beam
 
 from airflow_provider_llmbeam.alert import Alert
-from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, FAILURE_KINDS, PERMANENT, FailureKind
+from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, PERMANENT
 from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
 from airflow_provider_llmbeam.exceptions import (
     DriftError,
@@ -42,6 +42,7 @@ from airflow_provider_llmbeam.pipeline.sinks.ownership import release
 from airflow_provider_llmbeam.pipeline.sinks.staged import write_file
 from airflow_provider_llmbeam.pipeline.sources import bigquery
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource
 

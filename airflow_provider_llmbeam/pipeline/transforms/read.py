@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row, f
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files
+from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
@@ -52,6 +53,8 @@ class ReadRows(beam.PTransform):
                 found = bigquery.read(root, source, self._spec.export_uri)
             case RowsSource():
                 found = root | beam.Create([dict(row) for row in source.rows])
+        if (is_selected := selection(source)) is not None:
+            found |= "Select" >> beam.Filter(is_selected)
         check = _CheckKey(source.key, self._progress_prefix)
         return found | "CheckKey" >> beam.ParDo(check).with_outputs(FAILED, TALLIES, main="rows")
 

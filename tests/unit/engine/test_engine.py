@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.engine import MAX_PERMANENT_FAILURES, PERMANENT_KINDS, Engine
 from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure, FailureKind, Outcome
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
@@ -28,6 +28,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from airflow_provider_llmbeam.spec import Price
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from tests.files import LocalFiles
 from tests.hostile import examples
 

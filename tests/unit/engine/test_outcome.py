@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pickle
 
-from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Failure
+from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from tests.outcomes import completion
 
 

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.engine.retry import (
     FIRST_BACKOFF_SECONDS,
     LONGEST_BACKOFF_SECONDS,
@@ -12,6 +11,7 @@ from airflow_provider_llmbeam.engine.retry import (
     RequestError,
     RetryPolicy,
 )
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 
 POLICY = RetryPolicy(max_attempts=5, max_throttled_seconds=60.0)
 RETRIED = {"server_error", "garbage", "timeout", "connection", "throttled"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.engine.backends.base import kind_of_status
-from airflow_provider_llmbeam.engine.outcome import FailureKind
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.backends.base import Reply, StaticBackend
 from airflow_provider_llmbeam.engine.backends.reported import MAX_TOKENS
-from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, FAILURE_KINDS
+from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.engine.output import VectorParser
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec import Embedding, GeminiModel, Generation, OpenAIModel, VertexEndpointModel
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from tests.hostile import altered, encoded, examples
 from tests.replying import Replying, raw
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 
 
 def sent_until_over(pilot: Pilot, outcomes: list[str]) -> int:

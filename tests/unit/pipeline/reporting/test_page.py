@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from airflow_provider_llmbeam.characters import visible
-from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Failure
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import summary_of
@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_rep
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from tests.outcomes import completion
 
 HOSTILE = {

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.outcome import FAILURE_KINDS, Completion, Failure
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up, percentile_seconds
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from tests.outcomes import completion
 
 BOUNDARIES = (128, 512)

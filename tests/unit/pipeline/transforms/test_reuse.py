@@ -3,7 +3,7 @@ from __future__ import annotations
 import apache_beam as beam
 import pytest
 
-from airflow_provider_llmbeam.engine.outcome import Failure, FailureKind
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, Fail
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, MakeRequest, Reuse
 from airflow_provider_llmbeam.spec import Embedding
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from tests.outcomes import completion
 
 ROWS: list[RenderedRow] = [({"id": number}, "Hi", None, ()) for number in range(3)]

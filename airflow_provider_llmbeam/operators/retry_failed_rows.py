@@ -1,0 +1,78 @@
+"""`RetryFailedRowsOperator`: sends the failed rows of an earlier job again, and merges their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.spec.sink import sink_data
+from airflow_provider_llmbeam.tasks.literal import plain
+
+if TYPE_CHECKING:
+    from airflow.sdk import XComArg
+
+    from airflow_provider_llmbeam.spec.sink import Sink
+
+
+class RetryFailedRowsOperator(RunInferenceOperator):
+    """Sends the rows of a dead letter again, through another prompt or a larger model, and merges their answers.
+
+    By their keys, answered rows join the output and leave the dead letter; the others stay in it. A row whose
+    request is the same as before, and was refused, is not paid for again. Without a failed row the task is
+    skipped.
+
+    Args:
+        failed_task_id: Id of a task of the same run whose failed rows are sent; exactly one of this and
+            `dead_letter_uri` is needed.
+        dead_letter_uri: Dead letter of any earlier job, `dead_letter_uri` of its manifest.
+        key: Columns that identify a row, as `source.key` of that job.
+        failed_kinds: Kinds of failure whose rows are sent, e.g. `["truncated"]`; by default all.
+        sink: Sink of that job. Of a files sink, `on_existing` becomes 'merge'.
+        kwargs: Arguments of `RunInferenceOperator`, without `source`. `prompt`, `model` and `generation` are those
+            of the failed job, with what is to be changed.
+
+    Templated:
+        The fields of `RunInferenceOperator`; `failed_task_id` and `dead_letter_uri` are part of `source`.
+
+    XCom:
+        The manifest, as of `RunInferenceOperator`.
+
+    Raises:
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowSkipException: No row failed in one of these ways.
+    """
+
+    def __init__(
+        self,
+        *,
+        sink: Sink | Mapping[str, Any] | XComArg,
+        key: str | Sequence[str],
+        failed_task_id: str | None = None,
+        dead_letter_uri: str | None = None,
+        failed_kinds: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        if (failed_task_id is None) == (dead_letter_uri is None) or "source" in kwargs:
+            given = {"failed_task_id": failed_task_id, "dead_letter_uri": dead_letter_uri}
+            raise JobSpecError(
+                f"Task {kwargs.get('task_id')!r}: one of `failed_task_id` and `dead_letter_uri` is needed, and "
+                f"no `source`, which is the dead letter; got {given}."
+            )
+        uri = dead_letter_uri or f"{{{{ ti.xcom_pull(task_ids={failed_task_id!r})['dead_letter_uri'] }}}}"
+        source = {
+            "uri": uri,
+            "format": "jsonl",
+            "key": key,
+            "on_empty": "skip",
+            "failed_kinds": tuple(failed_kinds),
+        }
+        super().__init__(source=source, sink=_merging(plain(sink)), **kwargs)
+
+
+def _merging(sink: Any) -> Any:
+    """Returns a sink that keeps the answers of other keys; all but files do."""
+    found = sink_data(sink)
+    is_files = isinstance(found, Mapping) and found.get("type") == "files"
+    return {**found, "on_existing": "merge"} if is_files else sink

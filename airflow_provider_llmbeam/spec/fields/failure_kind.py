@@ -1,0 +1,32 @@
+"""Kinds of failure of a row; the dead letter and the report have them."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+FailureKind = Literal[
+    # before any request
+    "unreadable_row",  # the line of the source is not a row
+    "missing_key",  # the row lacks a key column
+    "duplicate_key",  # another row has the same key, and `on_duplicate_key` selects one of them
+    "template_error",  # the prompt could not be rendered
+    "media_error",  # a file of `prompt.media` cannot be read, or the server does not take it
+    "not_sent",  # the first rows all failed for one reason, which the message names
+    # answered by the server, final
+    "bad_request",  # 4xx: the message of the server says why
+    "unauthorized",  # 401, 403, or an API key that is not valid
+    "not_found",  # 404: no such model
+    "quota_exhausted",  # a quota that does not refill within the job, e.g. per day
+    "blocked",  # blocked for its content
+    "truncated",  # cut at `max_output_tokens`, so that it is empty or not valid against `output_schema`
+    "invalid_output",  # empty, or not valid against `output_schema`
+    # failed after retries
+    "throttled",  # nothing but 429 for `max_throttled_seconds`
+    "server_error",  # 5xx
+    "garbage",  # a 200 whose body is not an answer
+    "timeout",
+    "connection",
+    "internal",  # a defect of this package; other prompts of the batch are answered
+]
+
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)

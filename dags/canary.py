@@ -1,0 +1,63 @@
+"""Sends a share of every night's rows to another model, and all others to the usual one.
+
+`share` divides the rows by a hash of their keys: each row belongs to one of the two tasks, and to the same one
+every night. Both write into one output, by key. The page "Inference" of the run has the reports of both tasks:
+failures, labels, lengths, cost and latency.
+
+To make the other model the usual one, change `CANARY` step by step, e.g. to 0.25 and 1, and read the reports
+between. A larger share includes the rows of the smaller one, whose answers are in the cache and are not paid for
+again.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+CANARY = 0.05
+SOURCE = {"uri": f"{DATA}/reviews.csv", "key": "review_id"}
+JOB = {
+    "prompt": {
+        "template": "Is this review good, mixed or bad?\n\n{{ row.text }}",
+        "output_schema": {
+            "type": "object",
+            "properties": {"mood": {"type": "string", "enum": ["good", "mixed", "bad"]}},
+            "required": ["mood"],
+        },
+    },
+    "cache": {"scope": "moods"},
+    "state_uri": f"{DATA}/state",
+}
+
+with DAG(
+    "canary",
+    schedule="@daily",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    doc_md=__doc__,
+) as dag:
+    usual = RunInferenceOperator(
+        task_id="usual",
+        source={**SOURCE, "share": [CANARY, 1]},
+        model="gemini-2.5-flash",
+        limits={"requests_per_minute": 600},
+        sink={"uri": f"{DATA}/moods"},
+        **JOB,
+    )
+    canary = RunInferenceOperator(
+        task_id="canary",
+        # A small source may have no row in the share.
+        source={**SOURCE, "share": [0, CANARY], "on_empty": "skip"},
+        model={"type": "gemini", "name": "gemini-3-flash"},
+        generation={"thinking_level": "low", "max_output_tokens": 2048},
+        limits={"requests_per_minute": 300},
+        sink={"uri": f"{DATA}/moods", "on_existing": "merge"},
+        **JOB,
+    )
+    usual >> canary

@@ -1,0 +1,83 @@
+"""`RetryFailedRowsOperator`: failed rows through a larger model join the output of the first job."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.retry_failed_rows import RetryFailedRowsOperator
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+pytestmark = pytest.mark.slow
+FILE = Path(__file__).resolve().parents[2] / "dags" / "retry_failed_rows.py"
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_rows_that_the_small_model_cut_are_answered_by_the_larger_one_and_leave_the_dead_letter(
+    run_dag, connection, monkeypatch, tmp_path, sandbox
+):
+    monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
+    texts = [*(f"Broke after {number} days." for number in range(20)), "[[block]]"]
+    rows = "".join(f"{number},{text}\n" for number, text in enumerate(texts))
+    (tmp_path / "reviews.csv").write_text(f"review_id,text\n{rows}")
+    dag = runpy.run_path(str(FILE))["dag"]
+    dag.get_task("answer").generation = {"max_output_tokens": 15}  # the answers of the sandbox are short
+    run, states = run_dag(dag)
+    assert states == {"answer": "success", "retry": "success"}
+    first = run.get_task_instance("answer").xcom_pull(task_ids="answer")
+    second = run.get_task_instance("retry").xcom_pull(task_ids="retry")
+    cut = first["dead_letter_by_kind"]["truncated"]
+    assert first["dead_letter_by_kind"] == {"blocked": 1, "truncated": cut}
+    assert second["rows"] == {"read": cut, "answered": cut, "dead_letter": 0}
+    answers = lines(tmp_path / "complaints/answers-00000-of-00001.jsonl")
+    assert sorted(int(row["review_id"]) for row in answers) == [*range(20)], (
+        "each once, and all but the blocked one"
+    )
+    assert {row["model"] for row in answers} == {"gemini-2.5-flash-lite", "gemini-2.5-pro"}
+    left = lines(tmp_path / "complaints/dead_letter-00000-of-00001.jsonl")
+    assert [(row["review_id"], row["llmbeam_error"]["kind"]) for row in left] == [("20", "blocked")]
+
+
+def test_a_run_without_such_a_failure_skips_the_task_and_leaves_the_output(run_dag, connection, tmp_path, sandbox):
+    job = {"prompt": "Say it: {{ row.text }}", "model": "gemini-2.5-flash", "sink": str(tmp_path / "out")}
+    rows = [{"id": 1, "text": "a"}, {"id": 2, "text": "[[block]]"}]
+    with DAG("none_failed", schedule=None) as dag:
+        answer = RunInferenceOperator(
+            task_id="answer",
+            source={"type": "rows", "rows": rows, "key": "id"},
+            limits={"max_dead_letter_ratio": 1},
+            **job,
+        )
+        answer >> RetryFailedRowsOperator(
+            task_id="retry", failed_task_id="answer", failed_kinds=["truncated"], key="id", **job
+        )
+    _, states = run_dag(dag)
+    assert states == {"answer": "success", "retry": "skipped"}
+    assert len(lines(tmp_path / "out/answers-00000-of-00001.jsonl")) == 1
+    assert len(lines(tmp_path / "out/dead_letter-00000-of-00001.jsonl")) == 1
+    assert len(sandbox.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "one of `failed_task_id` and `dead_letter_uri` is needed"),
+        ({"failed_task_id": "a", "dead_letter_uri": "b"}, "one of"),
+        ({"failed_task_id": "a", "source": {"uri": "b"}}, "no `source`"),
+        ({"failed_task_id": "a", "failed_kinds": ["truncate"]}, "`source.failed_kinds.0`: must be"),
+    ],
+)
+def test_a_wrong_argument_is_refused_when_the_dag_is_parsed(arguments, message):
+    with pytest.raises(JobSpecError) as refused:
+        RetryFailedRowsOperator(
+            task_id="retry", key="id", prompt="{{ row.text }}", model="echo", sink="out", **arguments
+        )
+    assert message in str(refused.value)
