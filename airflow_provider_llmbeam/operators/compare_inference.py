@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator, OtherModels
 from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import name_in_every_run
-from airflow_provider_llmbeam.tasks.literal import plain
+from airflow_provider_llmbeam.tasks.literal import plain, unrendered, with_unrendered
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -27,9 +27,9 @@ class CompareInferenceOperator(InProcessOperator):
     differ, which the log shows as well.
 
     Args:
-        other: What is different, see `spec.evaluation.Alternative`. Airflow does not render it.
+        other: What is different, see `spec.evaluation.Alternative`. Airflow does not render its prompt.
         sample_size: Number of rows, at most 5,000.
-        judge: Judges the answers that differ, see `spec.evaluation.Judge`. Airflow does not render it.
+        judge: Judges the answers that differ, see `spec.evaluation.Judge`. Airflow does not render its rubric.
         max_cases: Maximum number of differing answers that are listed.
         seed: Seed of the bootstrap intervals.
         other_conn_id: Connection of the other model. `None`: that of the job for a model of the same type; for
@@ -38,7 +38,7 @@ class CompareInferenceOperator(InProcessOperator):
         kwargs: Arguments of `RunInferenceOperator`. `deferrable` has no effect: a comparison never defers.
 
     Templated:
-        The fields of `RunInferenceOperator`.
+        The fields of `RunInferenceOperator`, and `other`, `judge`, `other_conn_id` and `judge_conn_id`.
 
     XCom:
         The manifest: `agreement` by field with its interval, cost per 1,000 rows and latency of both, verdicts of
@@ -50,6 +50,14 @@ class CompareInferenceOperator(InProcessOperator):
         AirflowFailException: A rendered argument is invalid, or there is nothing to send.
         JobFailedError: A server left rows unanswered; a retry sends only those.
     """
+
+    template_fields: Sequence[str] = (
+        *InProcessOperator.template_fields,
+        "other",
+        "judge",
+        "other_conn_id",
+        "judge_conn_id",
+    )
 
     def __init__(
         self,
@@ -64,14 +72,14 @@ class CompareInferenceOperator(InProcessOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.other = plain(other)
+        self.other = unrendered(plain(other), "prompt")
         self.sample_size = sample_size
-        self.judge = plain(judge)
+        self.judge = unrendered(plain(judge), "rubric")
         self.max_cases = max_cases
         self.seed = seed
         self.other_conn_id = other_conn_id
         self.judge_conn_id = judge_conn_id
-        self._refuse_problems(_kind(), self._comparison_data(), "other", "judge")
+        self._refuse_problems(_kind(), self._comparison_data(), "other.prompt", "judge.rubric")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Compares the two jobs."""
@@ -91,9 +99,9 @@ class CompareInferenceOperator(InProcessOperator):
 
     def _comparison_data(self) -> dict[str, Any]:
         data = {
-            "other": self.other,
+            "other": with_unrendered(self.other),
             "sample_size": self.sample_size,
-            "judge": self.judge,
+            "judge": with_unrendered(self.judge),
             "max_cases": self.max_cases,
             "seed": self.seed,
         }

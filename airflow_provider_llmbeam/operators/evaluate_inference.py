@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+)
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator, OtherModels
 from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import name_in_every_run
-from airflow_provider_llmbeam.tasks.literal import plain
+from airflow_provider_llmbeam.tasks.literal import plain, unrendered, with_unrendered
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -33,11 +38,13 @@ class EvaluateInferenceOperator(InProcessOperator):
     Args:
         golden: The golden set: rows with the columns of the prompt and the expected values.
         metrics: Metrics by name, see `spec.evaluation.ExactMetric`, `LabelF1Metric`, `NumericMetric`,
-            `ValidJsonMetric`, `JudgeMetric` and `PythonMetric`. Airflow does not render them.
+            `ValidJsonMetric`, `JudgeMetric` and `PythonMetric`. Airflow does not render the rubric of a judge.
         minimum: Smallest accepted score by name of a metric.
         max_drop: Largest accepted difference to the last accepted evaluation of the same golden set; `None`
             compares with none.
-        on_failure: What follows if a score is not accepted: `fail`, `skip` or `report`.
+        on_failure: What follows if a score is not accepted: `fail`, `skip`, `report` or `branch`.
+        refused_task_ids: With `branch`, the direct downstream tasks that follow if a score is not accepted; the
+            other ones follow if all are. Those of the other side are skipped.
         max_cases: Maximum number of wrong answers that are listed.
         seed: Seed of the bootstrap intervals.
         judge_conn_id: Connection of the judges' models. `None`: that of the job for a model of the same type; for
@@ -45,7 +52,7 @@ class EvaluateInferenceOperator(InProcessOperator):
         kwargs: Arguments of `RunInferenceOperator`. `deferrable` has no effect: an evaluation never defers.
 
     Templated:
-        The fields of `RunInferenceOperator`, and `golden`, `minimum`, `max_drop` and `judge_conn_id`.
+        The fields of `RunInferenceOperator`, and `golden`, `metrics`, `minimum`, `max_drop` and `judge_conn_id`.
 
     XCom:
         The manifest: `passed`, `scores` with their intervals, `faults`, costs, and the addresses of the report and
@@ -62,6 +69,7 @@ class EvaluateInferenceOperator(InProcessOperator):
     template_fields: Sequence[str] = (
         *InProcessOperator.template_fields,
         "golden",
+        "metrics",
         "minimum",
         "max_drop",
         "judge_conn_id",
@@ -71,10 +79,11 @@ class EvaluateInferenceOperator(InProcessOperator):
         self,
         *,
         golden: Source | Mapping[str, Any] | XComArg,
-        metrics: Mapping[str, Metric | Mapping[str, Any] | str],
+        metrics: Mapping[str, Metric | Mapping[str, Any] | str | XComArg],
         minimum: Mapping[str, Any] | XComArg | None = None,
         max_drop: float | str | XComArg | None = None,
-        on_failure: Literal["fail", "skip", "report"] = "fail",
+        on_failure: Literal["fail", "skip", "report", "branch"] = "fail",
+        refused_task_ids: Sequence[str] = (),
         max_cases: int = 20,
         seed: int = 0,
         judge_conn_id: str | None = None,
@@ -82,14 +91,21 @@ class EvaluateInferenceOperator(InProcessOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.golden = plain(golden)
-        self.metrics = {name: plain(metric) for name, metric in metrics.items()}
+        self.metrics = {name: unrendered(plain(metric), "rubric") for name, metric in metrics.items()}
         self.minimum = minimum
         self.max_drop = max_drop
         self.on_failure = on_failure
+        self.refused_task_ids = tuple(refused_task_ids)
         self.max_cases = max_cases
         self.seed = seed
         self.judge_conn_id = judge_conn_id
-        self._refuse_problems(_kind(), self._evaluation_data(), "metrics")
+        if (on_failure == "branch") != bool(self.refused_task_ids):
+            raise JobSpecError(
+                f"Task {self.task_id!r}: `refused_task_ids` and `on_failure` 'branch' are needed together; got "
+                f"{list(self.refused_task_ids)} and {on_failure!r}."
+            )
+        rubrics = [f"metrics.{name}.rubric" for name in metrics]
+        self._refuse_problems(_kind(), self._evaluation_data(), *rubrics)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Evaluates the job."""
@@ -103,6 +119,8 @@ class EvaluateInferenceOperator(InProcessOperator):
             with self._running(spec, environment, evaluation.models) as process:
                 found = process.evaluate(evaluation)
         add_manifest(context, self.outlets, found)
+        if self.on_failure == "branch":
+            self._skip_other_side(found, context)
         if found["passed"]:
             return found
         message = f"{' '.join(found['faults'])} The wrong answers are in {found['text_uri']!r}."
@@ -112,13 +130,27 @@ class EvaluateInferenceOperator(InProcessOperator):
         context["ti"].xcom_push(key="return_value", value=found)
         raise (AirflowSkipException if self.on_failure == "skip" else AirflowFailException)(message)
 
+    def _skip_other_side(self, found: dict[str, Any], context: Context) -> None:
+        """Skips the direct downstream tasks of the side that does not follow; Airflow ends this task there."""
+        if unknown := set(self.refused_task_ids) - self.downstream_task_ids:
+            raise AirflowFailException(
+                f"`refused_task_ids`: {sorted(unknown)} are not directly downstream of {self.task_id!r}; those "
+                f"tasks are {sorted(self.downstream_task_ids)}."
+            )
+        if not found["passed"]:
+            self.log.warning("The evaluation did not pass: %s", " ".join(found["faults"]))
+        refused = self.downstream_task_ids & set(self.refused_task_ids)
+        skipped = refused if found["passed"] else self.downstream_task_ids - refused
+        context["ti"].xcom_push(key="return_value", value=found)
+        raise DownstreamTasksSkipped(tasks=sorted(skipped))  # type: ignore[no-untyped-call]
+
     def _evaluation_data(self, models: OtherModels | None = None) -> dict[str, Any]:
         """Returns the evaluation as plain data.
 
         Args:
             models: Completes the models of the judges; `None` leaves them as they are.
         """
-        metrics = dict(self.metrics)
+        metrics = with_unrendered(self.metrics)
         for name, metric in metrics.items():
             if models is not None and isinstance(metric, Mapping) and metric.get("type") == "judge":
                 metrics[name] = {**metric, "model": models.completed(metric.get("model"), self.judge_conn_id)}
@@ -127,7 +159,7 @@ class EvaluateInferenceOperator(InProcessOperator):
             "metrics": metrics,
             "minimum": self.minimum,
             "max_drop": self.max_drop,
-            "on_failure": self.on_failure,
+            "on_failure": "report" if self.on_failure == "branch" else self.on_failure,
             "max_cases": self.max_cases,
             "seed": self.seed,
         }

@@ -27,6 +27,25 @@ class Unrendered:
     def __str__(self) -> str:
         return str(self._value)
 
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+
+def unrendered(data: Any, *fields: str) -> Any:
+    """Returns plain data in which Airflow does not render some fields, as they are templates of the rows."""
+    if not isinstance(data, Mapping):
+        return data
+    return {name: Unrendered(value) if name in fields else value for name, value in data.items()}
+
+
+def with_unrendered(data: Any) -> Any:
+    """Returns plain data with the values that Airflow did not render."""
+    if isinstance(data, Unrendered):
+        return data.serialize()
+    if isinstance(data, Mapping):
+        return {name: with_unrendered(value) for name, value in data.items()}
+    return [with_unrendered(value) for value in data] if isinstance(data, list) else data
+
 
 def plain(value: Any) -> Any:
     """Converts a spec value to plain data: Airflow renders neither frozen values nor values without fields."""

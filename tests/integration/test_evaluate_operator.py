@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -84,6 +87,73 @@ def test_an_evaluation_that_does_not_pass_skips_the_night_or_only_says_so(run_da
     assert states == {"skip": "skipped", "after_skip": "skipped", "report": "success", "after_report": "success"}
     assert dag_run.get_task_instance("skip").xcom_pull(task_ids="skip")["passed"] is False
     assert dag_run.get_task_instance("report").xcom_pull(task_ids="report")["passed"] is False
+
+
+def test_the_tasks_of_one_side_follow_a_refused_evaluation_and_those_of_the_other_an_accepted_one(run_dag, night):
+    arguments = {"golden": night.evaluate.golden, "metrics": {"mood": "exact"}, "minimum": {"mood": 0.9}}
+    branch = {"on_failure": "branch", "refused_task_ids": ["tell_us"]}
+    for prompt, followed, skipped in (
+        (night.JOB["prompt"]["template"], "publish", "tell_us"),
+        (BAD, "tell_us", "publish"),
+    ):
+        with DAG(f"branch_{followed}", schedule=None) as dag:
+            job = night.JOB | {"prompt": night.JOB["prompt"] | {"template": prompt}}
+            evaluate = EvaluateInferenceOperator(task_id="evaluate", **branch, **arguments, **job)
+            evaluate >> [EmptyOperator(task_id="publish"), EmptyOperator(task_id="tell_us")]
+        run, states = run_dag(dag)
+        assert states == {"evaluate": "success", followed: "success", skipped: "skipped"}
+        found = run.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")
+        assert found["passed"] == (followed == "publish")
+
+
+def test_a_branch_to_a_task_that_is_not_downstream_fails_and_says_which_ones_are(run_dag, night):
+    arguments = {"golden": night.evaluate.golden, "metrics": {"mood": "exact"}}
+    with DAG("no_branch", schedule=None) as dag:
+        evaluate = EvaluateInferenceOperator(
+            task_id="evaluate", on_failure="branch", refused_task_ids=["tell_them"], **arguments, **night.JOB
+        )
+        evaluate >> EmptyOperator(task_id="tell_us")
+    _, states = run_dag(dag)
+    assert states == {"evaluate": "failed", "tell_us": "upstream_failed"}
+    for wrong in ({"on_failure": "branch"}, {"refused_task_ids": ["tell_us"]}):
+        with pytest.raises(JobSpecError, match="`refused_task_ids` and `on_failure` 'branch' are needed together"):
+            EvaluateInferenceOperator(task_id="e", **wrong, **arguments, **night.JOB)
+
+
+def test_templates_are_rendered_in_metrics_and_alternatives_but_not_those_of_rows(run_dag, night, sandbox):
+    rubric = "{{ row.text }} {{ row.answer | tojson }}"
+    judge = {"model": "gemini-2.5-{{ params.judge }}", "limits": {"budget_usd": "{{ params.budget }}"}}
+    params = {"judge": "pro", "budget": 5}
+    with DAG("rendered", schedule=None, params=params) as dag:
+        EvaluateInferenceOperator(
+            task_id="evaluate",
+            golden=night.evaluate.golden,
+            metrics={"good": {"type": "judge", "rubric": rubric, **judge}},
+            **night.JOB,
+        )
+        CompareInferenceOperator(
+            task_id="compare",
+            other={
+                "prompt": night.JOB["prompt"] | {"template": BAD},
+                "generation": {"seed": "{{ params.budget }}"},
+            },
+            judge={"rubric": "{{ row.text }} {{ row.first }} {{ row.second }}", **judge},
+            sample_size=3,
+            **night.JOB,
+        )
+    run, states = run_dag(dag)
+    assert states == {"evaluate": "success", "compare": "success"}
+    asked = Counter(request.model for request in sandbox.requests)
+    assert asked["gemini-2.5-pro"] >= 20, "the judge, by the parameter of the run"
+    shown = RenderedTaskInstanceFields.get_templated_fields(run.get_task_instance("evaluate"))
+    assert rubric in str(shown["metrics"])
+    with pytest.raises(JobSpecError, match=r"Task 'e': `metrics\.good\.rubric`"):
+        EvaluateInferenceOperator(
+            task_id="e",
+            golden=night.evaluate.golden,
+            metrics={"good": {"type": "judge", "rubric": "{{ row.text }}", "model": "gemini-2.5-pro"}},
+            **night.JOB,
+        )
 
 
 def test_two_prompts_are_compared_with_a_judge_of_the_same_connection(run_dag, night, sandbox):

@@ -153,7 +153,7 @@ def tasks_around_a_job() -> None:
             task_id="policy",
             golden={},
             metrics={},
-            on_failure="branch",  # type: ignore[arg-type]
+            on_failure="stop",  # type: ignore[arg-type]
             **job,
         )
         CompareInferenceOperator(
