@@ -2,7 +2,7 @@
 
 A teardown does not run while its Dag is paused, nor when the scheduler does not restart. The same for cron:
 
-    python -m airflow_provider_llmbeam.sweep --project my-project --location us-central1 --dry-run
+    llmbeam sweep --project my-project --location us-central1 --dry-run
 """
 
 from __future__ import annotations

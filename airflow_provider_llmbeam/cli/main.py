@@ -8,6 +8,7 @@ from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.cli.job import estimate, run
 from airflow_provider_llmbeam.cli.measure import compare, diff, evaluate, preview
 from airflow_provider_llmbeam.cli.sandbox import sandbox
+from airflow_provider_llmbeam.cli.sweep import sweep
 
 
 @click.group(
@@ -19,5 +20,5 @@ def llmbeam() -> None:
     """Run an LLM over a table: no row is lost, and no answer is paid for twice."""
 
 
-for command in (run, preview, estimate, diff, evaluate, compare, sandbox):
+for command in (run, preview, estimate, diff, evaluate, compare, sweep, sandbox):
     llmbeam.add_command(command)

@@ -265,7 +265,7 @@ class Sweepers:
 
     def by_cron(self) -> None:
         """As without Airflow."""
-        command = [sys.executable, "-m", "airflow_provider_llmbeam.sweep", "--location", LOCATION]
+        command = [sys.executable, "-m", "airflow_provider_llmbeam", "sweep", "--location", LOCATION]
         options = [f"--older-than-seconds={-AHEAD_SECONDS}"]
         ended = subprocess.run(
             [*command, *options], env=self.environment, capture_output=True, text=True, check=True

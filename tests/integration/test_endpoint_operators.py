@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task, task_group
+from click.testing import CliRunner
 from waiting import until
 
+from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.deployment import own_deployment
 from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -26,7 +28,6 @@ from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
-from airflow_provider_llmbeam.sweep import main
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 pytestmark = pytest.mark.slow
@@ -452,12 +453,12 @@ def test_one_failure_does_not_stop_the_sweeper(run_dag, google, sandbox, strays,
     sandbox.faults.clear()
 
 
-def test_the_sweeper_runs_from_the_command_line_too(google, sandbox, strays, monkeypatch, capsys):
+def test_the_sweeper_runs_from_the_command_line_too(google, sandbox, strays, monkeypatch):
     later(monkeypatch)
-    arguments = ["--project", google.project, "--location", "us-central1"]
-    assert main([*arguments, "--dry-run"]) == 0
-    assert '"dry_run": true' in capsys.readouterr().out
-    assert main(arguments) == 0
+    arguments = ["sweep", "--project", google.project, "--location", "us-central1"]
+    listed = CliRunner().invoke(llmbeam, [*arguments, "--dry-run"])
+    assert (listed.exit_code, '"dry_run": true' in listed.output) == (0, True)
+    assert CliRunner().invoke(llmbeam, arguments).exit_code == 0
     assert nothing_is_left(sandbox)
 
 
