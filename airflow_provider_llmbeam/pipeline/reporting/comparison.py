@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.reporting.drift import (
     ratio_has_changed,
     stability,
 )
-from airflow_provider_llmbeam.pipeline.reporting.history import RunSummary, pooled
+from airflow_provider_llmbeam.pipeline.reporting.history import RunSummary, changed_parts, pooled
 
 #: Number of earlier runs whose answers are compared with those of this one, together.
 COMPARED_RUNS = 7
@@ -142,7 +142,9 @@ def compare(now: RunSummary, earlier: tuple[RunSummary, ...]) -> Comparison | No
 def _settings(now: RunSummary, last: RunSummary) -> Iterator[str]:
     if now.model != last.model:
         yield f"the model was {last.model[:_MAX_NAME]!r} before"
-    if now.prompt != last.prompt:
+    if changed := changed_parts(now.parts, last.parts):
+        yield f"{changed} changed"
+    elif now.prompt != last.prompt:
         yield "the prompt or its parameters have changed"
 
 

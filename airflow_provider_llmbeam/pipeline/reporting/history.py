@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,12 @@ def part_digests(spec: JobSpec) -> dict[str, str]:
     parts = {f"prompt.{name}": getattr(spec.prompt, name) for name in ("template", "system", "output_schema")}
     parts["generation"] = spec.generation.decisive()
     return {name: _digest(value) for name, value in parts.items()}
+
+
+def changed_parts(now: Mapping[str, str], before: Mapping[str, str]) -> str:
+    """Returns the fields whose digests differ, for a message; empty if none is known to."""
+    names = [f"`{name}`" for name, digest in now.items() if before.get(name, digest) != digest]
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def prompt_digest(spec: JobSpec) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from airflow_provider_llmbeam.counts import Counts, usd
 from airflow_provider_llmbeam.pipeline.reporting.history import (
     RunSummary,
+    changed_parts,
     part_digests,
     prompt_digest,
     read_history,
@@ -54,11 +55,8 @@ def known_rows_line(spec: JobSpec, counts: Counts, runs: Sequence[RunSummary]) -
         )
     if last.cost_usd and last.paid:
         known += f", for about {usd(last.cost_usd / last.paid * left)} by the last run's cost of an answer"
-    changed = [
-        f"`{name}`" for name, digest in part_digests(spec).items() if last.parts.get(name, digest) != digest
-    ]
-    if changed:
-        return f"{known}: {' and '.join(changed)} changed since then."
+    if changed := changed_parts(part_digests(spec), last.parts):
+        return f"{known}: {changed} changed since then."
     if last.prompt != prompt_digest(spec):
         return f"{known}: the prompt or its parameters changed since then."
     return f"{known}."

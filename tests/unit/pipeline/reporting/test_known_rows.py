@@ -36,7 +36,7 @@ def test_the_rest_has_the_cost_of_the_last_runs_answers(spec):
         ({"prompt": {"template": "Other: {{ row.text }}"}}, ": `prompt.template` changed since then."),
         (
             {"prompt": {"template": "Other: {{ row.text }}", "system": "Be brief."}, "generation": {"seed": 1}},
-            ": `prompt.template` and `prompt.system` and `generation` changed since then.",
+            ": `prompt.template`, `prompt.system` and `generation` changed since then.",
         ),
     ],
 )
