@@ -2,9 +2,9 @@
 
 docs/media.md describes which files a model takes, how many tokens they are, and which of them a row may name.
 
-Each row of the table names the file of one invoice. Images and documents go to the model in the same way: the MIME type
-follows from the extension. A row whose file does not exist goes to the dead letter with the name of the file, and the
-other rows are answered; with more than 10 % of such rows the task fails.
+Each row of the table names the file of one invoice. Images and documents go to the model in the same way: the
+MIME type follows from the extension. A row whose file does not exist goes to the dead letter with the name of the
+file, and the other rows are answered; with more than 10 % of such rows the task fails.
 """
 
 from __future__ import annotations

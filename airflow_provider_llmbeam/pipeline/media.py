@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from airflow_provider_llmbeam.engine.media import MediaFile, MediaFiles, open_media
+from airflow_provider_llmbeam.engine.media.extent import HEAD_BYTES
+from airflow_provider_llmbeam.engine.media.file import MediaFile, MediaFiles, open_media
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.launch.writable import is_final
 from airflow_provider_llmbeam.spec.model.media import (
@@ -78,13 +79,14 @@ def _local(uri: str) -> MediaFile:
         except OSError as error:
             raise _unreadable(uri, error) from None
 
-    def read() -> bytes:
+    def read(most_bytes: int = -1) -> bytes:
         try:
-            return path.read_bytes()
+            with path.open("rb") as file:
+                return file.read(most_bytes)
         except OSError as error:
             raise _unreadable(uri, error) from None
 
-    return MediaFile(size_bytes, identity, read)
+    return MediaFile(size_bytes, identity, read, lambda: read(HEAD_BYTES))
 
 
 def _on_cloud_storage(uri: str) -> MediaFile | None:

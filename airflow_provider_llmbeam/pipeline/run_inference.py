@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.engine.backends.base import Backend
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.engine.media import MediaLoader
+from airflow_provider_llmbeam.engine.media.loader import MediaLoader
 from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.pacing.budget import Budget

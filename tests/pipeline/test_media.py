@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from google.cloud.storage import Client
 
+from airflow_provider_llmbeam.engine.pacing.gate import Gate
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import media as media_module
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
@@ -243,3 +244,31 @@ def test_a_service_that_does_not_answer_ends_the_job_instead_of_failing_each_row
     ):
         media_job.run([{"id": number, "image": uri} for number in range(3)])
     assert not sent(sandbox)
+
+
+@pytest.mark.parametrize("kind", ["developer", "vertex"])
+def test_tokens_of_media_are_in_the_estimate_before_anything_is_sent_and_in_what_the_governor_reserves(
+    media_job, sandbox, monkeypatch, kind
+):
+    reserved = []
+    wait_for_admission = Gate.wait_for_admission
+
+    def waiting(gate, tokens, **others):
+        reserved.append(tokens)
+        return wait_for_admission(gate, tokens, **others)
+
+    monkeypatch.setattr(Gate, "wait_for_admission", waiting)
+    files = {"small.png": png(300, 200), "large.png": png(960, 540), "two.pdf": pdf("a", "b")}
+    for name, content in files.items():
+        (media_job.files / name).write_bytes(content)
+    media_job.write([{"id": name, "image": str(media_job.files / name)} for name in files])
+    media_job.spec["generation"] = {"max_output_tokens": 10}
+    estimate = make_estimate(JobSpec.parse(media_job.spec), 0)
+    assert not sent(sandbox)
+    ended = media_job.run()
+    billed = sum(record.input_tokens for record in sandbox.requests)
+    assert ended.report["tokens"]["input"] == billed
+    assert estimate.input_tokens == pytest.approx(billed, rel=0.02)
+    assert estimate.input_tokens > (1 + 6 + 2) * 258
+    assert estimate.cost_usd == pytest.approx(billed * 0.3e-6 + 3 * 10 * 2.5e-6, rel=0.05)
+    assert sum(reserved) == estimate.input_tokens + 3 * 10

@@ -42,7 +42,6 @@ from airflow_provider_llmbeam.sandbox.models.gemini_fields import (
     searches,
 )
 from airflow_provider_llmbeam.sandbox.models.media import (
-    TOKENS_PER_MEDIA,
     MediaRefusedError,
     gemini_media,
     is_gemini_media,
@@ -221,7 +220,7 @@ class GeminiDialect:
         prompt, system = _text(contents), _text([field(fields, "systemInstruction") or {}])
         if cache is not None:
             prompt, system = cache.prompt + prompt, cache.system
-        input_tokens = count_tokens(prompt) + count_tokens(system) + TOKENS_PER_MEDIA * len(media)
+        input_tokens = count_tokens(prompt) + count_tokens(system) + sum(file.tokens for file in media)
         prompt = "\n".join([*map(str, media), prompt])
         config = field(fields, "generationConfig") or {}
         mime_type = field(config, "responseMimeType") or "text/plain"

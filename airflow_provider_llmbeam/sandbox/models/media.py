@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
 
-TOKENS_PER_MEDIA = 258
-"""Tokens of a small image (ai.google.dev/gemini-api/docs/tokens), here of every file."""
+_TILE_TOKENS = 258
+"""Tokens of a small image, of a tile of a larger one, and of a page; here also of audio, video and text.
+
+Source: ai.google.dev/gemini-api/docs/image-understanding and …/document-processing.
+"""
 _MIB = 2**20
 _IMAGES = frozenset({"png", "jpeg", "webp", "heic", "heif", "bmp", "avif"})
 _WEB = ("http://", "https://")
@@ -56,7 +60,7 @@ def gemini_media(part: Mapping[str, Any], *, is_vertex: bool) -> ReceivedMedia |
         raise MediaRefusedError(
             f"Unable to submit request because it has a file of {len(content)} bytes, and the limit is {limit}."
         )
-    return _received(mime_type, content)
+    return replace(_received(mime_type, content), tokens=_gemini_tokens(mime_type, content))
 
 
 def chat_media(part: Mapping[str, Any]) -> ReceivedMedia | None:
@@ -79,6 +83,18 @@ def chat_media(part: Mapping[str, Any]) -> ReceivedMedia | None:
     if kind == "file":
         return _of_data_url("application/pdf", str(part[kind]["file_data"]))
     raise MediaRefusedError(f"Invalid value: {kind!r}. Supported values are: 'text', 'image_url', 'input_audio'.")
+
+
+def _gemini_tokens(mime_type: str, content: bytes) -> int:
+    """Counts the tokens of a PNG, and of a PDF whose pages are not compressed."""
+    tiles = 1
+    if mime_type == "application/pdf":
+        tiles = max(1, content.count(b"/Type /Page "))
+    elif content[12:16] == b"IHDR":
+        width, height = (int.from_bytes(content[place : place + 4], "big") for place in (16, 20))
+        side = max(1, min(width, height) * 2 // 3)
+        tiles = -(-width // side) * -(-height // side) if max(width, height) > 384 else 1
+    return _TILE_TOKENS * tiles
 
 
 def _of_address(kind: str, url: str) -> ReceivedMedia:

@@ -11,14 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.media import (
-    ByteLimit,
-    MediaFile,
-    MediaLoader,
-    data_uri,
-    inline_parts,
-    parse_data_uri,
-)
+from airflow_provider_llmbeam.engine.media.data_uri import data_uri, inline_parts, parse_data_uri
+from airflow_provider_llmbeam.engine.media.file import MediaFile
+from airflow_provider_llmbeam.engine.media.loader import ByteLimit, MediaLoader
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel
