@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from airflow_provider_llmbeam.sandbox import control
+from airflow_provider_llmbeam.sandbox.batch_inference.files import GeminiFiles
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.sandbox.batch_inference.state import Batches
 from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
@@ -158,6 +159,11 @@ class Sandbox(Server):
     def caches(self) -> CachedContents:
         """The cached contents of Gemini."""
         return self._services.caches
+
+    @property
+    def gemini_files(self) -> GeminiFiles:
+        """The files of the Gemini Developer API."""
+        return self._services.gemini_batches.files
 
     @property
     def batches(self) -> Batches:

@@ -11,8 +11,8 @@ from google.cloud.storage import Client
 
 from airflow_provider_llmbeam.engine.pacing.gate import Gate
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.pipeline import media as media_module
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.media import stored
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
 from airflow_provider_llmbeam.spec import JobSpec
@@ -236,7 +236,7 @@ def test_a_local_file_with_dataflow_is_refused_while_the_spec_is_read(media_job)
 
 
 def test_a_service_that_does_not_answer_ends_the_job_instead_of_failing_each_row(media_job, sandbox, monkeypatch):
-    monkeypatch.setattr(media_module, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(stored, "_RETRY_SECONDS", 0.01)
     uri = put("a.png", PNG)
     sandbox.faults.every("storage.objects.get", 1, Fault(kind="error", http_status=503))
     with pytest.raises(

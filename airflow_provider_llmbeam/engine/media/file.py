@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO, Protocol
 
 from airflow_provider_llmbeam.engine.media.data_uri import data_parts, data_uri, parse_data_uri
 from airflow_provider_llmbeam.engine.media.extent import HEAD_BYTES, extent_of
@@ -22,12 +23,18 @@ class MediaFile:
         identity: Returns a text that only a file of the same bytes has.
         read: Returns its bytes.
         head: Returns its first `HEAD_BYTES`; nothing if they are not at hand, as of an object on Cloud Storage.
+        stream: Opens it for reading piece by piece; `None` if it can only be read as a whole.
     """
 
     size_bytes: int
     identity: Callable[[], str]
     read: Callable[[], bytes]
     head: Callable[[], bytes] = bytes
+    stream: Callable[[], IO[bytes]] | None = None
+
+    def opened(self) -> IO[bytes]:
+        """Opens it for reading."""
+        return io.BytesIO(self.read()) if self.stream is None else self.stream()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,19 @@ class MediaFiles(Protocol):
         Raises:
             MediaError: It does not exist, or cannot be read.
             MediaUnavailableError: Its service does not answer.
+        """
+        ...
+
+
+class MediaUploads(Protocol):
+    """Uploads files to the server of a model; called from several threads."""
+
+    def address(self, file: MediaFile, mime_type: str) -> str:
+        """Uploads a file, unless it is there, and returns the address by which requests name it.
+
+        Raises:
+            MediaError: The server refuses it.
+            MediaUnavailableError: The server does not answer.
         """
         ...
 

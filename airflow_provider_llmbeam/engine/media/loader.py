@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from operator import attrgetter
 
-from airflow_provider_llmbeam.engine.media.file import MediaFiles, OpenedMedia, open_media
+from airflow_provider_llmbeam.engine.media.file import MediaFiles, MediaUploads, OpenedMedia, open_media
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaRules, MediaUnavailableError
@@ -62,12 +62,20 @@ class MediaLoader:
     Args:
         rules: What the server takes.
         files: Opens files.
+        uploads: Uploads what is too large for a request; `None` if nobody deletes the uploads.
         max_bytes: Maximum size of the files in memory at once, in bytes.
     """
 
-    def __init__(self, rules: MediaRules, files: MediaFiles, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        rules: MediaRules,
+        files: MediaFiles,
+        uploads: MediaUploads | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
         self._rules = rules
         self._files = files
+        self._uploads = uploads
         self._limit = ByteLimit(max_bytes)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="llmbeam-media")
 
@@ -95,7 +103,18 @@ class MediaLoader:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _opened(self, prompt: Prompt) -> list[OpenedMedia]:
-        return [open_media(uri, given, self._rules, self._files) for uri, given in prompt.media]
+        opened = [open_media(uri, given, self._rules, self._files) for uri, given in prompt.media]
+        if self._uploads is None:
+            return opened
+        for index in self._rules.uploaded([media.size_bytes for media in opened], len(prompt.text)):
+            opened[index] = self._uploaded(opened[index], self._uploads)
+        return opened
+
+    def _uploaded(self, media: OpenedMedia, uploads: MediaUploads) -> OpenedMedia:
+        if media.file is None:
+            return media
+        address = uploads.address(media.file, str(media.mime_type))
+        return OpenedMedia(address, media.mime_type, None, is_inlined=False)
 
     def _read(self, prompt: Prompt, opened: Sequence[OpenedMedia]) -> Prompt:
         loaded = replace(prompt, media=tuple(media.sent() for media in opened))

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.media.loader import NOT_SENT
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, failed_row
-from airflow_provider_llmbeam.pipeline.media import StoredMedia
+from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from airflow_provider_llmbeam.engine.media.extent import HEAD_BYTES
 from airflow_provider_llmbeam.engine.media.file import MediaFile, MediaFiles, open_media
@@ -86,7 +86,13 @@ def _local(uri: str) -> MediaFile:
         except OSError as error:
             raise _unreadable(uri, error) from None
 
-    return MediaFile(size_bytes, identity, read, lambda: read(HEAD_BYTES))
+    def stream() -> IO[bytes]:
+        try:
+            return path.open("rb")
+        except OSError as error:
+            raise _unreadable(uri, error) from None
+
+    return MediaFile(size_bytes, identity, read, lambda: read(HEAD_BYTES), stream)
 
 
 def _on_cloud_storage(uri: str) -> MediaFile | None:
@@ -112,7 +118,7 @@ def _on_cloud_storage(uri: str) -> MediaFile | None:
             uri, lambda: bytes(blob.download_as_bytes(retry=retry, if_generation_match=blob.generation))
         )
 
-    return MediaFile(int(blob.size or 0), lambda: known, read)
+    return MediaFile(int(blob.size or 0), lambda: known, read, stream=lambda: storage.open(uri))
 
 
 def _retry() -> Any:
@@ -137,7 +143,7 @@ def _elsewhere(uri: str) -> MediaFile:
             raise _unreadable(uri, error) from None
 
     identity = f"{uri}#{metadata.size_in_bytes}#{metadata.last_updated_in_seconds}"
-    return MediaFile(metadata.size_in_bytes, lambda: identity, read)
+    return MediaFile(metadata.size_in_bytes, lambda: identity, read, stream=lambda: storage.open(uri))
 
 
 def _of_service(uri: str, action: Callable[[], ResultT]) -> ResultT:
