@@ -13,6 +13,8 @@ from airflow_provider_llmbeam.pipeline.media.uploads import open_uploads
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.model import media
+from tests.pipeline.test_no_answer_is_paid_for_twice import start_command
+from tests.processes import until_job
 
 #: Limits of a request are in MiB; here a thousandth of that, so that a large file has 100 kB.
 LARGE = {"a.mp4": b"first" * 40_000, "copy.mp4": b"first" * 40_000, "b.mp4": b"second" * 40_000}
@@ -91,3 +93,25 @@ def test_a_file_that_cannot_be_uploaded_fails_its_row_with_the_words_of_the_serv
     assert message.startswith("`prompt.media`: the upload was refused: ")
     assert "No such codec." in message
     assert message.endswith("Nothing was sent for this row.")
+
+
+def test_a_job_of_a_real_size_that_is_killed_after_an_upload_makes_no_second_one_and_leaves_nothing(
+    job, sandbox, tmp_path
+):
+    """A video of 80 MiB makes a request of 107 MiB, and a request has at most 100."""
+    video = tmp_path / "large.mp4"
+    with video.open("wb") as file:
+        file.truncate(80 * 2**20)
+    job.spec["prompt"] = {"template": "Describe video {{ row.id }}.", "media": [{"uri": str(video)}]}
+    job.write([{"id": 1}])
+    hold = sandbox.faults.hold("gemini.generateContent")
+    child = start_command(job, tmp_path)
+    until_job(child, lambda: hold.waiting)
+    (uploaded,) = sandbox.gemini_files.all.values()
+    child.kill()
+    child.wait()
+    hold.release()
+    assert job.run().manifest["rows"]["answered"] == 1
+    assert uploads(sandbox) == 1
+    assert sandbox.gemini_files.all == {}
+    assert received(sandbox)[-1] == sha256(uploaded.data).hexdigest() == sha256(video.read_bytes()).hexdigest()
