@@ -44,7 +44,7 @@ class MediaIdentifier:
 
     def __init__(self, spec: JobSpec) -> None:
         self._media = spec.prompt.media
-        self._model = spec.model
+        self._model, self._resolution = spec.model, spec.generation.media_resolution
         self._rules = media_rules(spec.model)
         self._reads_local = isinstance(spec.runner, DirectRunner)
         self._files = StoredMedia()
@@ -71,7 +71,7 @@ class MediaIdentifier:
                     uri = data_uri(opened.file.read(), str(opened.mime_type))
                 identities.append((identity, opened.mime_type))
                 media.append((uri, opened.mime_type))
-                tokens += media_tokens(self._model, opened.mime_type, opened.extent)
+                tokens += media_tokens(self._model, opened.mime_type, opened.extent, self._resolution)
             except MediaUnavailableError as error:
                 raise JobFailedError(
                     f"`prompt.media.{index}`: {error} The answers so far are in the journal; a retry sends only "

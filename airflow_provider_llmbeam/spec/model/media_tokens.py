@@ -76,8 +76,7 @@ def media_tokens(
         model: The model.
         mime_type: MIME type of the file; `None` is an image.
         extent: How much it holds.
-        media_resolution: Resolution at which Gemini reads it: `low`, `medium`, `high`, `ultra_high`, or `None` for
-            its default.
+        media_resolution: Resolution at which Gemini reads it, see `Generation`.
     """
     if isinstance(model, EchoModel):
         return 0
@@ -120,8 +119,6 @@ def _gemini_3(media_resolution: str | None) -> _Rates:
             return _Rates(image=560, page=560, audio=25, video=70 + 25)
         case "high":
             return _Rates(image=1120, page=1120, audio=25, video=280 + 25)
-        case "ultra_high":
-            return _Rates(image=2240, page=1120, audio=25, video=280 + 25)
     return _Rates(image=1120, page=560, audio=25, video=70 + 25)
 
 

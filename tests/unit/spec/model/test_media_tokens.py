@@ -60,7 +60,6 @@ def test_an_image_is_counted_by_its_pixels_as_each_server_does(model, pixels, to
         ("gemini-3-pro", "low", 280, 280, 95),
         ("gemini-3-pro", "medium", 560, 560, 95),
         ("gemini-3-pro", "high", 1120, 1120, 305),
-        ("gemini-3-pro", "ultra_high", 2240, 1120, 305),
         ("gemini-2.5-pro", None, 1032, 258, 295),
         ("gemini-2.5-pro", "low", 64, 64, 101),
         ("gemini-2.5-pro", "medium", 258, 258, 295),
@@ -115,7 +114,7 @@ sides = st.integers(1, 2**32)
     st.none() | st.tuples(sides, sides),
     st.none() | st.integers(1, 10**9),
     st.none() | st.floats(0, 1e12),
-    st.sampled_from([None, "low", "medium", "high", "ultra_high"]),
+    st.sampled_from([None, "low", "medium", "high"]),
 )
 def test_any_file_has_tokens_within_the_largest_context(
     model, mime_type, size, pixels, pages, seconds, resolution
