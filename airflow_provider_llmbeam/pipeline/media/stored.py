@@ -118,7 +118,7 @@ def _on_cloud_storage(uri: str) -> MediaFile | None:
             uri, lambda: bytes(blob.download_as_bytes(retry=retry, if_generation_match=blob.generation))
         )
 
-    return MediaFile(int(blob.size or 0), lambda: known, read, stream=lambda: storage.open(uri))
+    return MediaFile(int(blob.size or 0), lambda: known, read, stream=lambda: _stream(uri))
 
 
 def _retry() -> Any:
@@ -143,7 +143,11 @@ def _elsewhere(uri: str) -> MediaFile:
             raise _unreadable(uri, error) from None
 
     identity = f"{uri}#{metadata.size_in_bytes}#{metadata.last_updated_in_seconds}"
-    return MediaFile(metadata.size_in_bytes, lambda: identity, read, stream=lambda: storage.open(uri))
+    return MediaFile(metadata.size_in_bytes, lambda: identity, read, stream=lambda: _stream(uri))
+
+
+def _stream(uri: str) -> IO[bytes]:
+    return _of_service(uri, lambda: storage.open(uri))
 
 
 def _of_service(uri: str, action: Callable[[], ResultT]) -> ResultT:

@@ -154,21 +154,23 @@ def open_uploads(model: Model, prefix: str | None) -> UploadedMedia | None:
 def uploads_deleted(spec: JobSpec) -> Iterator[None]:
     """Deletes the uploads of a job at its end, and those that killed tries have left behind.
 
-    A job runs once at a time. A job on Dataflow outlives this process: its uploads expire, or are swept.
+    A job on Dataflow outlives this process: its last step deletes them.
     """
     try:
         yield
     finally:
-        model = spec.model
-        is_remote = isinstance(spec.runner, DataflowRunner)
-        if spec.prompt.media and isinstance(model, GeminiModel) and not model.project and not is_remote:
-            _delete_all(model, f"{display_name_prefix(spec)}{_PREFIX}")
+        if not isinstance(spec.runner, DataflowRunner):
+            delete_uploads(spec)
 
 
-def _delete_all(model: GeminiModel, prefix: str) -> None:
+def delete_uploads(spec: JobSpec) -> None:
+    """Deletes the uploads of a job, which runs once at a time; what cannot be deleted expires."""
+    model = spec.model
+    if not spec.prompt.media or not isinstance(model, GeminiModel) or model.project:
+        return
     try:
         files = _files(model)
-        for file in list(files.uploaded(prefix)):
+        for file in list(files.uploaded(f"{display_name_prefix(spec)}{_PREFIX}")):
             files.delete(file.name)
     except (BatchError, JobSpecError) as error:
         _log.warning("The uploads of the job could not be deleted; they expire within 48 hours: %s", error)
