@@ -35,7 +35,8 @@ from airflow_provider_llmbeam.sandbox.network.guard import refuse_web_pages
 from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server, stop_accepting
 from airflow_provider_llmbeam.sandbox.services import Services
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES = 500 * 1024 * 1024
+"""Largest request that a model server takes, of Gemini on Vertex AI; the others check their own limits or none."""
 BACKLOG = 2048
 SHUTDOWN_SECONDS = 0.05
 """Time that requests in flight have when the sandbox stops, in seconds; aiohttp waits twice."""
