@@ -36,7 +36,7 @@ from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThrea
 from airflow_provider_llmbeam.sandbox.services import Services
 
 MAX_BODY_BYTES = 500 * 1024 * 1024
-"""Largest request that a model server takes, of Gemini on Vertex AI; the others check their own limits or none."""
+"""Maximum size of a request: that of Gemini on Vertex AI, the largest of all model servers."""
 BACKLOG = 2048
 SHUTDOWN_SECONDS = 0.05
 """Time that requests in flight have when the sandbox stops, in seconds; aiohttp waits twice."""
