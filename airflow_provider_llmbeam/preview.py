@@ -26,7 +26,7 @@ class PreviewedRow:
         prompt: Text of its prompt; `None` if it becomes none.
         system: System text of its prompt.
         media: Files of its prompt.
-        estimated_tokens: Tokens of the prompt, estimated; without media.
+        estimated_tokens: Tokens of the prompt and its files, estimated.
         origin: `fresh` if its prompt was sent now, `known` if the answer was in the journal or in the cache,
             `not_sent` otherwise.
         answer: Text of the answer.

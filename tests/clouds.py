@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 from collections.abc import Iterator, Mapping
 
+import aiohttp
 import pytest
 
 from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
@@ -23,6 +25,12 @@ def forget_credentials() -> None:
         auth._Credentials._credentials_init = False
     if (files := sys.modules.get("airflow_provider_llmbeam.pipeline.storage")) is not None:
         files._cloud_storage.cache_clear()
+
+
+def trust_in_aiohttp(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets aiohttp, which has read the certificates, trust those of the proxy."""
+    context = ssl.create_default_context(cafile=proxy.environment()["SSL_CERT_FILE"])
+    monkeypatch.setattr(aiohttp.connector, "_SSL_CONTEXT_VERIFIED", context)
 
 
 def for_one_test(served: tuple[Sandbox, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:

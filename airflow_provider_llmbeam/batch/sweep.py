@@ -150,7 +150,7 @@ class _Sweep:
             what = f"Batch-inference job {job.display_name}"
             self._delete(job.name, what, functools.partial(self._provider.delete, job))
         for file in found.delete_uploads:
-            what = f"The request file of {file.display_name}"
+            what = f"The uploaded file of {file.display_name}"
             self._delete(file.name, what, functools.partial(self._provider.delete_upload, file.name))
 
     def _listed(self, work: Callable[[], Sequence[T]], what: str) -> Sequence[T] | None:

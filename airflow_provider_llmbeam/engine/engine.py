@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.engine.media import MediaLoader, has_media
+from airflow_provider_llmbeam.engine.media.loader import MediaLoader, has_media
 from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.pacing.breaker import Breaker

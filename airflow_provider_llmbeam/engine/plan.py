@@ -90,8 +90,9 @@ def padding_ratio(requests: Iterable[PlannedRequest]) -> float:
 
 
 def prompt_tokens(prompt: Prompt) -> int:
-    """Estimates the input tokens of a prompt, including the system text, without media."""
-    return estimate_tokens(prompt.text) + (estimate_tokens(prompt.system) if prompt.system else 0)
+    """Estimates the input tokens of a prompt, including the system text and media."""
+    text_tokens = estimate_tokens(prompt.text) + (estimate_tokens(prompt.system) if prompt.system else 0)
+    return text_tokens + prompt.media_tokens
 
 
 def _longest_first(prompts: Sequence[Prompt], tokens: Sequence[int]) -> list[int]:

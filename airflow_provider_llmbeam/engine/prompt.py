@@ -15,11 +15,13 @@ class Prompt:
         system: System instruction, or `None`.
         media: `(uri, mime_type)` of each image, audio, video or document. `MediaLoader` replaces the address of a
             file whose bytes are sent by a `data:` URI with them, for as long as the request takes.
+        media_tokens: Estimated input tokens of its media, see `spec.model.media_tokens`.
     """
 
     text: str
     system: str | None = None
     media: tuple[tuple[str, str | None], ...] = ()
+    media_tokens: int = 0
 
     @property
     def characters(self) -> int:

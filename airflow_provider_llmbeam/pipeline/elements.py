@@ -19,9 +19,9 @@ Origin = Literal["fresh", "repaired", "batch", "resumed", "cached", "duplicate"]
 FAILED = "failed"
 
 
-#: A row and the text, system text and media of its prompt. A plain tuple: it crosses a shuffle, and Beam's own
-#: coder takes 0.9 µs for one, and 6 µs for a custom class, which it pickles.
-RenderedRow = tuple[Row, str, str | None, tuple[tuple[str, str | None], ...]]
+#: A row and the text, system text, media and tokens of media of its prompt. A plain tuple: it crosses a shuffle,
+#: and Beam's own coder takes 0.9 µs for one, and 6 µs for a custom class, which it pickles.
+RenderedRow = tuple[Row, str, str | None, tuple[tuple[str, str | None], ...], int]
 
 
 # Beam pickles each batch once to measure its size; see `Prompt` for why there are no slots.

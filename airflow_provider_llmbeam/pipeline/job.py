@@ -224,6 +224,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
         from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
         from airflow_provider_llmbeam.pipeline.lease import leased
+        from airflow_provider_llmbeam.pipeline.media.uploads import uploads_deleted
         from airflow_provider_llmbeam.pipeline.prefix_cache import prefix_cache
         from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
         from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
@@ -260,6 +261,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             spec = spec.model_copy(update={"limits": limits})
         # After batch inference only its rest is left, of a few rows.
         has_rest = manifest is not None and manifest.files
+        until_end.enter_context(uploads_deleted(spec))
         cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
         with _preparation(spec):
             build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None, manifest, cache)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
@@ -62,4 +63,5 @@ def handler_of_job(
         cached_head=cached_head,
         service_tier=service_tier,
         flex_until=flex_until,
+        upload_prefix=display_name_prefix(spec) if spec.prompt.media else None,
     )

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.engine.backends.base import Backend
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.engine.media import MediaLoader
+from airflow_provider_llmbeam.engine.media.loader import MediaLoader
 from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
@@ -40,7 +40,8 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
-from airflow_provider_llmbeam.pipeline.media import StoredMedia, media_identities
+from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia, media_identities
+from airflow_provider_llmbeam.pipeline.media.uploads import open_uploads
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import MachineGovernor
 from airflow_provider_llmbeam.pipeline.pacing.open_files import reserve_open_files
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
@@ -122,6 +123,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         cached_head: Beginning of the prompts that the provider has stored; `None` for none.
         service_tier: Tier that requests of Gemini and OpenAI ask for, see `spec.Inference`.
         flex_until: Unix time from which on only the standard tier answers early enough.
+        upload_prefix: Beginning of the display names of uploads to the Gemini Developer API, of files that are too
+            large for a request; `None` for no uploads, as nobody deletes them.
 
     Raises:
         JobSpecError: `journal_uri` is not one directory, or `limits.budget_usd` needs a price.
@@ -152,6 +155,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         cached_head: CachedHead | None = None,
         service_tier: RequestedTier = "standard",
         flex_until: float = math.inf,
+        upload_prefix: str | None = None,
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
@@ -186,6 +190,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._cached_head = cached_head
         self._service_tier = service_tier
         self._flex_until = flex_until
+        self._upload_prefix = upload_prefix
         self._run = uuid.uuid4().hex
 
     def load_model(self) -> EngineThread:
@@ -354,7 +359,9 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             else ConcurrencyLimit(limits.max_in_flight),
             price=self._price,
             budget=_BUDGETS.setdefault(self._run, Budget(limits.budget_usd)) if limits.budget_usd else None,
-            media=MediaLoader(media_rules(self._model), StoredMedia()),
+            media=MediaLoader(
+                media_rules(self._model), StoredMedia(), open_uploads(self._model, self._upload_prefix)
+            ),
             pilot=pilot,
             outage=outage,
             flex=flex,

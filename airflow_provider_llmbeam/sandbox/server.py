@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from airflow_provider_llmbeam.sandbox import control
+from airflow_provider_llmbeam.sandbox.batch_inference.files import GeminiFiles
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.sandbox.batch_inference.state import Batches
 from airflow_provider_llmbeam.sandbox.billing.settings import EndpointSettings
@@ -34,7 +35,8 @@ from airflow_provider_llmbeam.sandbox.network.guard import refuse_web_pages
 from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server, stop_accepting
 from airflow_provider_llmbeam.sandbox.services import Services
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES = 500 * 1024 * 1024
+"""Maximum size of a request: that of Gemini on Vertex AI, the largest of all model servers."""
 BACKLOG = 2048
 SHUTDOWN_SECONDS = 0.05
 """Time that requests in flight have when the sandbox stops, in seconds; aiohttp waits twice."""
@@ -158,6 +160,11 @@ class Sandbox(Server):
     def caches(self) -> CachedContents:
         """The cached contents of Gemini."""
         return self._services.caches
+
+    @property
+    def gemini_files(self) -> GeminiFiles:
+        """The files of the Gemini Developer API."""
+        return self._services.gemini_batches.files
 
     @property
     def batches(self) -> Batches:

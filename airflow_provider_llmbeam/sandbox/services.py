@@ -177,5 +177,5 @@ class Services:
             *openai_embeddings.routes(self.models),
             *gemini_batches.routes(self.gemini_batches),
             *gemini_embeddings.routes(self.models),
-            *gemini.routes(self.models, self.caches),
+            *gemini.routes(self.models, self.caches, self.gemini_batches.files.find_upload),
         ]

@@ -14,7 +14,8 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec
-from tests.pipeline.test_batch_inference import report_of, trust
+from tests.clouds import trust_in_aiohttp
+from tests.pipeline.test_batch_inference import report_of
 
 ROWS = 120
 DIMENSIONS = 16
@@ -56,7 +57,7 @@ def job(request, sandbox, monkeypatch):
     if request.param == "developer":
         return developer
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    trust(request.getfixturevalue("google"), monkeypatch)
+    trust_in_aiohttp(request.getfixturevalue("google"), monkeypatch)
     return developer | {"model": {"type": "openai", "name": "text-embedding-3-small"}}
 
 

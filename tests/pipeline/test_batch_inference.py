@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-import ssl
 import time
 from pathlib import Path
 
-import aiohttp
 import pytest
 from google.cloud.storage import Client
 
@@ -29,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.clouds import trust_in_aiohttp
 
 ROWS = 120
 PRICE = {"input_usd_per_million_tokens": 0.30, "output_usd_per_million_tokens": 2.50}
@@ -82,15 +81,9 @@ def job(request, sandbox, monkeypatch):
     if request.param != "openai":
         return request.getfixturevalue(request.param)
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    trust(request.getfixturevalue("google"), monkeypatch)
+    trust_in_aiohttp(request.getfixturevalue("google"), monkeypatch)
     model = {"type": "openai", "name": "gpt-5-mini"}
     return request.getfixturevalue("developer") | {"model": model}
-
-
-def trust(google, monkeypatch):
-    """Lets aiohttp, which has read the certificates, trust those of the proxy."""
-    context = ssl.create_default_context(cafile=google.environment()["SSL_CERT_FILE"])
-    monkeypatch.setattr(aiohttp.connector, "_SSL_CONTEXT_VERIFIED", context)
 
 
 def report_of(manifest):

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from google.cloud.storage import Client
 
+from airflow_provider_llmbeam.engine.pacing.gate import Gate
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.pipeline import media as media_module
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.media import stored
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.clouds import trust_in_aiohttp
+from tests.media_files import pdf, png
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 5
 OTHER = b"\x89PNG\r\n\x1a\n" + bytes(reversed(range(256)))
@@ -42,6 +45,7 @@ def media_job(job, sandbox, google, kind, tmp_path):
         "developer": gemini,
         "vertex": {**gemini, "project": "p", "location": "us-central1"},
         "openai": {"type": "openai", "name": "gemma-3-4b-it", "base_url": sandbox.openai_url},
+        "openai.com": {"type": "openai", "name": "gpt-5-mini"},
     }[kind]
     job.files = tmp_path / "files"
     job.files.mkdir()
@@ -73,6 +77,35 @@ def test_the_bytes_of_each_file_arrive_or_the_address_that_the_server_reads_itse
     web = ReceivedMedia(mime_type="image/*" if kind == "openai" else "image/png", uri=found["https"])
     on_storage = ReceivedMedia(mime_type="image/png", uri=found["gs"]) if kind == "vertex" else INLINE
     assert sorted(map(str, sent(sandbox))) == sorted(map(str, [INLINE, INLINE, INLINE, on_storage, web]))
+
+
+@pytest.mark.parametrize("kind", ["developer", "vertex", "openai.com", "openai"])
+def test_images_and_documents_are_answered_and_a_missing_file_is_a_failed_row_with_its_name(
+    media_job, sandbox, google, kind, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    trust_in_aiohttp(google, monkeypatch)
+    images = {f"{number}.png": png(64, 48, shade=number) for number in range(10)}
+    documents = {f"{number}.pdf": pdf(f"Invoice {number}", "Terms") for number in range(9)}
+    for name, content in (images | documents).items():
+        (media_job.files / name).write_bytes(content)
+    names = [*images, *documents, "lost.pdf"]
+    ended = media_job.run([{"id": name, "image": str(media_job.files / name)} for name in names])
+    failed = {row["id"]: row["llmbeam_error"] for row in ended.dead_letter}
+    taken = images
+    if kind == "openai":  # vLLM, Ollama and llama.cpp have no part of a message for documents
+        assert all("does not take application/pdf" in failed.pop(name)["message"] for name in names[10:])
+    else:
+        taken = images | documents
+        message = failed.pop("lost.pdf")["message"]
+        assert "lost.pdf' does not exist on this machine. Nothing was sent for this row." in message
+    assert not failed
+    assert sorted(row["id"] for row in ended.answers) == sorted(taken)
+    expected = [sha256(content).hexdigest() for content in taken.values()]
+    assert sorted(media.sha256 for media in sent(sandbox)) == sorted(expected)
+    assert {media.mime_type for media in sent(sandbox)} == (
+        {"image/png"} if kind == "openai" else {"image/png", "application/pdf"}
+    )
 
 
 def test_neither_journal_nor_report_holds_the_bytes_of_a_file(media_job, sandbox):
@@ -203,7 +236,7 @@ def test_a_local_file_with_dataflow_is_refused_while_the_spec_is_read(media_job)
 
 
 def test_a_service_that_does_not_answer_ends_the_job_instead_of_failing_each_row(media_job, sandbox, monkeypatch):
-    monkeypatch.setattr(media_module, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(stored, "_RETRY_SECONDS", 0.01)
     uri = put("a.png", PNG)
     sandbox.faults.every("storage.objects.get", 1, Fault(kind="error", http_status=503))
     with pytest.raises(
@@ -211,3 +244,31 @@ def test_a_service_that_does_not_answer_ends_the_job_instead_of_failing_each_row
     ):
         media_job.run([{"id": number, "image": uri} for number in range(3)])
     assert not sent(sandbox)
+
+
+@pytest.mark.parametrize("kind", ["developer", "vertex"])
+def test_tokens_of_media_are_in_the_estimate_before_anything_is_sent_and_in_what_the_governor_reserves(
+    media_job, sandbox, monkeypatch, kind
+):
+    reserved = []
+    wait_for_admission = Gate.wait_for_admission
+
+    def waiting(gate, tokens, **others):
+        reserved.append(tokens)
+        return wait_for_admission(gate, tokens, **others)
+
+    monkeypatch.setattr(Gate, "wait_for_admission", waiting)
+    files = {"small.png": png(300, 200), "large.png": png(960, 540), "two.pdf": pdf("a", "b")}
+    for name, content in files.items():
+        (media_job.files / name).write_bytes(content)
+    media_job.write([{"id": name, "image": str(media_job.files / name)} for name in files])
+    media_job.spec["generation"] = {"max_output_tokens": 10}
+    estimate = make_estimate(JobSpec.parse(media_job.spec), 0)
+    assert not sent(sandbox)
+    ended = media_job.run()
+    billed = sum(record.input_tokens for record in sandbox.requests)
+    assert ended.report["tokens"]["input"] == billed
+    assert estimate.input_tokens == pytest.approx(billed, rel=0.02)
+    assert estimate.input_tokens > (1 + 6 + 2) * 258
+    assert estimate.cost_usd == pytest.approx(billed * 0.3e-6 + 3 * 10 * 2.5e-6, rel=0.05)
+    assert sum(reserved) == estimate.input_tokens + 3 * 10

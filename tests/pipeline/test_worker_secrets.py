@@ -13,6 +13,7 @@ from google.cloud import secretmanager, storage
 
 from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.model import media
 
 PARENT = "projects/llmbeam-sandbox"
 KEYS = ("GOOGLE_API_KEY", "LLMBEAM_POSTGRES_DSN")
@@ -82,3 +83,15 @@ def test_a_missing_secret_fails_the_job_before_any_request(spec, sandbox):
     with pytest.raises(Exception, match=r"/secrets/none/versions/latest', for '\w+', does not exist"):
         run(spec.model_copy(update={"runner": runner}))
     assert "gemini.generateContent" not in methods(sandbox)
+
+
+def test_the_last_step_deletes_what_the_workers_have_uploaded(spec, sandbox, monkeypatch):
+    monkeypatch.setattr(media, "MIB", 2**10)
+    bucket = storage.Client().bucket("rows")
+    for number in range(5):
+        bucket.blob(f"{number}.mp4").upload_from_string(f"{number % 2}" * 100_000)
+    prompt = {"template": "{{ row.text }}", "media": [{"uri": "gs://rows/{{ row.id }}.mp4"}]}
+    run(JobSpec.parse({**spec.model_dump(mode="json"), "prompt": prompt}))
+    assert methods(sandbox).count("gemini.files.upload") == 2 * 2
+    assert methods(sandbox).count("gemini.generateContent") == 5
+    assert sandbox.gemini_files.all == {}

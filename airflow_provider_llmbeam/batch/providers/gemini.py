@@ -1,6 +1,6 @@
 """Batch inference of the Gemini Developer API, which keeps request and result files for 48 hours.
 
-Fields as in google-genai 2.34 (`batches.py`, `files.py`) and ai.google.dev/api/batch-api. The `BatchJob` of
+Fields as in google-genai 2.34 (`batches.py`) and ai.google.dev/api/batch-api. The `BatchJob` of
 google-genai lacks `metadata.batchStats`, the numbers of answered and failed rows.
 """
 
@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.batch.errors import (
     BatchDeniedError,
@@ -19,20 +18,18 @@ from airflow_provider_llmbeam.batch.errors import (
     BatchNotFoundError,
     BatchQuotaError,
     BatchRefusedError,
-    BatchUnavailableError,
 )
 from airflow_provider_llmbeam.batch.job import ENDED, BatchJob, UploadedFile
 from airflow_provider_llmbeam.batch.providers.base import MAX_VECTORS, BatchLimits, OpenFile
+from airflow_provider_llmbeam.batch.providers.gemini_files import FILE_NAME, GeminiFiles
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.reported import error_of, google_count, google_phase, time_of
 from airflow_provider_llmbeam.batch.providers.rest import RestBatches
-from airflow_provider_llmbeam.batch.providers.upload import FileBody
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.server_reply import mapping_of, str_of
 from airflow_provider_llmbeam.spec.model import GeminiModel
 
 _NAME = re.compile(r"batches/[A-Za-z0-9_-]+")
-_FILE = re.compile(r"files/[A-Za-z0-9_-]+")
 _MIME_TYPE = "application/jsonl"
 
 
@@ -56,16 +53,18 @@ class GeminiBatches(RestBatches):
 
     def __init__(self, model: GeminiModel, http: BatchHttp, *, embeds: bool = False) -> None:
         self._model = model.address
-        self._origin = model.address.rpartition("/v1beta/")[0]
         self._method = "asyncBatchEmbedContent" if embeds else "batchGenerateContent"
         if embeds:
             self.limits = replace(self.limits, max_rows=MAX_VECTORS)
-        super().__init__(http, jobs=f"{self._origin}/v1beta/batches", root=f"{self._origin}/v1beta")
-        self._files = f"{self._root}/files"
+        root = f"{model.address.rpartition('/v1beta/')[0]}/v1beta"
+        super().__init__(http, jobs=f"{root}/batches", root=root)
+        self._files = GeminiFiles(model, http)
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
         """See `BatchProvider`."""
-        file = self._http.upload(lambda: self._upload(display_name, uri, open_file, size))
+        file = self._http.upload(
+            lambda: self._files.upload(display_name, _MIME_TYPE, lambda: open_file(uri), size)
+        ).name
         body = {"batch": {"displayName": display_name, "inputConfig": {"fileName": file}}}
         try:
             return self._http.create(f"{self._model}:{self._method}", body, display_name, job_of)
@@ -85,66 +84,24 @@ class GeminiBatches(RestBatches):
         self._http.delete(self._url(job.name))
 
     def uploads(self, prefix: str) -> list[UploadedFile]:
-        """Returns the request files that were uploaded for jobs whose display name starts with a prefix."""
-        replies = self._listed(self._files, {"pageSize": "100"}, "files")  # the API has no filter
-        return [file for reply in replies if (file := upload_of(reply)) and file.display_name.startswith(prefix)]
+        """Returns the files that were uploaded for jobs whose display name starts with a prefix."""
+        return list(self._files.uploaded(prefix))
 
     def delete_upload(self, name: str) -> None:
-        """Deletes an uploaded request file; does nothing if it does not exist."""
-        if not _FILE.fullmatch(name):
-            return
-        try:
-            self._http.delete(f"{self._root}/{name}")
-        except BatchDeniedError:
-            # Also its answer for a file that does not exist, which it does not show either.
-            if self._has_file(name):
-                raise
+        """Deletes an uploaded file; does nothing if it does not exist."""
+        self._files.delete(name)
 
     def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
         """See `BatchProvider`."""
         for file in job.results:
             yield file, self._http.download(f"{self._root}/{file}:download", {"alt": "media"})
 
-    def _upload(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> str:
-        """Uploads a file and returns its name."""
-        start = self._http.send_file(
-            f"{self._origin}/upload/v1beta/files",
-            {
-                "X-Goog-Upload-Protocol": "resumable",
-                "X-Goog-Upload-Command": "start",
-                "X-Goog-Upload-Header-Content-Length": str(size),
-                "X-Goog-Upload-Header-Content-Type": _MIME_TYPE,
-            },
-            json={"file": {"displayName": display_name, "mimeType": _MIME_TYPE}},
-        )
-        start.close()
-        # The file goes to the host of the API, as with a `base_url` of google-genai: no other one gets the key.
-        origin = urlsplit(self._origin)
-        address = urlsplit(start.headers.get("X-Goog-Upload-URL", ""))
-        with open_file(uri) as file:
-            reply = self._http.send_file(
-                address._replace(scheme=origin.scheme, netloc=origin.netloc).geturl(),
-                {"X-Goog-Upload-Command": "upload, finalize", "X-Goog-Upload-Offset": "0"},
-                data=FileBody(file, size),
-            )
-        name = str_of(mapping_of(self._http.json_object(reply).get("file")).get("name"))
-        if not _FILE.fullmatch(name):
-            raise BatchUnavailableError(f"The Gemini Developer API stored {uri!r} without a name.")
-        return name
-
     def _delete_file(self, name: str) -> None:
         # 403 is its answer for a file that does not exist, and 400 for a result file, whose name it finds too long
         # to delete it: github.com/googleapis/python-genai/issues/1759. It expires.
-        if _FILE.fullmatch(name):
+        if FILE_NAME.fullmatch(name):
             with contextlib.suppress(BatchDeniedError, BatchRefusedError):
                 self._http.delete(f"{self._root}/{name}")
-
-    def _has_file(self, name: str) -> bool:
-        try:
-            self._http.get(f"{self._root}/{name}")
-        except (BatchDeniedError, BatchNotFoundError):
-            return False
-        return True
 
     def _query(self, prefix: str) -> Mapping[str, str]:
         return {"pageSize": "100"}  # the API has no filter
@@ -154,18 +111,6 @@ class GeminiBatches(RestBatches):
 
     def _job_of(self, reply: Mapping[str, Any]) -> BatchJob | None:
         return job_of(reply)
-
-
-def upload_of(reply: Mapping[str, Any]) -> UploadedFile | None:
-    """Returns the uploaded file that a `File` describes; `None` for a result file, and without a valid name."""
-    name = str_of(reply.get("name"))
-    if not _FILE.fullmatch(name) or str_of(reply.get("source")) == "GENERATED":
-        return None
-    return UploadedFile(
-        name=name,
-        display_name=str_of(reply.get("displayName")),
-        created_at=time_of(reply.get("createTime")) or 0.0,
-    )
 
 
 def job_of(reply: Mapping[str, Any]) -> BatchJob | None:
@@ -191,5 +136,5 @@ def job_of(reply: Mapping[str, Any]) -> BatchJob | None:
         answered=google_count(stats, "successfulRequestCount"),
         failed=google_count(stats, "failedRequestCount"),
         error=error,
-        results=tuple(file for file in files if _FILE.fullmatch(file)) if phase in ENDED else (),
+        results=tuple(file for file in files if FILE_NAME.fullmatch(file)) if phase in ENDED else (),
     )

@@ -49,8 +49,8 @@ class FileBody:
             self._left -= len(piece)
             if not piece or (not self._left and self._file.read(1)):
                 raise BatchRefusedError(
-                    f"The request file has {'fewer' if self._left else 'more'} than {self._size} bytes, its size "
-                    "when it was written."
+                    f"The file has {'fewer' if self._left else 'more'} than {self._size} bytes, its size before "
+                    "the upload."
                 )
         else:
             piece, self._tail = self._tail, b""

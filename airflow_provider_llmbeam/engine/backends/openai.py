@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.engine.backends.reported import (
 )
 from airflow_provider_llmbeam.engine.backends.response import Response
 from airflow_provider_llmbeam.engine.backends.streaming import StreamedText, incomplete_stream, with_idle_timeout
-from airflow_provider_llmbeam.engine.media import inline_parts
+from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError

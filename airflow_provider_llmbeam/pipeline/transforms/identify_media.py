@@ -8,11 +8,13 @@ from pathlib import Path
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.engine.media import NOT_SENT, data_uri, open_media
+from airflow_provider_llmbeam.engine.media.data_uri import data_uri
+from airflow_provider_llmbeam.engine.media.file import open_media
+from airflow_provider_llmbeam.engine.media.loader import NOT_SENT
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, failed_row
-from airflow_provider_llmbeam.pipeline.media import StoredMedia
+from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
@@ -25,6 +27,7 @@ from airflow_provider_llmbeam.spec.model.media import (
     place_of,
     shortened,
 )
+from airflow_provider_llmbeam.spec.model.media_tokens import media_tokens
 from airflow_provider_llmbeam.spec.prompt import Media
 from airflow_provider_llmbeam.spec.runner import DirectRunner
 
@@ -33,7 +36,7 @@ _THREADS = 16
 
 
 class MediaIdentifier:
-    """Checks the files of a prompt, and identifies them by what they hold.
+    """Checks the files of a prompt, identifies them by what they hold, and estimates their tokens.
 
     Args:
         spec: The job.
@@ -41,19 +44,24 @@ class MediaIdentifier:
 
     def __init__(self, spec: JobSpec) -> None:
         self._media = spec.prompt.media
+        self._model, self._resolution = spec.model, spec.generation.media_resolution
         self._rules = media_rules(spec.model)
         self._reads_local = isinstance(spec.runner, DirectRunner)
         self._files = StoredMedia()
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 
     def identified(self, prompt: Prompt) -> tuple[str, Prompt] | str:
-        """Returns the fingerprint of a prompt, and the prompt with plain addresses; or why it cannot be sent.
+        """Returns the fingerprint of a prompt, and the prompt with plain addresses and the tokens of its files.
+
+        Returns:
+            Both; or why the prompt cannot be sent.
 
         Raises:
             JobFailedError: Cloud Storage does not answer.
         """
         identities: list[tuple[str, str | None]] = []
         media: list[tuple[str, str | None]] = []
+        tokens = 0
         for index, (uri, given) in enumerate(prompt.media):
             try:
                 uri = self._allowed(uri, self._media[index])
@@ -63,6 +71,7 @@ class MediaIdentifier:
                     uri = data_uri(opened.file.read(), str(opened.mime_type))
                 identities.append((identity, opened.mime_type))
                 media.append((uri, opened.mime_type))
+                tokens += media_tokens(self._model, opened.mime_type, opened.extent, self._resolution)
             except MediaUnavailableError as error:
                 raise JobFailedError(
                     f"`prompt.media.{index}`: {error} The answers so far are in the journal; a retry sends only "
@@ -72,7 +81,7 @@ class MediaIdentifier:
                 return f"`prompt.media.{index}`: {error} {NOT_SENT}"
         return (
             self._fingerprint(prompt.text, prompt.system, identities),
-            Prompt(prompt.text, prompt.system, tuple(media)),
+            Prompt(prompt.text, prompt.system, tuple(media), tokens),
         )
 
     def _allowed(self, uri: str, media: Media) -> str:
@@ -145,7 +154,7 @@ class IdentifyMedia(CountingDoFn):
     ) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
         """Identifies the files of some rows, several at once."""
         rows = [row for _, row in batch]
-        prompts = [Prompt(text, system, media) for _, text, system, media in rows]
+        prompts = [Prompt(text, system, media, tokens) for _, text, system, media, tokens in rows]
         found = self._threads.map(self._identifier.identified, prompts)
         for (row, *_), one in zip(rows, found, strict=True):
             if isinstance(one, str):
@@ -153,4 +162,4 @@ class IdentifyMedia(CountingDoFn):
                 yield beam.pvalue.TaggedOutput(FAILED, failed_row(row, "media_error", one))
                 continue
             fingerprint, prompt = one
-            yield fingerprint, (row, prompt.text, prompt.system, prompt.media)
+            yield fingerprint, (row, prompt.text, prompt.system, prompt.media, prompt.media_tokens)

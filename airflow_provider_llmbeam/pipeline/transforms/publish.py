@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.pipeline import sinks, storage
 from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts, alerts_of_end
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import (
@@ -44,6 +45,7 @@ from airflow_provider_llmbeam.pipeline.sources import bigquery
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.source import BigQuerySource
 
 _log = logging.getLogger(__name__)
@@ -236,6 +238,8 @@ class Publish(beam.DoFn):
         storage.delete(storage.match(f"{self._spec.staging_uri}*"))
         if isinstance(self._spec.source, BigQuerySource):
             bigquery.discard(self._spec.export_uri)
+        if isinstance(self._spec.runner, DataflowRunner):
+            delete_uploads(self._spec)
 
     def _every_shard(
         self, written: Iterable[tuple[int, str]], prefix: str, shards: int, file_format: str

@@ -83,5 +83,5 @@ class Render(CountingDoFn):
             kind = "" if isinstance(error, jinja2.UndefinedError) else f"{type(error).__name__}: "
             yield beam.pvalue.TaggedOutput(FAILED, failed_row(row, "template_error", f"{kind}{error}"))
             return
-        rendered = (row, prompt.text, prompt.system, prompt.media)
-        yield self._fingerprint(*rendered[1:]), rendered
+        rendered = (row, prompt.text, prompt.system, prompt.media, prompt.media_tokens)
+        yield self._fingerprint(prompt.text, prompt.system, prompt.media), rendered

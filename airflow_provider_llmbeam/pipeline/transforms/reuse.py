@@ -147,9 +147,9 @@ class MakeRequest(CountingDoFn):
         fingerprint, found = group
         rows: list[Row] = []
         prompt: Prompt | None = None
-        for row, text, system, media in found:
+        for row, text, system, media, media_tokens in found:
             rows.append(row)
-            prompt = prompt or Prompt(text, system, media)
+            prompt = prompt or Prompt(text, system, media, media_tokens)
         if prompt is not None:
             if len(rows) > 1:
                 self.count("duplicates", len(rows) - 1)

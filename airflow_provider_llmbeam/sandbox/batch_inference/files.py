@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.sandbox.core.methods import Method
 from airflow_provider_llmbeam.sandbox.core.responses import Reply, json_reply
 from airflow_provider_llmbeam.sandbox.core.rest import RestCall, RestError, Route, page
 from airflow_provider_llmbeam.sandbox.core.uploads import BINARY_TYPE, parts
+from airflow_provider_llmbeam.sandbox.models.media import FILES_ADDRESS, UploadedMedia
 
 GEMINI_FILE_METHODS: tuple[Method, ...] = tuple(
     f"gemini.files.{name}" for name in ("delete", "download", "get", "list", "upload")
@@ -31,7 +32,6 @@ Source: ai.google.dev/gemini-api/docs/files.
 _GEMINI = r"/(?:v1beta|v1alpha)/files"
 _GEMINI_FILE = rf"{_GEMINI}/(?P<file>[^/:]+)"
 _OPENAI_FILE = r"/v1/files/(?P<file>[^/]+)"
-_HOST = "https://generativelanguage.googleapis.com/v1beta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +92,16 @@ class Files:
 
 
 class GeminiFiles(Files):
-    """The Files API of the Gemini Developer API, with resumable uploads."""
+    """The Files API of the Gemini Developer API, with resumable uploads.
+
+    Attributes:
+        processing_seconds: Time from the upload of a video until requests may name it, in seconds.
+    """
 
     def __init__(self, timeline: Timeline) -> None:
         super().__init__(timeline)
         self._uploads: dict[str, tuple[StoredFile, bytearray]] = {}
+        self.processing_seconds = 0.0
 
     def clear(self) -> None:
         """Removes all files and uploads."""
@@ -108,7 +113,7 @@ class GeminiFiles(Files):
         return [
             self.route("POST", "/upload/(?:v1beta|v1alpha)/files", "gemini.files.upload", self._upload),
             self.route("GET", _GEMINI, "gemini.files.list", self._list),
-            self.route("GET", _GEMINI_FILE, "gemini.files.get", lambda call: json_reply(_gemini(self.file(call)))),
+            self.route("GET", _GEMINI_FILE, "gemini.files.get", lambda call: self._shown(self.file(call))),
             self.route("GET", f"(?:/download)?{_GEMINI_FILE}:download", "gemini.files.download", self._download),
             self.route("DELETE", _GEMINI_FILE, "gemini.files.delete", self._delete),
         ]
@@ -147,7 +152,8 @@ class GeminiFiles(Files):
             return json_reply({}, headers={"X-Goog-Upload-Status": "active"})
         del self._uploads[upload_id]
         made = self.add(file.name, bytes(data), file.label, content_type=file.content_type)
-        return json_reply({"file": _gemini(made)}, headers={"X-Goog-Upload-Status": "final"})
+        shown = _gemini(made, is_active=self._is_active(made))
+        return json_reply({"file": shown}, headers={"X-Goog-Upload-Status": "final"})
 
     def _begin(self, call: RestCall) -> Reply:
         fields: Mapping[str, Any] = call.fields().get("file") or {}
@@ -162,6 +168,18 @@ class GeminiFiles(Files):
         self._uploads[upload_id] = file, bytearray()
         url = f"{call.base_url}/upload/v1beta/files?upload_id={upload_id}&upload_protocol=resumable"
         return json_reply({}, headers={"X-Goog-Upload-URL": url, "X-Goog-Upload-Status": "active"})
+
+    def find_upload(self, name: str) -> UploadedMedia | None:
+        """Returns an uploaded file, for a request that names it; None if there is none."""
+        file = self.all.get(name)
+        return None if file is None or file.is_result else UploadedMedia(file.data, self._is_active(file))
+
+    def _is_active(self, file: StoredFile) -> bool:
+        is_video = file.content_type.startswith("video/")
+        return not is_video or self._timeline.now() >= file.created_at + self.processing_seconds
+
+    def _shown(self, file: StoredFile) -> Reply:
+        return json_reply(_gemini(file, is_active=self._is_active(file)))
 
     def _list(self, call: RestCall) -> Reply:
         files, token = page(call, [_gemini(file) for file in self.all.values()], default=10, size="pageSize")
@@ -246,7 +264,7 @@ def openai_page(call: RestCall, found: list[dict[str, Any]], default: int) -> di
     }
 
 
-def _gemini(file: StoredFile) -> dict[str, Any]:
+def _gemini(file: StoredFile, *, is_active: bool = True) -> dict[str, Any]:
     shown = {
         "name": file.name,
         "displayName": file.label,
@@ -256,11 +274,11 @@ def _gemini(file: StoredFile) -> dict[str, Any]:
         "updateTime": timestamp(file.created_at),
         "expirationTime": timestamp(file.created_at + KEPT_SECONDS),
         "sha256Hash": base64.b64encode(hashlib.sha256(file.data).hexdigest().encode()).decode(),
-        "uri": f"{_HOST}/{file.name}",
-        "state": "ACTIVE",
+        "uri": f"{FILES_ADDRESS}{file.name}",
+        "state": "ACTIVE" if is_active else "PROCESSING",
         "source": "GENERATED" if file.is_result else "UPLOADED",
     }
-    return shown | {"downloadUri": f"{_HOST}/{file.name}:download?alt=media"} if file.is_result else shown
+    return shown | {"downloadUri": f"{FILES_ADDRESS}{file.name}:download?alt=media"} if file.is_result else shown
 
 
 def _openai(file: StoredFile) -> dict[str, Any]:

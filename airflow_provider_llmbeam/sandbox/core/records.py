@@ -18,12 +18,14 @@ class ReceivedMedia:
         uri: Its address; "" when the request has its bytes.
         sha256: Hash of its bytes, in hexadecimal; "" with an address.
         size_bytes: Size of its bytes; 0 with an address.
+        tokens: Its input tokens.
     """
 
     mime_type: str
     uri: str = ""
     sha256: str = ""
     size_bytes: int = 0
+    tokens: int = 258
 
     def __str__(self) -> str:
         return f"[{self.mime_type} {self.uri or self.sha256}]"

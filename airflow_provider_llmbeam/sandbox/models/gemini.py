@@ -42,7 +42,7 @@ from airflow_provider_llmbeam.sandbox.models.gemini_fields import (
     searches,
 )
 from airflow_provider_llmbeam.sandbox.models.media import (
-    TOKENS_PER_MEDIA,
+    FindUpload,
     MediaRefusedError,
     gemini_media,
     is_gemini_media,
@@ -99,6 +99,7 @@ class GeminiDialect:
         input_token_limit: Longest prompt that the model accepts, in tokens.
         any_model: Whether models that are not in the catalogue answer, too.
         caches: Cached contents that requests may name; None for batch inference.
+        find_upload: Finds the files of the Files API that requests may name; None for batch inference.
     """
 
     method: Method
@@ -110,6 +111,7 @@ class GeminiDialect:
     input_token_limit: int
     any_model: bool = True
     caches: CachedContents | None = None
+    find_upload: FindUpload | None = None
 
     @property
     def is_metered(self) -> bool:
@@ -221,7 +223,7 @@ class GeminiDialect:
         prompt, system = _text(contents), _text([field(fields, "systemInstruction") or {}])
         if cache is not None:
             prompt, system = cache.prompt + prompt, cache.system
-        input_tokens = count_tokens(prompt) + count_tokens(system) + TOKENS_PER_MEDIA * len(media)
+        input_tokens = count_tokens(prompt) + count_tokens(system) + sum(file.tokens for file in media)
         prompt = "\n".join([*map(str, media), prompt])
         config = field(fields, "generationConfig") or {}
         mime_type = field(config, "responseMimeType") or "text/plain"
@@ -266,9 +268,9 @@ class GeminiDialect:
 
     def _media(self, part: Mapping[str, Any]) -> ReceivedMedia | None:
         try:
-            return gemini_media(part, is_vertex=bool(self.publisher))
+            return gemini_media(part, is_vertex=bool(self.publisher), find_upload=self.find_upload)
         except MediaRefusedError as refused:
-            raise RefusedError(google_error(400, str(refused))) from None
+            raise RefusedError(google_error(refused.http_status, str(refused))) from None
 
     def not_found(self) -> str:
         """Returns the message for an unknown model."""
@@ -331,6 +333,7 @@ def find_dialect(
     input_token_limit: int,
     any_model: bool = True,
     caches: CachedContents | None = None,
+    find_upload: FindUpload | None = None,
 ) -> GeminiDialect | None:
     """Returns the dialect for the path of a request; None for other paths than Gemini's."""
     match = _PATH.fullmatch(request.path)
@@ -346,10 +349,11 @@ def find_dialect(
         input_token_limit=input_token_limit,
         any_model=any_model,
         caches=caches,
+        find_upload=find_upload,
     )
 
 
-def routes(server: ModelServer, caches: CachedContents) -> list[web.RouteDef]:
+def routes(server: ModelServer, caches: CachedContents, find_upload: FindUpload) -> list[web.RouteDef]:
     """Returns the routes of the Gemini API; the last of an application, as they match every POST."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
@@ -359,6 +363,7 @@ def routes(server: ModelServer, caches: CachedContents) -> list[web.RouteDef]:
             input_token_limit=settings.input_token_limit,
             any_model=settings.any_model,
             caches=caches,
+            find_upload=find_upload,
         )
         if dialect is None:
             reply = google_error(404, f"The requested URL {request.path} was not found on this server.")

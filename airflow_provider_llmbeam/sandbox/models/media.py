@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
 
-TOKENS_PER_MEDIA = 258
-"""Tokens of a small image (ai.google.dev/gemini-api/docs/tokens), here of every file."""
+_TILE_TOKENS = 258
+"""Tokens of a small image, of a tile of a larger one, and of a page; here also of audio, video and text.
+
+Source: ai.google.dev/gemini-api/docs/image-understanding and …/document-processing.
+"""
+FILES_ADDRESS = "https://generativelanguage.googleapis.com/v1beta/"
+"""Address before the name of a file of the Files API."""
 _MIB = 2**20
 _IMAGES = frozenset({"png", "jpeg", "webp", "heic", "heif", "bmp", "avif"})
 _WEB = ("http://", "https://")
@@ -21,7 +27,33 @@ _CHAT_KINDS = ("image_url", "audio_url", "video_url")
 
 
 class MediaRefusedError(Exception):
-    """The service refuses a file; carries its message."""
+    """The service refuses a file.
+
+    Args:
+        message: Its message.
+        http_status: HTTP status of its answer.
+    """
+
+    def __init__(self, message: str, http_status: int = 400) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedMedia:
+    """A file of the Files API.
+
+    Attributes:
+        content: Its bytes.
+        is_active: Whether it has been processed.
+    """
+
+    content: bytes
+    is_active: bool
+
+
+FindUpload = Callable[[str], UploadedMedia | None]
+"""Returns the file of a name; None if there is none."""
 
 
 def is_gemini_media(part: Mapping[str, Any]) -> bool:
@@ -29,8 +61,15 @@ def is_gemini_media(part: Mapping[str, Any]) -> bool:
     return any(name in part for name in ("inlineData", "inline_data", "fileData", "file_data"))
 
 
-def gemini_media(part: Mapping[str, Any], *, is_vertex: bool) -> ReceivedMedia | None:
+def gemini_media(
+    part: Mapping[str, Any], *, is_vertex: bool, find_upload: FindUpload | None = None
+) -> ReceivedMedia | None:
     """Returns the file of a part; None for a part of another kind.
+
+    Args:
+        part: The part.
+        is_vertex: Whether Vertex AI receives it, which has no Files API.
+        find_upload: Finds a file of the Files API.
 
     Raises:
         MediaRefusedError: Its address, type, encoding or size is refused.
@@ -44,6 +83,8 @@ def gemini_media(part: Mapping[str, Any], *, is_vertex: bool) -> ReceivedMedia |
     _check_gemini_type(mime_type, is_vertex=is_vertex)
     if inline is None:
         uri = str(fields.get("fileUri", fields.get("file_uri")) or "")
+        if find_upload is not None and not is_vertex and uri.startswith(FILES_ADDRESS):
+            return _uploaded(uri.removeprefix(FILES_ADDRESS), mime_type, find_upload)
         if not uri.startswith((*_WEB, "gs://") if is_vertex else _WEB):
             raise MediaRefusedError(f"Invalid or unsupported file uri: {uri[:200]}")
         return ReceivedMedia(mime_type=mime_type, uri=uri)
@@ -56,7 +97,7 @@ def gemini_media(part: Mapping[str, Any], *, is_vertex: bool) -> ReceivedMedia |
         raise MediaRefusedError(
             f"Unable to submit request because it has a file of {len(content)} bytes, and the limit is {limit}."
         )
-    return _received(mime_type, content)
+    return _counted(mime_type, content)
 
 
 def chat_media(part: Mapping[str, Any]) -> ReceivedMedia | None:
@@ -79,6 +120,31 @@ def chat_media(part: Mapping[str, Any]) -> ReceivedMedia | None:
     if kind == "file":
         return _of_data_url("application/pdf", str(part[kind]["file_data"]))
     raise MediaRefusedError(f"Invalid value: {kind!r}. Supported values are: 'text', 'image_url', 'input_audio'.")
+
+
+def _uploaded(name: str, mime_type: str, find_upload: FindUpload) -> ReceivedMedia:
+    own = name.removeprefix("files/")
+    if (file := find_upload(name)) is None:
+        raise MediaRefusedError(f"You do not have permission to access the File {own} or it may not exist.", 403)
+    if not file.is_active:
+        raise MediaRefusedError(f"The File {own} is not in an ACTIVE state and usage is not allowed.")
+    return _counted(mime_type, file.content)
+
+
+def _counted(mime_type: str, content: bytes) -> ReceivedMedia:
+    return replace(_received(mime_type, content), tokens=_gemini_tokens(mime_type, content))
+
+
+def _gemini_tokens(mime_type: str, content: bytes) -> int:
+    """Counts the tokens of a PNG, and of a PDF whose pages are not compressed."""
+    tiles = 1
+    if mime_type == "application/pdf":
+        tiles = max(1, content.count(b"/Type /Page "))
+    elif content[12:16] == b"IHDR":
+        width, height = (int.from_bytes(content[place : place + 4], "big") for place in (16, 20))
+        side = max(1, min(width, height) * 2 // 3)
+        tiles = -(-width // side) * -(-height // side) if max(width, height) > 384 else 1
+    return _TILE_TOKENS * tiles
 
 
 def _of_address(kind: str, url: str) -> ReceivedMedia:

@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.sandbox.models.answers import (
 )
 from airflow_provider_llmbeam.sandbox.models.calls import ModelCall, RefusedError, asked_tier
 from airflow_provider_llmbeam.sandbox.models.catalog import is_openai
-from airflow_provider_llmbeam.sandbox.models.media import TOKENS_PER_MEDIA, MediaRefusedError, chat_media
+from airflow_provider_llmbeam.sandbox.models.media import MediaRefusedError, chat_media
 from airflow_provider_llmbeam.sandbox.models.quota import LimitName, Rejection
 from airflow_provider_llmbeam.sandbox.models.schema import Schema
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
@@ -241,7 +241,7 @@ def chat_call(fields: Mapping[str, Any]) -> ModelCall:
     )
     prompt = _text([message for message in messages if message.get("role") not in _SYSTEM_ROLES])
     system = _text([message for message in messages if message.get("role") in _SYSTEM_ROLES])
-    input_tokens = count_tokens(prompt) + count_tokens(system) + TOKENS_PER_MEDIA * len(media)
+    input_tokens = count_tokens(prompt) + count_tokens(system) + sum(file.tokens for file in media)
     prompt = "\n".join([*map(str, media), prompt])
     return ModelCall(
         model=model,

@@ -4,7 +4,7 @@ Sources, read in November 2026:
 - Gemini Developer API: ai.google.dev/gemini-api/docs/file-input-methods, and the announcement of 2026-01-12
   (blog.google, "Increased file size limits and expanded inputs support in Gemini API"): 100 MB per request with
   inline data, encoded; 50 MB per PDF; https:// addresses; a gs:// address is answered with 400 "Invalid or
-  unsupported file uri" (googleapis/python-genai issue 71).
+  unsupported file uri" (googleapis/python-genai issue 71); …/docs/files: 2 GB per uploaded file.
 - Gemini on Vertex AI: docs.cloud.google.com/gemini-enterprise-agent-platform, the pages of the models ("Technical
   specifications"): an image 7 MB inline and 30 MB from Cloud Storage, `text/plain` 7 MB, a PDF 50 MB, a request
   500 MB; gs:// and https:// addresses.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote, urlsplit
@@ -87,6 +87,7 @@ class MediaRules:
         max_bytes: Largest file that is sent in a request, in bytes, by pattern; the first match counts.
         max_storage_bytes: Largest file on Cloud Storage that the server reads itself, in bytes, by pattern.
         max_request_bytes: Largest request, encoded, in bytes; `None` is no known limit.
+        max_upload_bytes: Largest file that can be uploaded before its request, in bytes; `None` if none can.
         needs_type: Whether an address needs a MIME type.
     """
 
@@ -98,6 +99,7 @@ class MediaRules:
     max_bytes: Mapping[str, int] = field(default_factory=dict)
     max_storage_bytes: Mapping[str, int] = field(default_factory=dict)
     max_request_bytes: int | None = None
+    max_upload_bytes: int | None = None
     needs_type: bool = True
 
     def is_sent_by_address(self, uri: str, mime_type: str | None) -> bool:
@@ -135,12 +137,32 @@ class MediaRules:
         )
         if not size_bytes:
             raise MediaError(f"{shortened(uri)!r} is empty. Expected a file of at least 1 byte.")
+        way = "by its address" if by_address else "within a request"
+        if limit is None and not by_address:
+            limit, way = self.max_upload_bytes, "by upload"
         if limit is not None and size_bytes > limit:
-            way = "by its address" if by_address else "within a request"
             raise MediaError(
                 f"{shortened(uri)!r} has {size_bytes / MIB:,.1f} MB, and {self.server} takes {mime_type} of at "
                 f"most {limit // MIB} MB {way}."
             )
+
+    def uploaded(self, sizes: Sequence[int], text_characters: int) -> frozenset[int]:
+        """Returns which files of a prompt are uploaded: the largest, until the others fit into the request.
+
+        Args:
+            sizes: Size of each file whose bytes are sent, in bytes; 0 for one that is sent by its address.
+            text_characters: Size of the text.
+        """
+        if self.max_upload_bytes is None or self.max_request_bytes is None:
+            return frozenset()
+        encoded = [_encoded_bytes(size) for size in sizes]
+        found: set[int] = set()
+        for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+            if sum(encoded) + text_characters <= self.max_request_bytes:
+                break
+            encoded[index] = 0
+            found.add(index)
+        return frozenset(found)
 
     def check_request(self, encoded_bytes: int) -> None:
         """Raises `MediaError` for a request that is larger than the server takes."""
@@ -162,6 +184,7 @@ def media_rules(model: Model) -> MediaRules:
                 types_shown=_GEMINI_SHOWN,
                 max_bytes={"application/pdf": 50 * MIB},
                 max_request_bytes=100 * MIB,
+                max_upload_bytes=2048 * MIB,
             )
         case GeminiModel():
             return MediaRules(
@@ -260,6 +283,11 @@ def template_fault(template: str, mime_type: str | None, rules: MediaRules, *, r
     if known is not None and place_of(begin) != "data" and not _matches(known, rules.types):
         return f"is of type {known}, and {rules.server} takes {rules.types_shown}"
     return None
+
+
+def _encoded_bytes(size_bytes: int) -> int:
+    """Returns the size of a file as a `data:` URI of any type."""
+    return (size_bytes + 2) // 3 * 4 + 100
 
 
 def _matches(mime_type: str, patterns: tuple[str, ...]) -> bool:

@@ -167,7 +167,7 @@ def test_a_failure_does_not_stop_the_rest_and_is_reported() -> None:
     assert manifest.failed == [
         f"Batch-inference job {PREFIX}a (a) may still bill: No.",
         f"Batch-inference job {PREFIX}c (c) could not be deleted: No.",
-        f"The request file of {PREFIX}x (file-x) could not be deleted: No.",
+        f"The uploaded file of {PREFIX}x (file-x) could not be deleted: No.",
     ]
 
 

@@ -144,7 +144,7 @@ def test_the_developer_api_denies_a_file_that_is_there_or_does_not_exist(open_cl
     cloud.clock.advance(OLD + 1)
     manifest = swept(cloud)
     assert manifest.failed == [
-        f"The request file of {PREFIX}a-1 ({file.name}) could not be deleted: The Gemini Developer API answered "
+        f"The uploaded file of {PREFIX}a-1 ({file.name}) could not be deleted: The Gemini Developer API answered "
         "HTTP 403: Not you."
     ]
     cloud.provider.delete_upload(file.name)
@@ -191,10 +191,10 @@ def test_an_openai_batch_whose_second_upload_failed_leaves_no_file(open_cloud) -
 
 
 def test_a_reply_about_a_file_without_a_valid_name_is_passed_over() -> None:
-    from airflow_provider_llmbeam.batch.providers import gemini
+    from airflow_provider_llmbeam.batch.providers import gemini_files
 
     for name in ("", "../files/1", "files/a b", 5, None):
-        assert gemini.upload_of({"name": name}) is None
+        assert gemini_files.file_of({"name": name}) is None
         assert openai.upload_of({"id": name}) is None or name == ""
-    assert gemini.upload_of({"name": "files/a", "createTime": "never"}).created_at == 0.0
+    assert gemini_files.file_of({"name": "files/a", "createTime": "never"}).created_at == 0.0
     assert openai.upload_of({"id": "file-a"}).created_at == 0.0

@@ -154,7 +154,7 @@ def test_the_step_names_a_row_by_its_fingerprint(job) -> None:
     step = Render(spec)
     step.setup()
     ((fingerprint, rendered),) = step.process({"id": 1, "text": "hi"})
-    assert rendered == ({"id": 1, "text": "hi"}, "Say hi", None, ())
+    assert rendered == ({"id": 1, "text": "hi"}, "Say hi", None, (), 0)
     assert fingerprint == Fingerprinter(spec.model, spec.generation, None)("Say hi", None)
 
 

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.spec import Embedding
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from tests.outcomes import completion
 
-ROWS: list[RenderedRow] = [({"id": number}, "Hi", None, ()) for number in range(3)]
+ROWS: list[RenderedRow] = [({"id": number}, "Hi", None, (), 0) for number in range(3)]
 
 
 TEXT = AnswerForm.of(None, None)

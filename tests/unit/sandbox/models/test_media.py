@@ -11,6 +11,8 @@ import pytest
 
 from airflow_provider_llmbeam.sandbox import Sandbox
 from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
+from airflow_provider_llmbeam.sandbox.models.media import FILES_ADDRESS
+from tests.media_files import pdf, png
 
 PNG = b"\x89PNG" + bytes(range(256))
 ENCODED = base64.b64encode(PNG).decode()
@@ -82,6 +84,38 @@ def test_gemini_refuses_a_file(sandbox: Sandbox, part: dict[str, Any], is_vertex
 def test_gemini_reads_an_address(sandbox: Sandbox, part: dict[str, Any], is_vertex: bool) -> None:
     assert ask_gemini(sandbox, part, is_vertex=is_vertex).status_code == 200
     assert sandbox.requests[0].media[0].uri == part["fileData"]["fileUri"]
+
+
+def test_gemini_reads_an_uploaded_file_once_it_has_been_processed(sandbox: Sandbox) -> None:
+    files = sandbox.gemini_files
+    files.add("files/image", PNG, "", content_type="image/png")
+    files.add("files/video", PNG, "", content_type="video/mp4")
+    files.processing_seconds = 60.0
+
+    def ask(name: str, *, is_vertex: bool = False) -> tuple[int, str]:
+        answer = ask_gemini(sandbox, address(f"{FILES_ADDRESS}{name}"), is_vertex=is_vertex)
+        return answer.status_code, answer.json().get("error", {}).get("message", "")
+
+    assert ask("files/image")[0] == 200
+    assert sandbox.requests[0].media == (INLINE,)
+    assert ask("files/video") == (400, "The File video is not in an ACTIVE state and usage is not allowed.")
+    missing = "You do not have permission to access the File other or it may not exist."
+    assert ask("files/other") == (403, missing)
+    assert ask("files/image", is_vertex=True)[0] == 200, "an address of the web like any other"
+    assert len(sandbox.requests.paid()) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "mime_type", "tokens"),
+    [
+        (png(384, 10), "image/png", 258),
+        (png(960, 540), "image/png", 6 * 258),
+        (pdf("a", "b"), "application/pdf", 516),
+    ],
+)
+def test_gemini_counts_tiles_and_pages(sandbox: Sandbox, content: bytes, mime_type: str, tokens: int) -> None:
+    part = inline(base64.b64encode(content).decode(), mime_type=mime_type)
+    assert ask_gemini(sandbox, part, is_vertex=False).json()["usageMetadata"]["promptTokenCount"] == tokens + 2
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,13 @@ def test_an_address_is_sent_only_where_the_server_reads_it(
             "'/a.pdf' has 60.0 MB, and the Gemini Developer API takes application/pdf of at most 50 MB within a "
             "request.",
         ),
+        (
+            "developer",
+            "/a.mp4",
+            "video/mp4",
+            3000 * MIB,
+            "'/a.mp4' has 3,000.0 MB, and the Gemini Developer API takes video/mp4 of at most 2048 MB by upload.",
+        ),
     ],
 )
 def test_a_file_above_the_limit_is_refused_with_its_size(
@@ -132,6 +139,26 @@ def test_the_size_of_a_request_is_limited(model: str, most: int) -> None:
     rules.check_request(most)
     with pytest.raises(MediaError, match="Expected fewer or smaller files"):
         rules.check_request(most + 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "text", "uploaded"),
+    [
+        ("developer", [10, 20], 5, set()),
+        ("developer", [10, 20], 100 * MIB, {0, 1}),  # the text alone is too long, and refused later
+        ("developer", [74 * MIB, 0], 5, set()),
+        ("developer", [10, 80 * MIB, 0], 5, {1}),
+        ("developer", [40 * MIB, 30 * MIB, 41 * MIB], 5, {2}),
+        ("developer", [40 * MIB, 40 * MIB, 41 * MIB], 5, {0, 2}),
+        ("vertex", [400 * MIB], 5, set()),
+        ("openai", [400 * MIB], 5, set()),
+        ("vllm", [400 * MIB], 5, set()),
+    ],
+)
+def test_the_largest_files_are_uploaded_until_the_rest_fits_into_the_request(
+    model: str, sizes: list[int], text: int, uploaded: set[int]
+) -> None:
+    assert media_rules(MODELS[model]).uploaded(sizes, text) == uploaded
 
 
 def test_a_server_of_ones_own_has_no_known_limit() -> None:

@@ -11,14 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.media import (
-    ByteLimit,
-    MediaFile,
-    MediaLoader,
-    data_uri,
-    inline_parts,
-    parse_data_uri,
-)
+from airflow_provider_llmbeam.engine.media.data_uri import data_uri, inline_parts, parse_data_uri
+from airflow_provider_llmbeam.engine.media.file import MediaFile
+from airflow_provider_llmbeam.engine.media.loader import ByteLimit, MediaLoader
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel
@@ -171,6 +166,36 @@ def test_a_data_uri_holds_the_bytes(content: bytes, mime_type: str) -> None:
 )
 def test_every_form_of_a_data_uri_is_read(uri: str, expected: tuple[bytes, str | None]) -> None:
     assert parse_data_uri(uri) == expected
+
+
+class Uploads:
+    """Uploads of files, by their content."""
+
+    def __init__(self) -> None:
+        self.uploaded: list[tuple[bytes, str]] = []
+
+    def address(self, file: MediaFile, mime_type: str) -> str:
+        with file.opened() as opened:
+            self.uploaded.append((opened.read(), mime_type))
+        return "https://files/a"
+
+
+def test_a_file_that_is_too_large_for_the_request_is_named_by_the_address_of_its_upload() -> None:
+    files, uploads = Counted(300), Uploads()
+    rules = replace(DEVELOPER, max_request_bytes=800)
+
+    async def main() -> list[Prompt]:
+        loader = MediaLoader(rules, files, uploads)
+        async with loader.loaded([prompt("/a.png", "https://h/b.png", "/c.png")]) as loaded:
+            return loaded
+
+    (loaded,) = asyncio.run(main())
+    assert loaded.media == (
+        ("https://files/a", "image/png"),
+        ("https://h/b.png", "image/png"),
+        (data_uri(b"x" * 300, "image/png"), "image/png"),
+    )
+    assert uploads.uploaded == [(b"x" * 300, "image/png")]
 
 
 def test_an_openai_server_gets_bytes_of_gs() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
-from airflow_provider_llmbeam.engine.media import MediaFile, MediaFiles, open_media
+from airflow_provider_llmbeam.engine.media.extent import HEAD_BYTES
+from airflow_provider_llmbeam.engine.media.file import MediaFile, MediaFiles, open_media
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.launch.writable import is_final
 from airflow_provider_llmbeam.spec.model.media import (
@@ -78,13 +79,20 @@ def _local(uri: str) -> MediaFile:
         except OSError as error:
             raise _unreadable(uri, error) from None
 
-    def read() -> bytes:
+    def read(most_bytes: int = -1) -> bytes:
         try:
-            return path.read_bytes()
+            with path.open("rb") as file:
+                return file.read(most_bytes)
         except OSError as error:
             raise _unreadable(uri, error) from None
 
-    return MediaFile(size_bytes, identity, read)
+    def stream() -> IO[bytes]:
+        try:
+            return path.open("rb")
+        except OSError as error:
+            raise _unreadable(uri, error) from None
+
+    return MediaFile(size_bytes, identity, read, lambda: read(HEAD_BYTES), stream)
 
 
 def _on_cloud_storage(uri: str) -> MediaFile | None:
@@ -110,7 +118,7 @@ def _on_cloud_storage(uri: str) -> MediaFile | None:
             uri, lambda: bytes(blob.download_as_bytes(retry=retry, if_generation_match=blob.generation))
         )
 
-    return MediaFile(int(blob.size or 0), lambda: known, read)
+    return MediaFile(int(blob.size or 0), lambda: known, read, stream=lambda: _stream(uri))
 
 
 def _retry() -> Any:
@@ -135,7 +143,11 @@ def _elsewhere(uri: str) -> MediaFile:
             raise _unreadable(uri, error) from None
 
     identity = f"{uri}#{metadata.size_in_bytes}#{metadata.last_updated_in_seconds}"
-    return MediaFile(metadata.size_in_bytes, lambda: identity, read)
+    return MediaFile(metadata.size_in_bytes, lambda: identity, read, stream=lambda: _stream(uri))
+
+
+def _stream(uri: str) -> IO[bytes]:
+    return _of_service(uri, lambda: storage.open(uri))
 
 
 def _of_service(uri: str, action: Callable[[], ResultT]) -> ResultT:

@@ -1,0 +1,1 @@
+"""Files of prompts: their bytes, their size, and what of them is sent."""

@@ -1,0 +1,40 @@
+"""Reads fields from invoices that arrive as photographs and as PDF files.
+
+docs/media.md describes which files a model takes, how many tokens they are, and which of them a row may name.
+
+Each row of the table names the file of one invoice. Images and documents go to the model in the same way: the
+MIME type follows from the extension. A row whose file does not exist goes to the dead letter with the name of the
+file, and the other rows are answered; with more than 10 % of such rows the task fails.
+"""
+
+from __future__ import annotations
+
+import os
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+
+with DAG("read_documents", schedule=None, doc_md=__doc__) as dag:
+    RunInferenceOperator(
+        task_id="read",
+        source={"uri": f"{DATA}/invoices.csv", "key": "invoice_id"},
+        prompt={
+            "template": "Read this invoice. Its sender is {{ row.sender }}.",
+            "media": [{"uri": f"{DATA}/invoices/{{{{ row.file }}}}"}],
+            "output_schema": {
+                "type": "object",
+                "properties": {
+                    "number": {"type": "string"},
+                    "total": {"type": "number"},
+                    "currency": {"type": "string", "enum": ["EUR", "USD", "GBP"]},
+                },
+                "required": ["number", "total", "currency"],
+            },
+        },
+        model="gemini-2.5-flash",
+        limits={"requests_per_minute": 600, "max_dead_letter_ratio": 0.1},
+        sink={"uri": f"{DATA}/read_invoices"},
+    )
