@@ -64,6 +64,21 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={
+            "model": {
+                "type": "vertex_endpoint",
+                "name": "projects/p/locations/us-central1/models/m@champion",
+                "endpoint": "projects/p/locations/us-central1/endpoints/1",
+            }
+        },
+        sentence=(
+            "`model.name`: must name the version of a registered model by its number: the alias 'champion' can "
+            "move to another version, whose answers could not be told from those of this one. The XCom of a "
+            "`ResolveModelOperator` has the number; got 'projects/p/locations/us-central1/models/m@champion'. "
+            "Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
         changes={"generation": {"temperature": 3}},
         sentence=("`generation.temperature`: must be less than or equal to 2; got 3. Nothing was sent or billed."),
     ),

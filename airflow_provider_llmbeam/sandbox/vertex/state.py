@@ -173,7 +173,7 @@ class VertexState:
         own, _, version = own.partition("@")
         name = f"{parent(project, location)}/models/{own}"
         model = self.models.get(name)
-        found = model and model.find(version)
+        found = None if model is None else model.find(version)
         if model is None or found is None:
             raise RestError(404, f"The Model does not exist: {name}{'@' if version else ''}{version}")
         return model, found
