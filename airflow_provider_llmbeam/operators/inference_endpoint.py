@@ -33,6 +33,7 @@ class InferenceEndpoint:
         provision: Task that provisions the endpoint.
         teardown: Task that removes the endpoint.
         done: Task that follows the tasks of the block; tasks after the block follow it.
+        resolve: Task that resolves the alias of a registered model; `None` if there is none.
     """
 
     model: XComArg
@@ -40,6 +41,21 @@ class InferenceEndpoint:
     provision: ProvisionEndpointOperator
     teardown: TeardownEndpointOperator
     done: EmptyOperator
+    resolve: ResolveModelOperator | None = None
+
+    @property
+    def version(self) -> XComArg:
+        """The version of the registered model in this run, `projects/…/locations/…/models/…@3`: XCom of `resolve`.
+
+        Raises:
+            JobSpecError: The model of the endpoint has no alias.
+        """
+        if self.resolve is None:
+            raise JobSpecError(
+                "`inference_endpoint`: `version` is that of a registered model with an alias, "
+                "'projects/…/locations/…/models/…@champion', and this `endpoint.model` is none."
+            )
+        return self.resolve.output
 
 
 @contextmanager
@@ -99,7 +115,7 @@ def inference_endpoint(
             task_id="teardown", endpoint=endpoint, name=reserve.output, **account, **(teardown or {})
         )
         done = EmptyOperator(task_id="done")
-        yield InferenceEndpoint(bring_up.output, reserve, bring_up, take_down, done)
+        yield InferenceEndpoint(bring_up.output, reserve, bring_up, take_down, done, resolve)
     own = {one.task_id for one in (reserve, resolve, bring_up, take_down, done) if one is not None}
     work = {task.task_id: task for task in group.iter_tasks() if task.task_id not in own}
     if not work:

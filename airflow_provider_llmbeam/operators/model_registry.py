@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -31,7 +31,7 @@ class _RegisteredModelOperator(BaseOperator):
     def __init__(
         self,
         *,
-        model: str | Mapping[str, Any] | XComArg,
+        model: str | XComArg,
         gcp_conn_id: str = "google_cloud_default",
         impersonation_chain: str | Sequence[str] | None = None,
         **kwargs: Any,
@@ -45,11 +45,10 @@ class _RegisteredModelOperator(BaseOperator):
             self._registered()
 
     def _registered(self) -> RegisteredModel:
-        name = self.model.get("name") if isinstance(self.model, Mapping) else self.model
-        if (model := RegisteredModel.read(name)) is None:
+        if (model := RegisteredModel.read(self.model)) is None:
             raise JobSpecError(
                 f"Task {self.task_id!r}: `model`: must be a registered model, "
-                f"'projects/…/locations/…/models/…@champion'; got {name!r}. Nothing was started or billed."
+                f"'projects/…/locations/…/models/…@champion'; got {self.model!r}. Nothing was started or billed."
             )
         return model
 
@@ -99,7 +98,7 @@ class _AliasOperator(_RegisteredModelOperator):
 
     template_fields: Sequence[str] = ("model", "alias", "gcp_conn_id", "impersonation_chain")
 
-    def __init__(self, *, model: str | Mapping[str, Any] | XComArg, alias: str, **kwargs: Any) -> None:
+    def __init__(self, *, model: str | XComArg, alias: str, **kwargs: Any) -> None:
         super().__init__(model=model, **kwargs)
         self.alias = alias
         if not is_pending(alias):
@@ -116,7 +115,7 @@ class _AliasOperator(_RegisteredModelOperator):
             raise JobSpecError(
                 f"Task {self.task_id!r}: `model`: must have the number of a version, as in "
                 f"'{model.at('3')}': the alias {model.version!r} can move before this task. The XCom of a "
-                "`ResolveModelOperator`, and `model` of an `inference_endpoint`, have it. No alias was moved."
+                "`ResolveModelOperator`, and `version` of an `inference_endpoint`, have it. No alias was moved."
             )
         return model
 
@@ -136,9 +135,8 @@ class PromoteModelOperator(_AliasOperator):
     `ALIAS-previous`, for a rollback. A retry, or another run for the same version, changes nothing.
 
     Args:
-        model: Version with its number, `projects/…/locations/…/models/…@3`, e.g. the XCom of a
-            `ResolveModelOperator`; or a model spec with that name, e.g. `model` of an `inference_endpoint`. An
-            alias is refused: it could have moved since the evaluation.
+        model: Version with its number, `projects/…/locations/…/models/…@3`: `version` of an `inference_endpoint`,
+            or the XCom of a `ResolveModelOperator`. An alias is refused: it could have moved since the evaluation.
         alias: Alias to move: 2 to 119 letters, digits and -, beginning with a small letter.
         gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
             worker.
@@ -196,7 +194,7 @@ class RollBackModelOperator(_AliasOperator):
     def __init__(
         self,
         *,
-        model: str | Mapping[str, Any] | XComArg,
+        model: str | XComArg,
         alias: str,
         errors: Sequence[str] | None = None,
         **kwargs: Any,
