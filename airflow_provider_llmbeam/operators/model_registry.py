@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobError, JobSpecError, LLMBeamError, error_class
 from airflow_provider_llmbeam.manifest import ERROR_KEY
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
@@ -169,9 +169,10 @@ class RollBackModelOperator(_AliasOperator):
     Args:
         model: Version that is to lose the alias, as of `PromoteModelOperator`.
         alias: Alias to move, as `PromoteModelOperator` moved it.
-        errors: Names of errors, e.g. `("DriftError",)`: the alias is moved only if a task directly before this one
-            failed with one of them, see docs/reference/exceptions.md; otherwise this task is skipped. `None`
-            always moves it. Such a task needs `trigger_rule="one_failed"`.
+        errors: Names of errors, e.g. `("DriftError",)`: the alias is moved only if a `RunInferenceOperator`
+            directly before this task failed with one of them or of their subclasses, see
+            docs/reference/exceptions.md; otherwise this task is skipped. It needs `trigger_rule="one_failed"`.
+            `None` always moves the alias.
         gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
             worker.
         impersonation_chain: Service account to impersonate, or a chain of them.
@@ -201,6 +202,12 @@ class RollBackModelOperator(_AliasOperator):
     ) -> None:
         super().__init__(model=model, alias=alias, **kwargs)
         self.errors = errors
+        for name in errors or ():
+            if error_class(name, LLMBeamError).__name__ != name:
+                raise JobSpecError(
+                    f"Task {self.task_id!r}: `errors`: must name errors of docs/reference/exceptions.md, e.g. "
+                    f"'DriftError'; got {name!r}. No alias was moved."
+                )
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Moves the alias back."""
@@ -208,7 +215,8 @@ class RollBackModelOperator(_AliasOperator):
 
         if self.errors is not None:
             found = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=ERROR_KEY) or ()
-            if not set(self.errors) & {error for error in found if isinstance(error, str)}:
+            wanted = tuple(error_class(name, LLMBeamError) for name in self.errors)
+            if not any(issubclass(error_class(str(name), JobError), wanted) for name in found if name):
                 raise AirflowSkipException(
                     f"No task before this one failed with {' or '.join(self.errors)}: the alias {self.alias!r} "
                     "was not moved."

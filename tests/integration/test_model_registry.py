@@ -161,12 +161,14 @@ def test_a_block_resolves_an_alias_between_the_name_of_the_endpoint_and_the_endp
 
 @pytest.fixture
 def module(registry, monkeypatch, tmp_path):
-    """The module of the unmodified Dags."""
+    """The module of the unmodified Dags, but that they poll more often."""
     monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
     monkeypatch.setenv("LLMBEAM_PROJECT", registry.hook.project)
     spec = importlib.util.spec_from_file_location("registered_model", FILE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    for task_id, dag in (("candidate.provision", module.promotion), ("champion.provision", module.night)):
+        dag.get_task(task_id).poll_interval_seconds = 0.2
     return module
 
 
