@@ -309,9 +309,8 @@ def _check_version(model: Any) -> None:
     """
     if (registered := RegisteredModel.read(model)) and not registered.is_fixed:
         raise JobSpecError(
-            f"`endpoint.model`: '{registered}' has an alias, which can move between two tries. Use "
-            "`inference_endpoint`, which resolves it once in a run, or the XCom of a `ResolveModelOperator`. "
-            "Nothing was started or billed."
+            f"`endpoint.model`: '{registered}' has an alias, which can move between two tries: use "
+            "`inference_endpoint`, or the XCom of a `ResolveModelOperator`. Nothing was started or billed."
         )
 
 

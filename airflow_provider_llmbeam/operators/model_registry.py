@@ -113,9 +113,9 @@ class _AliasOperator(_RegisteredModelOperator):
         model = super()._registered()
         if not model.is_fixed:
             raise JobSpecError(
-                f"Task {self.task_id!r}: `model`: must have the number of a version, as in "
-                f"'{model.at('3')}': the alias {model.version!r} can move before this task. The XCom of a "
-                "`ResolveModelOperator`, and `version` of an `inference_endpoint`, have it. No alias was moved."
+                f"Task {self.task_id!r}: `model`: must have the number of a version, not the alias "
+                f"{model.version!r}, which can move before this task: use `version` of an `inference_endpoint`, or "
+                "a `ResolveModelOperator`. No alias was moved."
             )
         return model
 

@@ -72,10 +72,9 @@ MISTAKES = (
             }
         },
         sentence=(
-            "`model.name`: must name the version of a registered model by its number: the alias 'champion' can "
-            "move to another version, whose answers could not be told from those of this one. The XCom of a "
-            "`ResolveModelOperator` has the number; got 'projects/p/locations/us-central1/models/m@champion'. "
-            "Nothing was sent or billed."
+            "`model.name`: must have the number of a version (`ResolveModelOperator` finds it): an alias can move "
+            "to a version with other answers; got 'projects/p/locations/us-central1/models/m@champion'. Nothing "
+            "was sent or billed."
         ),
     ),
     Mistake(

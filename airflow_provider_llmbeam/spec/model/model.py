@@ -116,9 +116,8 @@ class VertexEndpointModel(SpecModel):
     def _no_alias(cls, name: str) -> str:
         if (registered := RegisteredModel.read(name)) and not registered.is_fixed:
             raise ValueError(
-                f"must name the version of a registered model by its number: the alias {registered.version!r} can "
-                "move to another version, whose answers could not be told from those of this one. The XCom of a "
-                "`ResolveModelOperator` has the number"
+                "must have the number of a version (`ResolveModelOperator` finds it): an alias can move to a "
+                "version with other answers"
             )
         return name
 

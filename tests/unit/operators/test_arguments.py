@@ -263,15 +263,19 @@ PROVISION: dict[str, Any] = {
     [
         (ResolveModelOperator, {"model": "support@champion"}, "`model`: must be a registered model, 'projects/"),
         (PromoteModelOperator, {"model": f"{REGISTERED}@3", "alias": "7"}, "`alias`: must be 2 to 119 letters"),
-        (PromoteModelOperator, {"model": f"{REGISTERED}@candidate", "alias": "eu"}, "'candidate' can move before"),
-        (RollBackModelOperator, {"model": REGISTERED, "alias": "eu"}, "the alias 'default' can move before"),
+        (
+            PromoteModelOperator,
+            {"model": f"{REGISTERED}@candidate", "alias": "eu"},
+            "not the alias 'candidate', which can move",
+        ),
+        (RollBackModelOperator, {"model": REGISTERED, "alias": "eu"}, "not the alias 'default', which can move"),
         (RollBackModelOperator, {"model": REGISTERED, "alias": "eu", "error": ()}, "did you mean `errors`?"),
         (
             RollBackModelOperator,
             {"model": f"{REGISTERED}@3", "alias": "eu", "errors": ("DriftErorr",)},
             "`errors`: must name errors of docs/reference/exceptions.md, e.g. 'DriftError'; got 'DriftErorr'.",
         ),
-        (ProvisionEndpointOperator, PROVISION, "@champion' has an alias, which can move between two tries."),
+        (ProvisionEndpointOperator, PROVISION, "@champion' has an alias, which can move between two tries: use"),
     ],
 )
 def test_an_invalid_registered_model_is_refused_when_the_dag_is_parsed(
@@ -280,6 +284,7 @@ def test_an_invalid_registered_model_is_refused_when_the_dag_is_parsed(
     with pytest.raises(JobSpecError) as caught:
         operator(task_id="judge", **arguments)
     assert fault in str(caught.value)
+    assert len(str(caught.value)) <= 240
 
 
 def test_templates_of_a_registered_model_are_not_judged_before_they_are_rendered() -> None:
