@@ -114,8 +114,8 @@ class _AliasOperator(_RegisteredModelOperator):
         if not model.is_fixed:
             raise JobSpecError(
                 f"Task {self.task_id!r}: `model`: must have the number of a version, not the alias "
-                f"{model.version!r}, which can move before this task: use `version` of an `inference_endpoint`, or "
-                "a `ResolveModelOperator`. No alias was moved."
+                f"{model.version!r}, which can move before this task: use `version` of an `inference_endpoint`, "
+                "or a `ResolveModelOperator`. No alias was moved."
             )
         return model
 
