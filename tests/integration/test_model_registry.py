@@ -128,7 +128,6 @@ def test_an_alias_that_no_version_has_ends_the_run_before_anything_is_billed(run
     registry.upload("1")
     with DAG("golden", schedule=None) as dag, block(registry, "@golden") as made:
         use_model(made.model)
-    dag.get_task("endpoint.resolve").retries = 0
     dag_run, states = run_dag(dag)
     assert (states["endpoint.resolve"], states["endpoint.provision"]) == ("failed", "upstream_failed")
     assert (states["endpoint.teardown"], dag_run.state) == ("success", "failed")
