@@ -1,0 +1,104 @@
+"""The fields that an answer adds to a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam import typehints
+from apache_beam.typehints.row_type import RowTypeConstraint
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, typed
+from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
+from airflow_provider_llmbeam.spec.sink import AnswerColumns
+
+_TEXT = AnswerType("text")
+_PLAIN = {"text": str, "any": str, "integer": int, "number": float, "boolean": bool}
+
+
+@dataclass(frozen=True)
+class AnswerFields:
+    """Names, types and values of the fields of an answer.
+
+    Attributes:
+        fields: Name and type of each field.
+        form: Form of an answer with a schema.
+    """
+
+    fields: tuple[tuple[str, AnswerType], ...] = (("answer", _TEXT),)
+    form: AnswerColumns = "struct"
+
+    @classmethod
+    def of(cls, output_schema: Mapping[str, Any] | None, form: AnswerColumns) -> AnswerFields:
+        """Returns the fields of answers.
+
+        Raises:
+            JobSpecError: The form is not known, or no form of answers with this schema.
+        """
+        if form not in ("struct", "flat", "json"):
+            raise JobSpecError(
+                f"`answer_columns`: must be 'struct', 'flat' or 'json'; got {form!r}. Nothing was sent or billed."
+            )
+        found = _TEXT if output_schema is None else answer_type(output_schema)
+        if form == "flat":
+            if not found.fields:
+                raise JobSpecError(
+                    "`answer_columns`: 'flat' needs a `prompt.output_schema` of an object with properties. Nothing "
+                    "was sent or billed."
+                )
+            return cls(found.fields, form)
+        return cls((("answer", _TEXT if form == "json" else found),), form)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields."""
+        return tuple(name for name, _ in self.fields)
+
+    @property
+    def beam_types(self) -> list[tuple[str, Any]]:
+        """Name and Beam type of each field."""
+        return [(name, _beam_type(kind, is_required=self.form != "flat")) for name, kind in self.fields]
+
+    def values(self, answer: Any) -> Row:
+        """Returns the fields of an answer as JSON values."""
+        if self.form == "flat":
+            return {name: answer.get(name) for name in self.names}
+        if self.form == "json" and not isinstance(answer, str):
+            answer = json.dumps(answer, ensure_ascii=False)
+        return {"answer": answer}
+
+    def beam_values(self, answer: Any) -> Row:
+        """Returns the fields of an answer as values of their Beam types.
+
+        Raises:
+            ValueError: A value is none of its type.
+            OverflowError: An integer does not fit into 64 bits, or no float holds it.
+        """
+        values = self.values(answer)
+        return {name: _beam_value(typed(values[name], arrow_type(kind)), kind) for name, kind in self.fields}
+
+
+def _beam_type(found: AnswerType, *, is_required: bool = False) -> Any:
+    """Returns the Beam type of a value. A property of an object is optional: an answer need not have it."""
+    kind: Any
+    if found.kind == "object":
+        kind = RowTypeConstraint.from_fields([(name, _beam_type(inner)) for name, inner in found.fields])
+    elif found.kind == "array":
+        assert found.item is not None
+        kind = typehints.Sequence[_beam_type(found.item, is_required=True)]
+    else:
+        kind = _PLAIN[found.kind]
+    return kind if is_required and not found.is_nullable else typehints.Optional[kind]
+
+
+def _beam_value(value: Any, found: AnswerType) -> Any:
+    if isinstance(value, dict):
+        return beam.Row(**{name: _beam_value(value[name], inner) for name, inner in found.fields})
+    if isinstance(value, list) and found.item is not None:
+        return [_beam_value(item, found.item) for item in value]
+    return value
