@@ -48,8 +48,8 @@ class AnswerFields:
         if form == "flat":
             if not found.fields:
                 raise JobSpecError(
-                    "`answer_columns`: 'flat' needs a `prompt.output_schema` of an object with properties. Nothing "
-                    "was sent or billed."
+                    "`answer_columns`: 'flat' needs a `prompt.output_schema` of an object with properties. "
+                    "Nothing was sent or billed."
                 )
             return cls(found.fields, form)
         return cls((("answer", _TEXT if form == "json" else found),), form)

@@ -11,12 +11,19 @@ from airflow_provider_llmbeam.beam.answer_fields import AnswerFields
 from airflow_provider_llmbeam.beam.rows import Rows
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.build import FanOut
-from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, RenderedRow, Request, failed_row
+from airflow_provider_llmbeam.pipeline.elements import (
+    FAILED,
+    AnsweredRow,
+    FailedRow,
+    Request,
+    failed_row,
+)
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.render import Render
 from airflow_provider_llmbeam.pipeline.transforms.reuse import MakeRequest
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.sink import AnswerColumns
 
 #: Tag of the rows with answers, if failed rows have an output; that of Beam's exception handling.
 GOOD = "good"
@@ -35,8 +42,8 @@ class LLMInference(beam.PTransform):
         generation: Parameters of the answer, see `Generation`.
         limits: Quotas, retries, timeouts and budget, see `Limits`.
         batching: Size of batches, see `Batching`.
-        journal_uri: Directory of the journal, which stores answers as they arrive, so that a retry, or another run,
-            does not pay for them again. By default there is none.
+        journal_uri: Directory of the journal, which stores answers as they arrive, so that a retry, or another
+            run, does not pay for them again. By default there is none.
         answer_columns: Form of an answer with an `output_schema`: `struct`, one field `answer` with the fields of
             the schema; `flat`, a field for each property of the schema; `json`, a field `answer` with JSON text.
         environment_secrets: Environment variables that workers set before the first request, each from a secret of
@@ -56,7 +63,7 @@ class LLMInference(beam.PTransform):
         limits: Any = None,
         batching: Any = None,
         journal_uri: str | None = None,
-        answer_columns: str = "struct",
+        answer_columns: AnswerColumns = "struct",
         environment_secrets: dict[str, str] | None = None,
         error_handling: Any = None,
     ) -> None:
@@ -108,7 +115,10 @@ class LLMInference(beam.PTransform):
         if self._errors is None:
             _ = failed | "Raise" >> beam.Map(_raise)
             return answered[GOOD]
-        return {GOOD: answered[GOOD], self._errors: failed | "Errors" >> beam.Map(form.failed).with_output_types(form.failed_type)}
+        return {
+            GOOD: answered[GOOD],
+            self._errors: failed | "Errors" >> beam.Map(form.failed).with_output_types(form.failed_type),
+        }
 
     def _prompts(self, rows: beam.PCollection) -> list[beam.PCollection]:
         """Returns `(fingerprint, RenderedRow)`, then collections of `FailedRow`s."""
@@ -149,8 +159,8 @@ def _raise(failed: FailedRow) -> None:
     """
     raise JobFailedError(
         f"A row has no answer: {failed.failure.kind}: {failed.failure.message}. Set `error_handling` to "
-        "{'output': 'failed'} to receive failed rows in an output of their own, and `journal_uri` so that answers are "
-        "not paid for again."
+        "{'output': 'failed'} to receive failed rows in an output of their own, and `journal_uri` so that answers "
+        "are not paid for again."
     )
 
 

@@ -69,8 +69,8 @@ class Rows:
             element = element._asdict()
         if not isinstance(element, Mapping):
             raise TypeError(
-                "`LLMInference` takes rows (`beam.Row`, a named tuple, a dataclass) or mappings; got a value of type "
-                f"{type(element).__name__!r}. Nothing was sent or billed for it."
+                "`LLMInference` takes rows (`beam.Row`, a named tuple, a dataclass) or mappings; got a value of "
+                f"type {type(element).__name__!r}. Nothing was sent or billed for it."
             )
         self._check({*element})
         return dict(element)
@@ -94,6 +94,6 @@ class Rows:
     def _check(self, columns: set[str]) -> None:
         if taken := sorted(columns.intersection(self.answer.names)):
             raise JobSpecError(
-                f"The rows have {', '.join(map(repr, taken))} already, which the answer would replace. Rename it in "
-                "the rows, or in `prompt.output_schema`. Nothing was sent or billed for them."
+                f"The rows have {', '.join(map(repr, taken))} already, which the answer would replace. Rename it "
+                "in the rows, or in `prompt.output_schema`. Nothing was sent or billed for them."
             )
