@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any
 
 import apache_beam as beam
@@ -61,12 +62,23 @@ class AnswerFields:
 
     @property
     def beam_types(self) -> list[tuple[str, Any]]:
-        """Name and Beam type of each field."""
-        return [(name, _beam_type(kind, is_required=self.form != "flat")) for name, kind in self.fields]
+        """Name and Beam type of each field.
+
+        Raises:
+            JobSpecError: A property of the schema has a name that no field of a Beam row can have.
+        """
+        is_required = self.form != "flat"
+        return [(_field_name(name), _beam_type(kind, is_required=is_required)) for name, kind in self.fields]
 
     def values(self, answer: Any) -> Row:
-        """Returns the fields of an answer as JSON values."""
+        """Returns the fields of an answer as JSON values.
+
+        Raises:
+            ValueError: It is no object, whose properties are the fields.
+        """
         if self.form == "flat":
+            if not isinstance(answer, dict):
+                raise ValueError("it is no object")
             return {name: answer.get(name) for name in self.names}
         if self.form == "json" and not isinstance(answer, str):
             answer = json.dumps(answer, ensure_ascii=False)
@@ -80,14 +92,19 @@ class AnswerFields:
             OverflowError: An integer does not fit into 64 bits, or no float holds it.
         """
         values = self.values(answer)
-        return {name: _beam_value(typed(values[name], arrow_type(kind)), kind) for name, kind in self.fields}
+        return {
+            name: _beam_value(typed(values[name], arrow_type(kind)), kind, is_required=self.form != "flat")
+            for name, kind in self.fields
+        }
 
 
 def _beam_type(found: AnswerType, *, is_required: bool = False) -> Any:
     """Returns the Beam type of a value. A property of an object is optional: an answer need not have it."""
     kind: Any
     if found.kind == "object":
-        kind = RowTypeConstraint.from_fields([(name, _beam_type(inner)) for name, inner in found.fields])
+        kind = RowTypeConstraint.from_fields(
+            [(_field_name(name), _beam_type(inner)) for name, inner in found.fields]
+        )
     elif found.kind == "array":
         assert found.item is not None
         kind = typehints.Sequence[_beam_type(found.item, is_required=True)]
@@ -96,9 +113,20 @@ def _beam_type(found: AnswerType, *, is_required: bool = False) -> Any:
     return kind if is_required and not found.is_nullable else typehints.Optional[kind]
 
 
-def _beam_value(value: Any, found: AnswerType) -> Any:
+def _field_name(name: str) -> str:
+    if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
+        raise JobSpecError(
+            f"`prompt.output_schema`: no field of a Beam row can be named {name!r}. Rename the property, or set "
+            "`answer_columns` to 'json'. Nothing was sent or billed."
+        )
+    return name
+
+
+def _beam_value(value: Any, found: AnswerType, *, is_required: bool = False) -> Any:
+    if value is None and is_required and not found.is_nullable:
+        raise ValueError("null in place of a value")
     if isinstance(value, dict):
         return beam.Row(**{name: _beam_value(value[name], inner) for name, inner in found.fields})
     if isinstance(value, list) and found.item is not None:
-        return [_beam_value(item, found.item) for item in value]
+        return [_beam_value(item, found.item, is_required=True) for item in value]
     return value

@@ -109,7 +109,8 @@ class LLMInference(beam.PTransform):
             | "RunInference" >> RunInference(self._handler)
             | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="rows")
         )
-        add_answer = beam.ParDo(AddAnswer(form)).with_output_types(form.answered_type)
+        has_schema = self._spec.prompt.output_schema is not None
+        add_answer = beam.ParDo(AddAnswer(form, has_schema=has_schema)).with_output_types(form.answered_type)
         answered = inferred["rows"] | "AddAnswer" >> add_answer.with_outputs(FAILED, main=GOOD)
         failed = (*refused, inferred[FAILED], answered[FAILED]) | "Failed" >> beam.Flatten()
         if self._errors is None:
@@ -136,14 +137,14 @@ class LLMInference(beam.PTransform):
 class AddAnswer(beam.DoFn):
     """Adds answers to rows; an answer that does not fit the fields is a failed row."""
 
-    def __init__(self, form: Rows) -> None:
+    def __init__(self, form: Rows, *, has_schema: bool) -> None:
         super().__init__()
         self._form = form
+        self._has_schema = has_schema
 
     def process(self, answered: AnsweredRow) -> Iterator[Any]:
         """Adds one answer."""
-        completion = answered.completion
-        answer = completion.text if completion.parsed is None else completion.parsed
+        answer = answered.completion.parsed if self._has_schema else answered.completion.text
         try:
             yield self._form.answered(answered.row, answer)
         except (ValueError, OverflowError) as error:
