@@ -49,7 +49,6 @@ from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
 from airflow_provider_llmbeam.redaction import redact
-from airflow_provider_llmbeam.spec.base import plain_directory
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
     Embedding,
@@ -175,7 +174,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._batching = batching
         self._output_schema = output_schema
         self._embedding = embedding
-        self._journal_uri = None if journal_uri is None else _journal_directory(journal_uri)
+        self._journal_uri = None if journal_uri is None else storage.journal_directory(journal_uri)
         self._oldest_at = oldest_at
         self._since = since
         self._refused_since = refused_since
@@ -398,10 +397,3 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         if not isinstance(limits, StaticBatching):
             limits = StaticBatching(max_padded_tokens=batching.max_padded_tokens)
         return limits.within(batching.max_padded_tokens, batching.max_instances)
-
-
-def _journal_directory(uri: str) -> str:
-    try:
-        return plain_directory(uri)
-    except ValueError as error:
-        raise JobSpecError(f"`journal_uri`: {error}; got {uri!r}. Nothing was sent or billed.") from None
