@@ -12,6 +12,7 @@ import apache_beam as beam
 from apache_beam import typehints
 from apache_beam.typehints.row_type import RowTypeConstraint
 
+from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, typed
@@ -19,6 +20,12 @@ from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_
 from airflow_provider_llmbeam.spec.sink import AnswerColumns
 
 _TEXT = AnswerType("text")
+_PAGE = (("uri", _TEXT), ("title", _TEXT), ("texts", AnswerType("array", item=_TEXT)))
+#: Fields that parameters of the answer add, see `spec.Generation.extra_columns`.
+_EXTRAS = {
+    "citations": AnswerType("array", is_nullable=True, item=AnswerType("object", fields=_PAGE)),
+    "mean_logprob": AnswerType("number", is_nullable=True),
+}
 _PLAIN = {"text": str, "any": str, "integer": int, "number": float, "boolean": bool}
 
 
@@ -28,14 +35,20 @@ class AnswerFields:
 
     Attributes:
         fields: Name and type of each field.
+        has_schema: Whether the answer is a value of a schema; else it is a text.
         form: Form of an answer with a schema.
+        extras: Fields that parameters of the answer add.
     """
 
-    fields: tuple[tuple[str, AnswerType], ...] = (("answer", _TEXT),)
-    form: AnswerColumns = "struct"
+    fields: tuple[tuple[str, AnswerType], ...]
+    has_schema: bool
+    form: AnswerColumns
+    extras: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, output_schema: Mapping[str, Any] | None, form: AnswerColumns) -> AnswerFields:
+    def of(
+        cls, output_schema: Mapping[str, Any] | None, form: AnswerColumns, extras: tuple[str, ...] = ()
+    ) -> AnswerFields:
         """Returns the fields of answers.
 
         Raises:
@@ -45,6 +58,7 @@ class AnswerFields:
             raise JobSpecError(
                 f"`answer_columns`: must be 'struct', 'flat' or 'json'; got {form!r}. Nothing was sent or billed."
             )
+        has_schema = output_schema is not None
         found = _TEXT if output_schema is None else answer_type(output_schema)
         if form == "flat":
             if not found.fields:
@@ -52,13 +66,13 @@ class AnswerFields:
                     "`answer_columns`: 'flat' needs a `prompt.output_schema` of an object with properties. "
                     "Nothing was sent or billed."
                 )
-            return cls(found.fields, form)
-        return cls((("answer", _TEXT if form == "json" else found),), form)
+            return cls(found.fields, has_schema, form, extras)
+        return cls((("answer", _TEXT if form == "json" else found),), has_schema, form, extras)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the fields."""
-        return tuple(name for name, _ in self.fields)
+        return (*(name for name, _ in self.fields), *self.extras)
 
     @property
     def beam_types(self) -> list[tuple[str, Any]]:
@@ -67,34 +81,41 @@ class AnswerFields:
         Raises:
             JobSpecError: A property of the schema has a name that no field of a Beam row can have.
         """
-        is_required = self.form != "flat"
-        return [(_field_name(name), _beam_type(kind, is_required=is_required)) for name, kind in self.fields]
+        return [(name, _beam_type(kind, is_required=required)) for name, kind, required in self._typed]
 
-    def values(self, answer: Any) -> Row:
+    @property
+    def _typed(self) -> list[tuple[str, AnswerType, bool]]:
+        is_required = self.form != "flat"
+        fields = [(_field_name(name), kind, is_required) for name, kind in self.fields]
+        return [*fields, *((name, _EXTRAS[name], True) for name in self.extras)]
+
+    def values(self, completion: Completion) -> Row:
         """Returns the fields of an answer as JSON values.
 
         Raises:
             ValueError: It is no object, whose properties are the fields.
         """
+        answer = completion.parsed if self.has_schema else completion.text
+        extras = {name: getattr(completion, name) for name in self.extras}
         if self.form == "flat":
             if not isinstance(answer, dict):
                 raise ValueError("it is no object")
-            return {name: answer.get(name) for name in self.names}
+            return {**{name: answer.get(name) for name, _ in self.fields}, **extras}
         if self.form == "json" and not isinstance(answer, str):
             answer = json.dumps(answer, ensure_ascii=False)
-        return {"answer": answer}
+        return {"answer": answer, **extras}
 
-    def beam_values(self, answer: Any) -> Row:
+    def beam_values(self, completion: Completion) -> Row:
         """Returns the fields of an answer as values of their Beam types.
 
         Raises:
             ValueError: A value is none of its type.
             OverflowError: An integer does not fit into 64 bits, or no float holds it.
         """
-        values = self.values(answer)
+        values = self.values(completion)
         return {
-            name: _beam_value(typed(values[name], arrow_type(kind)), kind, is_required=self.form != "flat")
-            for name, kind in self.fields
+            name: _beam_value(typed(values[name], arrow_type(kind)), kind, is_required=required)
+            for name, kind, required in self._typed
         }
 
 

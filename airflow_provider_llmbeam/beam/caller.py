@@ -18,11 +18,12 @@ from apache_beam.ml.inference.base import PredictionResult
 from apache_beam.utils.shared import Shared
 
 from airflow_provider_llmbeam.counts import NAMESPACE
-from airflow_provider_llmbeam.engine.outcome import Failure, FailureKind, Outcome
+from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 ExampleT = TypeVar("ExampleT")
 

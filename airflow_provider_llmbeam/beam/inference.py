@@ -80,7 +80,8 @@ class LLMInference(beam.PTransform):
                 **{name: part for name, part in parts.items() if part is not None},
             }
         )
-        self._answer = AnswerFields.of(self._spec.prompt.output_schema, answer_columns)
+        extras = self._spec.generation.extra_columns
+        self._answer = AnswerFields.of(self._spec.prompt.output_schema, answer_columns, extras)
         self._errors = _error_output(error_handling)
         self._handler = LLMModelHandler[Request](
             self._spec.model,
@@ -109,8 +110,7 @@ class LLMInference(beam.PTransform):
             | "RunInference" >> RunInference(self._handler)
             | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="rows")
         )
-        has_schema = self._spec.prompt.output_schema is not None
-        add_answer = beam.ParDo(AddAnswer(form, has_schema=has_schema)).with_output_types(form.answered_type)
+        add_answer = beam.ParDo(AddAnswer(form)).with_output_types(form.answered_type)
         answered = inferred["rows"] | "AddAnswer" >> add_answer.with_outputs(FAILED, main=GOOD)
         failed = (*refused, inferred[FAILED], answered[FAILED]) | "Failed" >> beam.Flatten()
         if self._errors is None:
@@ -137,16 +137,14 @@ class LLMInference(beam.PTransform):
 class AddAnswer(beam.DoFn):
     """Adds answers to rows; an answer that does not fit the fields is a failed row."""
 
-    def __init__(self, form: Rows, *, has_schema: bool) -> None:
+    def __init__(self, form: Rows) -> None:
         super().__init__()
         self._form = form
-        self._has_schema = has_schema
 
     def process(self, answered: AnsweredRow) -> Iterator[Any]:
         """Adds one answer."""
-        answer = answered.completion.parsed if self._has_schema else answered.completion.text
         try:
-            yield self._form.answered(answered.row, answer)
+            yield self._form.answered(answered.row, answered.completion)
         except (ValueError, OverflowError) as error:
             failed = failed_row(answered.row, "invalid_output", f"the answer does not fit its fields: {error}")
             yield beam.pvalue.TaggedOutput(FAILED, failed)

@@ -11,6 +11,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 
 from airflow_provider_llmbeam.beam.answer_fields import AnswerFields
+from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 
@@ -75,7 +76,7 @@ class Rows:
         self._check({*element})
         return dict(element)
 
-    def answered(self, row: Row, answer: Any) -> Any:
+    def answered(self, row: Row, completion: Completion) -> Any:
         """Returns a row with its answer.
 
         Raises:
@@ -83,8 +84,8 @@ class Rows:
             OverflowError: A number of it does not.
         """
         if self.columns is None:
-            return row | self.answer.values(answer)
-        return beam.Row(**row, **self.answer.beam_values(answer))
+            return row | self.answer.values(completion)
+        return beam.Row(**row, **self.answer.beam_values(completion))
 
     def failed(self, failed: FailedRow) -> beam.Row:
         """Returns an element of the error output."""

@@ -9,6 +9,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from hypothesis import given
 
 from airflow_provider_llmbeam.beam.answer_fields import AnswerFields
+from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from tests.hostile import altered
 
@@ -33,16 +34,32 @@ ANSWER = {
 }
 
 
-def stored(fields, answer):
+def completion(answer, **known):
+    return Completion(
+        text=json.dumps(answer),
+        parsed=answer,
+        model="m",
+        finish_reason="stop",
+        input_tokens=1,
+        output_tokens=1,
+        attempts=1,
+        latency_seconds=0.1,
+        sent_at=0.0,
+        answered_at=0.0,
+        **known,
+    )
+
+
+def stored(fields, answer, **known):
     """Returns the fields of an answer as they are after a shuffle, which encodes them by their types."""
     coder = registry.get_coder(RowTypeConstraint.from_fields(fields.beam_types))
-    return coder.decode(coder.encode(beam.Row(**fields.beam_values(answer))))
+    return coder.decode(coder.encode(beam.Row(**fields.beam_values(completion(answer, **known)))))
 
 
 def test_a_text_is_one_field():
     fields = AnswerFields.of(None, "struct")
-    assert fields.values("a text") == {"answer": "a text"}
-    assert stored(fields, "a text").answer == "a text"
+    assert fields.values(completion("a text")) == {"answer": '"a text"'}
+    assert stored(fields, "a text").answer == '"a text"'
 
 
 def test_the_fields_of_a_struct_have_the_types_of_the_schema():
@@ -64,7 +81,18 @@ def test_a_flat_answer_that_is_no_object_is_an_error():
     # A schema without `type` allows it.
     fields = AnswerFields.of({"properties": {"label": {}}}, "flat")
     with pytest.raises(ValueError, match="it is no object"):
-        fields.values("late")
+        fields.values(completion("late"))
+
+
+def test_what_parameters_add_to_an_answer_is_a_field_too():
+    fields = AnswerFields.of(None, "struct", ("citations", "mean_logprob"))
+    pages = [{"uri": "https://a", "title": "A", "texts": ["one", "two"]}]
+    found = stored(fields, "a text", citations=pages, mean_logprob=-0.25)
+    assert found.mean_logprob == -0.25
+    ((uri, title, texts),) = found.citations
+    assert (uri, title, [*texts]) == ("https://a", "A", ["one", "two"])
+    assert stored(fields, "a text") == ('"a text"', None, None)
+    assert fields.values(completion("a text", citations=pages))["citations"] == pages
 
 
 @pytest.mark.fuzz
@@ -73,7 +101,7 @@ def test_any_answer_is_stored_or_refused(answer):
     for form in ("struct", "flat"):
         fields = AnswerFields.of(SCHEMA, form)
         try:
-            found = fields.beam_values(answer)
+            found = fields.beam_values(completion(answer))
         except (ValueError, OverflowError):
             continue
         coder = registry.get_coder(RowTypeConstraint.from_fields(fields.beam_types))
