@@ -113,6 +113,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         awaits_cancellation: Whether whoever makes that file cancels the job then.
         launcher: Process whose end ends the job, too; `None` for one that the runner watches.
         prompt_of: Returns the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
+            An example for which it raises is a `Failure` of kind `template_error`.
         fingerprint_of: Returns the fingerprint of an example; by default it is computed from the prompt.
         max_repairs: Maximum number of repeated requests per prompt if the answer does not match `output_schema`.
         job: Job of the answers, if several jobs share a journal.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,6 +24,7 @@ from waiting import until
 from airflow_provider_llmbeam.beam import LLMCaller, LLMModelHandler
 from airflow_provider_llmbeam.beam import caller as caller_module
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import GeminiModel, Limits
@@ -154,6 +156,17 @@ def test_calls_that_nobody_repeats_are_forgotten(sandbox, handler, monkeypatch):
         until(lambda: hold.waiting == 4, "the first prompt is sent again, as it was forgotten")
         hold.release()
         until(lambda: sandbox.requests.paid(GEMINI).total() == 4, "all are answered")
+
+
+def test_a_closed_engine_cancels_the_requests_that_nobody_waits_for(sandbox, handler):
+    hold = sandbox.faults.hold(GEMINI)
+    engine = handler().load_model()
+    call = engine.submit([Prompt("a question")])
+    until(lambda: hold.waiting == 1, "the request is in flight")
+    del engine
+    gc.collect()
+    until(call.cancelled, "the request is cancelled")
+    hold.release()
 
 
 def test_a_request_without_a_prompt_is_not_sent(sandbox, handler):

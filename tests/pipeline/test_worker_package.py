@@ -192,6 +192,20 @@ def test_a_whole_job_runs_with_beam_and_the_wheel_alone(worker, echo_job, tmp_pa
     assert json.loads(ended.stdout)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
 
 
+def test_a_custom_pipeline_runs_with_beam_and_the_wheel_alone(worker, tmp_path):
+    code = (
+        "import apache_beam as beam\n"
+        "from airflow_provider_llmbeam.beam import LLMInference\n"
+        "with beam.Pipeline(runner='BundleBasedDirectRunner') as pipeline:\n"
+        "    rows = pipeline | beam.Create([beam.Row(id=1, text='a'), beam.Row(id=2, text='b')])\n"
+        "    answered = rows | LLMInference('Say {{ row.text }}', {'type': 'echo'})\n"
+        "    answered | beam.Map(lambda row: print(row.id, row.answer))\n"
+    )
+    ended = run(worker, ("-c", code), directory=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == ["1 Say a", "2 Say b"]
+
+
 def test_every_module_of_the_wheel_imports_on_a_worker(worker, tmp_path):
     code = (
         "import importlib, pkgutil, airflow_provider_llmbeam as p\n"
