@@ -4,10 +4,11 @@
 
 docs/review.md describes the sample, the form and the golden rows.
 
-`sample` selects answers of the night at random, an equal number of each mood, and none of a row that the golden set
-has already. Each becomes a task `review` with a form under "Required Actions": a person accepts the answer, corrects
-it, or leaves it out. The tasks wait without a worker slot; after two days what nobody has answered is left out.
-`add_golden_rows` adds the rest to the golden set, with which the Dag `evaluated_night` evaluates the prompt.
+`sample` selects answers of the night at random, an equal number of each mood, and none of a row that the golden
+set has already. Each becomes a task `review` with a form under "Required Actions": a person accepts the answer,
+corrects it, or leaves it out. The tasks wait without a worker slot; after two days an answer that nobody has
+reviewed is left out. `add_golden_rows` adds the others to the golden set, with which the Dag `evaluated_night`
+evaluates the prompt.
 """
 
 from __future__ import annotations

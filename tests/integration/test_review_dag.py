@@ -37,7 +37,9 @@ def test_reviews_answered_through_the_api_become_golden_rows_with_which_the_prom
 
     def waiting():
         """The forms, once all tasks wait without a slot."""
-        statement = "SELECT count(*) FROM task_instance WHERE run_id = %s AND task_id = 'review' AND state = ANY(%s)"
+        statement = (
+            "SELECT count(*) FROM task_instance WHERE run_id = %s AND task_id = 'review' AND state = ANY(%s)"
+        )
         ((count,),) = cloud.execute(statement, run.run_id, ["awaiting_input", "deferred"])
         return airflow.required_actions(REVIEWED, run.run_id) if count == ROWS else None
 

@@ -77,9 +77,7 @@ def test_verdicts_become_a_golden_set_that_an_evaluation_reads(spec, job, sandbo
     right, wrong, unclear, *_ = reviews
     corrected = other(wrong["form"]["mood"]["value"])
     golden = job.directory / "golden" / "reviewed.jsonl"
-    added = add(
-        spec, golden, verdict(right), verdict(wrong, mood=corrected), verdict(unclear, is_accepted=False)
-    )
+    added = add(spec, golden, verdict(right), verdict(wrong, mood=corrected), verdict(unclear, is_accepted=False))
     counts = {"accepted": 1, "corrected": 1, "left_out": 1}
     assert added == {"golden_uri": str(golden), "rows": 2, **counts}
     first, second = lines(golden)
@@ -154,11 +152,14 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(spec, job):
     ):
         with pytest.raises(JobSpecError, match=message):
             sampled(spec, **sample)
-    with pytest.raises(JobSpecError, match="has no answer to these rows. Give this task the arguments of the run"):
+    with pytest.raises(
+        JobSpecError, match=r"has no answer to these rows\. Give this task the arguments of the run"
+    ):
         sampled(JobSpec.parse(job.spec | {"name": "another"}))
+    model = job.spec["model"] | {"name": "gemini-embedding-001"}
+    embeds = JobSpec.parse(job.spec | {"task": "embed", "prompt": "{{ row.text }}", "model": model})
     with pytest.raises(JobSpecError, match="cannot be compared with expected answers"):
-        model = job.spec["model"] | {"name": "gemini-embedding-001"}
-        sampled(JobSpec.parse(job.spec | {"task": "embed", "prompt": "{{ row.text }}", "model": model}))
+        sampled(embeds)
     for given, message in (
         (verdict(review, mood="fine"), r"does not match `prompt.output_schema`: at \$.mood: 'fine' is not one of"),
         (verdict(review, tone="warm"), "`verdicts`: the answers have no field 'tone'"),

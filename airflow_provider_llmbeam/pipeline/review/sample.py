@@ -30,6 +30,8 @@ _log = logging.getLogger("llmbeam")
 CANDIDATES, CANDIDATES_WITH_MEDIA = 5000, 500
 #: Maximum length of a column that the reviewer sees, in characters.
 MAX_CHARACTERS = 4000
+#: Number of characters by which two labels differ.
+MAX_LABEL = 100
 
 
 def sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     rows = _candidates(spec, sample)
     values = {key: fields.values(answer) for key, answer in _answers(spec, rows).items()} if rows else {}
     labels = {
-        key: "" if sample.stratify_by is None else normalised(value[sample.stratify_by])
+        key: "" if sample.stratify_by is None else normalised(value[sample.stratify_by])[:MAX_LABEL]
         for key, value in values.items()
     }
     picked = stratified(labels, sample.rows)
