@@ -68,13 +68,13 @@ def form_body(row: Mapping[str, str]) -> str:
     Args:
         row: Columns that are shown, as texts.
     """
-    lines = [
-        f"{' '.join(visible(name).split())}:{' ' if len(text.splitlines()) < 2 else chr(10)}{text}"
-        for name, text in row.items()
-    ]
-    text = "\n".join(lines)
-    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 3)
-    return f"{_INTRODUCTION}{fence}text\n{text}\n{fence}"
+    lines = []
+    for name, text in row.items():
+        is_short = len(text.splitlines()) < 2
+        lines.append(f"{' '.join(visible(name).split())}:{' ' if is_short else chr(10)}{visible(text)}")
+    shown = "\n".join(lines)
+    fence = "`" * (max((len(run) for run in re.findall("`+", shown)), default=0) + 3)
+    return f"{_INTRODUCTION}{fence}text\n{shown}\n{fence}"
 
 
 def verdict(review: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,9 +51,10 @@ class AnswerFields:
         """
         for name in names:
             if name not in self.names:
+                hint = nearest(name, self.names)
+                end = f"; {hint}{'' if hint.endswith('?') else '.'}" if hint else "."
                 raise JobSpecError(
-                    f"`{argument}`: the answers have no field {name!r}; {nearest(name, self.names)} Nothing was "
-                    "sent or billed."
+                    f"`{argument}`: the answers have no field {name!r}{end} Nothing was sent or billed."
                 )
 
     def values(self, answer: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_llmbeam.characters import valid_value, visible
+from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
@@ -137,11 +137,11 @@ def _answers(spec: JobSpec, rows: KeyedRows) -> dict[str, Any]:
 
 
 def _shown(row: Row, columns: tuple[str, ...]) -> dict[str, str]:
-    """Returns the columns of a row as texts of limited length, with hidden characters made visible."""
+    """Returns the columns of a row as texts of limited length."""
     shown = {}
     for name in columns or row:
         value = row.get(name)
         text = value if isinstance(value, str) else json.dumps(valid_value(value), ensure_ascii=False, default=str)
         cut = f" … ({len(text):,} characters)" if len(text) > MAX_CHARACTERS else ""
-        shown[name] = visible(text[:MAX_CHARACTERS]) + cut
+        shown[name] = text[:MAX_CHARACTERS] + cut
     return shown
