@@ -55,6 +55,7 @@ with DAG(
         task_id="sample",
         manifest=night.output,
         rows=20,
+        seed="{{ dag_run.run_after.strftime('%Y%m%d') }}",  # other rows in the next run
         stratify_by="mood",
         columns=["review_id", "text"],
         golden={"uri": f"{DATA}/golden/*.jsonl", "key": "review_id"},

@@ -72,7 +72,12 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
             )
         if reviewed:
             storage.replace(uri, b"".join(map(encode_record, rows.values())), is_private=False)
-    _log.info("%s: %d rows; of the verdicts %s.", uri, len(rows), counts)
+    _log.info(
+        "The golden set %r has %d rows. %d answers were accepted, %d corrected and %d left out.",
+        uri,
+        len(rows),
+        *counts.values(),
+    )
     return {"golden_uri": uri, "rows": len(rows), **counts}
 
 
