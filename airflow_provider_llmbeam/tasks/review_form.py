@@ -50,7 +50,8 @@ class ReviewAnswerOperator(HITLOperator):
             subject="Is this answer right?",
             body=form_body(self.review["row"]),
             options=[ACCEPT, LEAVE_OUT],
-            defaults=[LEAVE_OUT],
+            # The option of an answer that nobody reviews in time; the form highlights it.
+            defaults=[LEAVE_OUT] if kwargs.get("response_timeout") else None,
             **kwargs,
         )
         self.params = ParamsDict(

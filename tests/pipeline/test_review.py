@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import main
 from airflow_provider_llmbeam.pipeline.evaluation.run import evaluate
 from airflow_provider_llmbeam.pipeline.review.golden import add_golden_rows
@@ -112,23 +113,21 @@ def test_a_row_of_the_golden_set_is_not_reviewed_again_and_a_later_verdict_repla
     assert (reviews, found["rows"]) == ([], 0)
 
 
-def _add_in_process(data, uri, verdicts):
-    add(JobSpec.parse(data), uri, *verdicts)
-
-
-def test_processes_that_add_to_one_golden_set_at_the_same_time_lose_no_row(spec, job):
+@pytest.mark.parametrize("place", ["local", "gs"])
+def test_processes_that_add_to_one_golden_set_at_the_same_time_lose_no_row(place, request, spec, job):
     reviews, _ = sampled(spec, rows=3)
     golden = job.directory / "golden.jsonl"
-    context = multiprocessing.get_context("fork")
-    processes = [
-        context.Process(target=_add_in_process, args=(job.spec, golden, [verdict(review)])) for review in reviews
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 3
-    assert {row["id"] for row in lines(golden)} == {json.loads(review["key"])["id"] for review in reviews}
+    if place == "gs":
+        request.getfixturevalue("google")
+        golden = "gs://rows/golden/reviewed.jsonl"
+    with ThreadPoolExecutor() as pool:
+        [*pool.map(lambda review: add(spec, golden, verdict(review)), reviews)]
+    rows = storage.read(str(golden)).splitlines()
+    keys = {json.dumps({"id": json.loads(row)["id"]}) for row in rows}
+    assert keys == {review["key"] for review in reviews}
+    source = {"uri": str(golden), "key": "id"}
+    (again, *_), _ = sampled(spec, rows=1, golden=source)
+    assert again["key"] not in keys
 
 
 def test_texts_are_reviewed_as_a_whole(job):

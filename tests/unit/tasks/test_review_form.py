@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from airflow.sdk import DAG, Param
@@ -49,9 +49,14 @@ def test_airflow_renders_no_field_and_adds_no_params_of_the_dag():
     assert {name: task.params.get_param(name).schema for name in task.params} == {
         name: field["schema"] for name, field in FORM.items()
     }
-    assert task.defaults == ["Leave out"], "what is not answered in time makes no golden row"
+    assert task.defaults is None
     assert "{{ 7 * 7 }}" in task.body
     assert mapped.template_fields == ()
+
+
+def test_what_nobody_reviews_in_time_makes_no_golden_row():
+    task = ReviewAnswerOperator(task_id="review", review=json.dumps(REVIEW), response_timeout=timedelta(hours=1))
+    assert task.defaults == ["Leave out"]
 
 
 def test_a_response_becomes_a_verdict_with_the_values_of_the_form():
