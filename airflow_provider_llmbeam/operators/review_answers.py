@@ -43,7 +43,8 @@ class SampleAnswersOperator(InProcessOperator):
         The fields of `RunInferenceOperator`, and all of its own.
 
     XCom:
-        The reviews, for `review_answers`; and with the key `manifest`, `review_uri`, `rows` and rows by `labels`.
+        The reviews, for `review_answers`; and with the key `manifest`, `review_uri`, `rows`, and
+        `labels` with their numbers of rows.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -112,7 +113,7 @@ def review_answers(reviews: XComArg, *, task_id: str = "review", **kwargs: Any) 
             answer; `response_timeout`, after which an answer is left out; and those of `BaseOperator`.
 
     Returns:
-        The tasks; their XComs are the verdicts, see `spec.evaluation.Verdict`.
+        The tasks; their XComs are the verdicts as JSON text, see `spec.evaluation.Verdict`.
     """
     from airflow_provider_llmbeam.tasks.review_form import ReviewAnswerOperator
 
@@ -147,7 +148,7 @@ class AddGoldenRowsOperator(InProcessOperator):
 
     template_fields: Sequence[str] = (*InProcessOperator.template_fields, "verdicts", "golden_uri")
 
-    def __init__(self, *, verdicts: Sequence[Mapping[str, Any]] | XComArg, golden_uri: str, **kwargs: Any) -> None:
+    def __init__(self, *, verdicts: Sequence[str] | XComArg, golden_uri: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.verdicts = verdicts
         self.golden_uri = golden_uri

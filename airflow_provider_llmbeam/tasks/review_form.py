@@ -37,7 +37,7 @@ class ReviewAnswerOperator(HITLOperator):
         kwargs: Arguments of `HITLOperator`.
 
     XCom:
-        The verdict, see `spec.evaluation.Verdict`.
+        The verdict as JSON text, see `spec.evaluation.Verdict`.
     """
 
     template_fields: Sequence[str] = ()
@@ -58,9 +58,9 @@ class ReviewAnswerOperator(HITLOperator):
             {name: Param(field["value"], schema=field["schema"]) for name, field in self.review["form"].items()}
         )
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Makes a verdict of the response; Airflow calls it."""
-        return verdict(self.review, super().execute_complete(context, event))
+        return json.dumps(verdict(self.review, super().execute_complete(context, event)))
 
 
 def form_body(row: Mapping[str, str]) -> str:

@@ -46,17 +46,14 @@ def sampled(spec, **sample):
 def verdict(review, *, is_accepted=True, **values):
     given = {name: field["value"] for name, field in review["form"].items()}
     people = {"reviewed_by": "ada", "reviewed_at": "2026-11-25T10:00:00+00:00"}
-    return {
-        "review_uri": review["review_uri"],
-        "key": review["key"],
-        "is_accepted": is_accepted,
-        "values": given | values,
-        **people,
-    }
+    verdict = {"review_uri": review["review_uri"], "key": review["key"], "is_accepted": is_accepted}
+    return verdict | {"values": given | values, **people}
 
 
 def add(spec, uri, *verdicts):
-    return add_golden_rows(spec, GoldenAddition.parse({"golden_uri": str(uri), "verdicts": verdicts}))
+    return add_golden_rows(
+        spec, GoldenAddition.parse({"golden_uri": str(uri), "verdicts": [*map(json.dumps, verdicts)]})
+    )
 
 
 def lines(path):
@@ -70,7 +67,7 @@ def other(mood):
 def test_verdicts_become_a_golden_set_that_an_evaluation_reads(spec, job, sandbox):
     sent = len(sandbox.requests)
     reviews, found = sampled(spec, rows=12, stratify_by="mood", columns=["text"])
-    assert found["labels"] == dict.fromkeys(MOODS, 4)
+    assert dict(found["labels"]) == dict.fromkeys(MOODS, 4)
     assert {review["row"]["text"] for review in reviews} <= {row["text"] for row in ROWS}
     assert [row["expected_mood"] for row in lines(found["review_uri"])] == [
         review["form"]["mood"]["value"] for review in reviews

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_llmbeam.characters import valid_value
+from airflow_provider_llmbeam.characters import valid_value, visible
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
@@ -42,7 +42,8 @@ def sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
         sample: The selection.
 
     Returns:
-        The manifest: `review_uri`, `rows`, and rows by `labels`; and `reviews`, one for each answer, as JSON.
+        The manifest: `review_uri`, `rows`, and `labels` with their numbers of rows; and `reviews`, one for each
+        answer, as JSON text: Airflow reserves some names in the objects of an XCom, and PostgreSQL refuses NUL.
 
     Raises:
         JobSpecError: The answers have no such fields, or the journal has no answer to these rows.
@@ -54,7 +55,7 @@ def sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     rows = _candidates(spec, sample)
     values = {key: fields.values(answer) for key, answer in _answers(spec, rows).items()} if rows else {}
     labels = {
-        key: "" if sample.stratify_by is None else normalised(value[sample.stratify_by])[:MAX_LABEL]
+        key: "" if sample.stratify_by is None else visible(normalised(value[sample.stratify_by])[:MAX_LABEL])
         for key, value in values.items()
     }
     picked = stratified(labels, sample.rows)
@@ -68,7 +69,7 @@ def sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     return {
         "review_uri": review_uri,
         "rows": len(picked),
-        "labels": dict(Counter(labels[key] for key in picked)) if sample.stratify_by else {},
+        "labels": Counter(labels[key] for key in picked).most_common() if sample.stratify_by else [],
         "reviews": [
             json.dumps(
                 {

@@ -72,6 +72,17 @@ def test_a_response_becomes_a_verdict_with_the_values_of_the_form():
     assert not responded("Leave out", mood="bad")["is_accepted"]
 
 
+def test_the_verdict_is_text_in_which_airflow_and_postgresql_find_nothing_of_their_own():
+    task = ReviewAnswerOperator(task_id="review", review=json.dumps(REVIEW))
+    tags = {"__classname__": "builtins.list", "nul": "\0", "half": "\ud83d"}
+    event = {"chosen_options": ["Accept"], "params_input": {"mood": "bad", "tags": json.dumps(tags)}}
+    event |= {"responded_at": AT, "responded_by_user": {"id": "1", "name": "ada"}}
+    found = task.execute_complete({}, event)
+    assert found.isascii()
+    assert "\0" not in found
+    assert json.loads(found)["values"] == {"mood": "bad", "tags": tags}
+
+
 def test_nobody_is_named_if_nobody_answered_in_time():
     response = {"chosen_options": ["Leave out"], "params_input": None, "responded_at": AT}
     assert verdict(REVIEW, response | {"responded_by_user": None})["reviewed_by"] is None
