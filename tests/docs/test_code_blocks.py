@@ -90,8 +90,8 @@ def names() -> dict[str, Any]:
     classes = (
         DAG, AsyncCallback, CompareInferenceOperator, DeadlineAlert, DeadlineReference, EstimateInferenceOperator,
         AddGoldenRowsOperator, EvaluateInferenceOperator, PromoteModelOperator, QuotaHealthSensor,
-        RollBackModelOperator, SampleAnswersOperator, SmtpNotifier, SweepBatchInferenceOperator, inference_endpoint,
-        review_answers, timedelta,
+        RollBackModelOperator, SampleAnswersOperator, SmtpNotifier, SweepBatchInferenceOperator,
+        inference_endpoint, review_answers, timedelta,
     )  # fmt: skip
     return (
         {name: getattr(spec, name) for name in spec.__all__}
