@@ -229,6 +229,24 @@ class LocalAirflow:
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries"
         self._call("POST", path, json={"key": key, "value": value})
 
+    def required_actions(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """Returns the forms of a run that people fill in, as the page "Required Actions" shows them."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/hitlDetails"
+        found: list[dict[str, Any]] = self._call("GET", path, params={"limit": 100})["hitl_details"]
+        return found
+
+    def respond(self, task: Mapping[str, Any], option: str, fields: Mapping[str, Any]) -> None:
+        """Fills in a form of a task instance, as a person does in the UI.
+
+        Args:
+            task: The `task_instance` of the form.
+            option: The option that is chosen.
+            fields: Values of all its fields.
+        """
+        run = f"dags/{task['dag_id']}/dagRuns/{task['dag_run_id']}"
+        path = f"{run}/taskInstances/{task['task_id']}/{task['map_index']}/hitlDetails"
+        self._call("PATCH", path, json={"chosen_options": [option], "params_input": dict(fields)})
+
     def log_lines(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> list[str]:
         """Returns the messages of a task's log so far; the log of a skipped task contains the reason."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"

@@ -15,11 +15,27 @@ from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.job import compare, diff, estimate, evaluate, page_at, preview, run, submit
+from airflow_provider_llmbeam.pipeline.job import (
+    compare,
+    diff,
+    estimate,
+    evaluate,
+    page_at,
+    preview,
+    review,
+    run,
+    submit,
+)
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
-from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
+from airflow_provider_llmbeam.spec.evaluation import (
+    AnswerSample,
+    Comparison,
+    Evaluation,
+    GoldenAddition,
+    PreviewSample,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import key_variables
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
@@ -33,13 +49,13 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT  # as of a shell
 #: As the default of `skip_on_exit_code` of Airflow's BashOperator.
 EXIT_SKIPPED = 99
 #: What is measured of a job in this process.
-Measured = Evaluation | Comparison | PreviewSample
+Measured = Evaluation | Comparison | PreviewSample | AnswerSample | GoldenAddition
 #: Exit codes of an evaluation that did not pass, by its `on_failure`.
 _EXITS = {"fail": EXIT_FAILED, "skip": EXIT_SKIPPED, "report": EXIT_OK}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one job; other options submit it to Dataflow, estimate, preview, evaluate or compare it.
+    """Runs one job; other options submit it, estimate, preview, evaluate, compare or review it.
 
     Returns:
         0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not pass; 2 if
@@ -91,6 +107,8 @@ def _outcome(
         return {"comparison": compare(spec, measured)}
     if isinstance(measured, PreviewSample):
         return {"preview": preview(spec, measured)}
+    if measured is not None:
+        return {"review": review(spec, measured)}
     if options.diff is not None:
         return {"difference": diff(spec, _spec(options.diff))}
     if options.estimate:
@@ -123,6 +141,8 @@ def _measured(options: argparse.Namespace) -> Measured | None:
         (options.evaluate, Evaluation),
         (options.compare, Comparison),
         (options.preview, PreviewSample),
+        (options.sample_answers, AnswerSample),
+        (options.add_golden, GoldenAddition),
     )
     for path, kind in kinds:
         if path is not None:
@@ -186,6 +206,18 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="SAMPLE.json",
         help="show some rows with their prompts and answers, and do not run the job",
+    )
+    parser.add_argument(
+        "--sample-answers",
+        type=Path,
+        metavar="SAMPLE.json",
+        help="select answers of the job for a review by people",
+    )
+    parser.add_argument(
+        "--add-golden",
+        type=Path,
+        metavar="VERDICTS.json",
+        help="add the rows that people have reviewed to a golden set",
     )
     parser.add_argument(
         "--diff", metavar="OLD.json", help="compare the job with an earlier spec of it, and send nothing"

@@ -16,7 +16,13 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LL
 from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.pipeline.launch.client import check_model
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
-from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
+from airflow_provider_llmbeam.spec.evaluation import (
+    AnswerSample,
+    Comparison,
+    Evaluation,
+    GoldenAddition,
+    PreviewSample,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
@@ -160,6 +166,22 @@ def preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
         from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
 
         return make_preview(spec, sample).plain()
+
+
+def review(spec: JobSpec, step: AnswerSample | GoldenAddition) -> dict[str, Any]:
+    """Selects answers for a review, or makes golden rows of its verdicts; see `review.sample` and `review.golden`.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        JobSpecError: There is no such answer, or a verdict does not fit.
+    """
+    with _in_process(spec, sends=False):
+        from airflow_provider_llmbeam.pipeline.review.golden import add_golden_rows
+        from airflow_provider_llmbeam.pipeline.review.sample import sample_answers
+
+        return sample_answers(spec, step) if isinstance(step, AnswerSample) else add_golden_rows(spec, step)
 
 
 def diff(spec: JobSpec, old: JobSpec) -> dict[str, Any]:

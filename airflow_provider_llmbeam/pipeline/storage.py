@@ -43,15 +43,21 @@ def create(uri: str, *, is_private: bool = False, mime_type: str = "application/
     return file
 
 
-def replace(uri: str, content: bytes) -> None:
-    """Writes a private file; a reader finds its old content or the new one, never a part."""
+def replace(uri: str, content: bytes, *, is_private: bool = True) -> None:
+    """Writes a file; a reader finds its old content or the new one, never a part.
+
+    Args:
+        uri: Its address.
+        content: Its content.
+        is_private: Whether nobody but its owner can read it, if it is a local file.
+    """
     if (bucket_and_name := cloud_object(uri)) is not None:
         bucket, name = bucket_and_name
         # one request, where a file that Beam opens is an upload of two
         bucket.blob(name).upload_from_string(content, "application/octet-stream", retry=DEFAULT_RETRY)
         return
     target = f"{uri}.part" if _is_local(_filesystem(uri)) else uri  # an object exists once it is closed
-    with create(target, is_private=True) as file:
+    with create(target, is_private=is_private) as file:
         file.write(content)
     if target != uri:
         Path(target).replace(uri)

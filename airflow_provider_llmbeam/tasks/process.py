@@ -23,7 +23,13 @@ from airflow_provider_llmbeam.tasks.alert_file import AlertFile
 from airflow_provider_llmbeam.tasks.environment import configured_variables, job_environment
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
+    from airflow_provider_llmbeam.spec.evaluation import (
+        AnswerSample,
+        Comparison,
+        Evaluation,
+        GoldenAddition,
+        PreviewSample,
+    )
 
 
 class JobProcess:
@@ -160,6 +166,36 @@ class JobProcess:
             LLMBeamError: The error class is the one that the child reported.
         """
         found: dict[str, Any] = self._outcome_of("--preview", measured=sample)["preview"]
+        return found
+
+    def sample_answers(self, sample: AnswerSample) -> dict[str, Any]:
+        """Selects answers of the job for a review by people.
+
+        Args:
+            sample: The selection.
+
+        Returns:
+            The manifest with its `reviews`, see `pipeline.review.sample`.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--sample-answers", measured=sample)["review"]
+        return found
+
+    def add_golden_rows(self, addition: GoldenAddition) -> dict[str, Any]:
+        """Makes golden rows of the verdicts of a review.
+
+        Args:
+            addition: The verdicts and the file of the golden set.
+
+        Returns:
+            The manifest, see `pipeline.review.golden`.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--add-golden", measured=addition)["review"]
         return found
 
     def _outcome_of(self, *arguments: str, measured: SpecModel | None = None) -> dict[str, Any]:

@@ -24,6 +24,11 @@ from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperato
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.model_registry import PromoteModelOperator, RollBackModelOperator
+from airflow_provider_llmbeam.operators.review_answers import (
+    AddGoldenRowsOperator,
+    SampleAnswersOperator,
+    review_answers,
+)
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
@@ -84,8 +89,9 @@ def names() -> dict[str, Any]:
     }
     classes = (
         DAG, AsyncCallback, CompareInferenceOperator, DeadlineAlert, DeadlineReference, EstimateInferenceOperator,
-        EvaluateInferenceOperator, PromoteModelOperator, QuotaHealthSensor, RollBackModelOperator, SmtpNotifier,
-        SweepBatchInferenceOperator, inference_endpoint, timedelta,
+        AddGoldenRowsOperator, EvaluateInferenceOperator, PromoteModelOperator, QuotaHealthSensor,
+        RollBackModelOperator, SampleAnswersOperator, SmtpNotifier, SweepBatchInferenceOperator,
+        inference_endpoint, review_answers, timedelta,
     )  # fmt: skip
     return (
         {name: getattr(spec, name) for name in spec.__all__}

@@ -27,8 +27,9 @@ ROWS = 100
 LEFT_OUT = object()
 
 #: `parse`: when Airflow parses the Dag. `start`: in the task, before anything is sent. `answers`: by the first
-#: answers. `evaluation`: in the task that evaluates, before anything is sent.
-Found = Literal["parse", "start", "answers", "evaluation"]
+#: answers. `evaluation`: in the task that evaluates, before anything is sent. `review`: in the task that selects
+#: answers for a review.
+Found = Literal["parse", "start", "answers", "evaluation", "review"]
 #: What the server does, in place of answering.
 Server = Literal["answers", "refuses the key", "refuses the request"]
 
@@ -43,6 +44,7 @@ class Mistake:
         found: When it is found.
         requests: Number of requests that the server receives at most.
         evaluation: Fields of the evaluation with the mistake, by their dotted path.
+        sample: Selection of answers with the mistake.
         about: What is wrong with the files or the server, if `changes` does not show it.
         files: Contents of files beside `rows.jsonl`, by name.
         server: What the server does.
@@ -54,6 +56,7 @@ class Mistake:
     requests: int = 0
     about: str = ""
     evaluation: Mapping[str, Any] = field(default_factory=dict)
+    sample: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     server: Server = "answers"
 
@@ -62,7 +65,7 @@ class Mistake:
         """What the author wrote, in one line."""
         parts = [
             f"no `{path}`" if value is LEFT_OUT else f"`{path}={value!r}`"
-            for path, value in {**self.changes, **self.evaluation}.items()
+            for path, value in {**self.changes, **self.evaluation, **self.sample}.items()
         ]
         return ", ".join(filter(None, (self.about, *parts)))
 

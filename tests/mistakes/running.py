@@ -62,6 +62,10 @@ def run(mistake: Mistake, sandbox: Sandbox, directory: Path) -> Ended:
         evaluation = directory / "evaluation.json"
         evaluation.write_text(json.dumps(mistake.evaluation_spec))
         arguments.append(f"--evaluate={evaluation}")
+    if mistake.found == "review":
+        sample = directory / "sample.json"
+        sample.write_text(json.dumps(mistake.sample))
+        arguments.append(f"--sample-answers={sample}")
     code = main(arguments)
     message = json.loads(result.read_text()).get("error", {}).get("message", "")
     return Ended(code, message, len(sandbox.requests))

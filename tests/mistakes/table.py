@@ -7,6 +7,7 @@ from tests.mistakes.in_evaluation import MISTAKES as IN_EVALUATION
 from tests.mistakes.in_limits import MISTAKES as IN_LIMITS
 from tests.mistakes.in_model import MISTAKES as IN_MODEL
 from tests.mistakes.in_prompt import MISTAKES as IN_PROMPT
+from tests.mistakes.in_review import MISTAKES as IN_REVIEW
 from tests.mistakes.in_runner import MISTAKES as IN_RUNNER
 from tests.mistakes.in_sink import MISTAKES as IN_SINK
 from tests.mistakes.in_source import MISTAKES as IN_SOURCE
@@ -23,6 +24,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *AT_THE_START,
     *IN_THE_ANSWERS,
     *IN_EVALUATION,
+    *IN_REVIEW,
 )
 
 _SECTIONS = {
@@ -40,6 +42,10 @@ _SECTIONS = {
     "evaluation": (
         "In an evaluation, before anything is sent",
         "The task that evaluates fails, without a retry; literal arguments are checked when the Dag is parsed.",
+    ),
+    "review": (
+        "When answers are selected for a review",
+        "The task fails, without a retry; literal arguments are checked when the Dag is parsed.",
     ),
 }
 _HEAD = """# What a mistake costs

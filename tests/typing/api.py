@@ -29,6 +29,11 @@ from airflow_provider_llmbeam.operators.model_registry import (
     ResolveModelOperator,
     RollBackModelOperator,
 )
+from airflow_provider_llmbeam.operators.review_answers import (
+    AddGoldenRowsOperator,
+    SampleAnswersOperator,
+    review_answers,
+)
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
@@ -167,6 +172,15 @@ def tasks_around_a_job() -> None:
             judge=Judge(rubric="{{ row.first }} {{ row.second }}", model=GeminiModel()),
             model=model,
             **job,
+        )
+        night = RunInferenceOperator(task_id="night", model=model, **job)
+        golden = FilesSource(uri="golden/*.jsonl", key=("id",))
+        sample = SampleAnswersOperator(
+            task_id="sample", manifest=night.output, seed="{{ ds_nodash }}", golden=golden, model=model, **job
+        )
+        review = review_answers(sample.output, response_timeout=timedelta(days=2))
+        AddGoldenRowsOperator(
+            task_id="add", verdicts=review.output, golden_uri="golden/reviewed.jsonl", model=model, **job
         )
         gate = QuotaHealthSensor(
             task_id="gate",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +13,7 @@ from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.estimate.projection import spread_over
 from airflow_provider_llmbeam.pipeline.evaluation.answers import Rendered, rendered
-from airflow_provider_llmbeam.pipeline.evaluation.rows import KeyedRows, sampled_rows
+from airflow_provider_llmbeam.pipeline.evaluation.rows import KeyedRows, salt_of, sampled_rows
 from airflow_provider_llmbeam.preview import Preview, PreviewedRow
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -57,8 +56,7 @@ def _rows(spec: JobSpec, sample: PreviewSample) -> KeyedRows:
     if sample.keys:
         return _rows_of_keys(spec, sample.keys)
     size = LENGTH_CANDIDATES if sample.by == "length" else sample.rows
-    salt = hashlib.sha256(str(sample.seed).encode()).digest() if sample.seed else b""
-    return sampled_rows(spec, size, salt=salt).rows
+    return sampled_rows(spec, size, salt=salt_of(sample.seed)).rows
 
 
 def _rows_of_keys(spec: JobSpec, keys: Sequence[str]) -> KeyedRows:

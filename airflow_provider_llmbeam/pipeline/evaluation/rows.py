@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, read_source
 from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import BigQuerySource, Source
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
 
 #: Maximum number of rows of a golden set. They are answered and scored in one process; at 5,000 rows and 1,000
 #: resamples, the interval of a metric takes about a second.
@@ -50,6 +51,20 @@ def golden_rows(spec: JobSpec, golden: Source) -> KeyedRows:
     Raises:
         JobSpecError: It is empty or too large, or has a row without a key or two rows with one key.
     """
+    rows = _all_rows(spec, golden)
+    if not rows:
+        raise JobSpecError("`golden`: the golden set has no rows. Nothing was sent or billed.")
+    return rows
+
+
+def rows_so_far(spec: JobSpec, golden: Source) -> KeyedRows:
+    """Reads a golden set that may have no rows, or no files yet; see `golden_rows`."""
+    if isinstance(golden, FilesSource) and not storage.has_match(golden.uri):
+        return {}
+    return _all_rows(spec, golden)
+
+
+def _all_rows(spec: JobSpec, golden: Source) -> KeyedRows:
     rows: dict[str, Row] = {}
     repeated: list[str] = []
     with _of_golden_set(), _read(spec, golden) as (found, reading):
@@ -69,9 +84,12 @@ def golden_rows(spec: JobSpec, golden: Source) -> KeyedRows:
             f"`golden.key`: the key {repeated[0]} belongs to several rows. Name columns that tell the rows apart. "
             "Nothing was sent or billed."
         )
-    if not rows:
-        raise JobSpecError("`golden`: the golden set has no rows. Nothing was sent or billed.")
     return rows
+
+
+def salt_of(seed: int) -> bytes:
+    """Returns the salt of `sampled_rows` for a seed; 0 has none, as the samples of comparisons."""
+    return hashlib.sha256(str(seed).encode()).digest() if seed else b""
 
 
 def sampled_rows(

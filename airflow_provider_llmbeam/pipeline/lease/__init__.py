@@ -47,7 +47,27 @@ def merging(spec: JobSpec) -> Iterator[None]:
     Raises:
         JobFailedError: Other jobs have merged into the sink for `MERGE_SECONDS`.
     """
-    uri, deadline = f"{spec.output_uri}.llmbeam/_merge", time.monotonic() + MERGE_SECONDS
+    held = (
+        f"`sink.uri` {spec.output_uri!r}: other jobs have been merging into it for {MERGE_SECONDS:.0f} s. Nothing "
+        "was published; a retry sends nothing to the model."
+    )
+    with waiting_for(spec, f"{spec.output_uri}.llmbeam/_merge", held):
+        yield
+
+
+@contextmanager
+def waiting_for(spec: JobSpec, uri: str, held: str) -> Iterator[None]:
+    """Holds a lease during the body, for which it waits up to `MERGE_SECONDS`.
+
+    Args:
+        spec: The job that needs it.
+        uri: Address of the lease.
+        held: Message of the error if others hold it for so long.
+
+    Raises:
+        JobFailedError: Others hold it.
+    """
+    deadline = time.monotonic() + MERGE_SECONDS
     with ExitStack() as stack:
         while True:
             try:
@@ -55,10 +75,7 @@ def merging(spec: JobSpec) -> Iterator[None]:
                 break
             except JobFailedError:
                 if time.monotonic() >= deadline:
-                    raise JobFailedError(
-                        f"`sink.uri` {spec.output_uri!r}: other jobs have been merging into it for "
-                        f"{MERGE_SECONDS:.0f} s. Nothing was published; a retry sends nothing to the model."
-                    ) from None
+                    raise JobFailedError(held) from None
         yield
 
 

@@ -1,4 +1,4 @@
-"""What is measured of answers: metrics, a judge and thresholds, and a comparison with another prompt or model."""
+"""What is measured of answers: metrics, judges, thresholds, reviews, and comparisons of prompts or models."""
 
 from airflow_provider_llmbeam.spec.evaluation.comparison import Alternative, Comparison
 from airflow_provider_llmbeam.spec.evaluation.evaluation import Evaluation
@@ -13,12 +13,15 @@ from airflow_provider_llmbeam.spec.evaluation.metric import (
     ValidJsonMetric,
 )
 from airflow_provider_llmbeam.spec.evaluation.preview import PreviewSample
+from airflow_provider_llmbeam.spec.evaluation.review import AnswerSample, GoldenAddition, Verdict
 
 __all__ = [
     "Alternative",
+    "AnswerSample",
     "Comparison",
     "Evaluation",
     "ExactMetric",
+    "GoldenAddition",
     "Judge",
     "JudgeMetric",
     "LabelF1Metric",
@@ -27,4 +30,5 @@ __all__ = [
     "PreviewSample",
     "PythonMetric",
     "ValidJsonMetric",
+    "Verdict",
 ]

@@ -1,0 +1,1 @@
+"""Review of answers by people: a sample of them, and the golden rows that their verdicts make."""
