@@ -14,7 +14,10 @@ class ServerSettings:
     Attributes:
         latency_seconds: Mean time to an answer, in seconds.
         latency_sigma: Sigma of the log-normal distribution of that time; with 0 each answer takes the mean.
-        requests_per_minute: Request rate of a hard token bucket that holds two seconds' worth.
+        requests_per_minute: Request rate of a hard token bucket.
+        burst_seconds: Content of the full bucket, in seconds of its rate.
+        pool_requests_per_minute: Mean capacity of a pool that others use as well: it wanders by about 12 % every
+            five seconds, and what exceeds it is refused by chance.
         tokens_per_minute: Rate of input and output tokens of another such bucket.
         window_requests: Number of requests admitted per fixed window.
         window_seconds: Length of the fixed window, in seconds.
@@ -25,6 +28,8 @@ class ServerSettings:
     latency_seconds: float = 0.05
     latency_sigma: float = 0.0
     requests_per_minute: int | None = None
+    burst_seconds: float = 2.0
+    pool_requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     window_requests: int | None = None
     window_seconds: float = 20.0
@@ -270,6 +275,36 @@ JOBS = (
         targets=(
             Target(figure="utilisation", at_least=0.92, full_size_only=True),
             Target(figure="rejected_ratio", at_most=0.02, full_size_only=True),
+            NONE_LOST,
+        ),
+    ),
+    Job(
+        letter="I",
+        title="250 rows, a bucket of 300 requests per minute that holds 100, which the client does not know",
+        headline="requests_per_row",
+        is_lower_better=True,
+        columns=("requests_per_row", "rejected", "lost", "sending_seconds"),
+        rows=250,
+        server=ServerSettings(requests_per_minute=300, burst_seconds=20.0),
+        known_limits=KnownLimits(max_in_flight=32),
+        targets=(
+            Target(figure="rejected", at_most=8),
+            # The bucket refills what it does not hold in 30 s.
+            Target(figure="sending_seconds", at_most=1.25 * 30, full_size_only=True),
+            NONE_LOST,
+        ),
+    ),
+    Job(
+        letter="J",
+        title="2,400 rows, a pool of about 2,400 requests per minute whose capacity wanders, unknown",
+        headline="utilisation",
+        is_lower_better=False,
+        columns=("utilisation", "rejected_ratio", "rejected", "lost", "sending_seconds"),
+        rows=2400,
+        server=ServerSettings(latency_seconds=0.2, latency_sigma=0.3, pool_requests_per_minute=2400),
+        targets=(
+            Target(figure="utilisation", at_least=0.85, full_size_only=True),
+            Target(figure="rejected_ratio", at_most=0.05),
             NONE_LOST,
         ),
     ),

@@ -87,6 +87,9 @@ def run_case(case: Case) -> Measurement:
             records = server.requests()
             # The log of a killed job covers all of its runs; figures computed between the runs take precedence.
             measurement.figures = request_figures(case.job, rows, records) | measurement.figures
+            if case.job.server is not None and case.job.server.pool_requests_per_minute is not None:
+                capacity = server.capacity(measurement.figures["sending_seconds"])
+                measurement.figures["utilisation"] = measurement.figures["answered"] / capacity
             measurement.figures["server_cpu_seconds"] = server_cpu_seconds
             measurement.figures["max_in_flight"] = server.max_in_flight()
             measurement.admitted_per_second = per_second(records, rejected=False)

@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.sandbox import FixedWindow, Latency, ModelSettings
 from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
 from airflow_provider_llmbeam.sandbox.models.quota import QuotaLedger
 from bench.jobs import ServerSettings
+from bench.pool import PoolLedger
 from bench.steps import SteppedLedger
 
 
@@ -100,6 +101,10 @@ class ServerProcess(SandboxProcess):
         """Returns the processor time of the server, in seconds, start-up included."""
         return float(self.request("cpu_seconds")["cpu_seconds"])
 
+    def capacity(self, seconds: float) -> float:
+        """Returns the number of requests that its pool had capacity for in the first `seconds`."""
+        return float(self.request(f"capacity {seconds}")["capacity"])
+
     def requests(self) -> list[RequestRecord]:
         """Returns the request log, without calls that are not metered."""
         self.request(f"requests {self._log}")
@@ -116,8 +121,11 @@ def ledger_of(settings: ServerSettings) -> QuotaLedger:
     quota = Quota(
         requests_per_minute=settings.requests_per_minute,
         tokens_per_minute=settings.tokens_per_minute,
+        burst_seconds=settings.burst_seconds,
         window=window,
     )
+    if settings.pool_requests_per_minute is not None:
+        return PoolLedger(settings.pool_requests_per_minute)
     if settings.step_shares:
         return SteppedLedger(quota, settings.step_shares, settings.step_seconds)
     return QuotaLedger(quota)
@@ -128,8 +136,8 @@ def sandbox_of(settings: ServerSettings) -> Sandbox:
     ledger = ledger_of(settings)
     latency = Latency(mean_seconds=settings.latency_seconds, sigma=settings.latency_sigma)
     sandbox = Sandbox(models=ModelSettings(quota=ledger.quota, latency=latency))
-    if settings.step_shares:
-        # `Sandbox.set_quota` does not support steps.
+    if type(ledger) is not QuotaLedger:
+        # `Sandbox.set_quota` supports neither steps nor a pool.
         sandbox._services.models.quotas._ledgers[""] = ledger
     return sandbox
 
@@ -157,6 +165,10 @@ def _execute(sandbox: Sandbox, command: str, path: str) -> dict[str, Any]:
         return {"max_in_flight": sandbox.stats()["max_in_flight"]}
     if command == "cpu_seconds":
         return {"cpu_seconds": time.process_time()}
+    if command == "capacity":
+        ledger = sandbox._services.models.quotas._ledgers[""]
+        assert isinstance(ledger, PoolLedger)
+        return {"capacity": ledger.capacity(float(path))}
     if command == "requests":
         Path(path).write_text(json.dumps([asdict(record) for record in sandbox.requests]))
         return {}

@@ -12,7 +12,7 @@ from bench.contenders.task import Task
 CONTENDER = Contender(
     name="ours",
     module="bench.contenders.ours",
-    jobs="ABCDEFGH",
+    jobs="ABCDEFGHIJ",
     distribution="airflow-provider-llmbeam",
     supports_processes=True,
     remarks="the whole job: reads files, keeps the journal, answers rows, writes files and the report",
