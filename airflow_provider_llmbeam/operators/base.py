@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
     from airflow_provider_llmbeam.spec.prompt import PromptTemplate
     from airflow_provider_llmbeam.spec.runner import Runner
+    from airflow_provider_llmbeam.spec.safety import Safety
     from airflow_provider_llmbeam.spec.sink import Sink
     from airflow_provider_llmbeam.spec.source import Source
 
@@ -60,6 +61,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "limits",
         "batching",
         "alerts",
+        "safety",
         "cache",
         "runner",
         "state_uri",
@@ -69,7 +71,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "impersonation_chain",
         "prompt_per_row",
     )
-    template_fields_renderers = dict.fromkeys((*template_fields[:12], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys((*template_fields[:13], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
     _writes = True
@@ -87,6 +89,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         limits: Limits | Mapping[str, Any] | XComArg | None = None,
         batching: Batching | Mapping[str, Any] | XComArg | None = None,
         alerts: Alerts | Mapping[str, Any] | XComArg | None = None,
+        safety: Safety | Mapping[str, Any] | XComArg | None = None,
         notifiers: Sequence[BaseNotifier] | BaseNotifier = (),
         cache: Cache | Mapping[str, Any] | XComArg | None = None,
         runner: Runner | Mapping[str, Any] | XComArg | None = None,
@@ -114,6 +117,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self.limits = plain(limits)
         self.batching = plain(batching)
         self.alerts = plain(alerts)
+        self.safety = plain(safety)
         self.notifiers = tuple(notifiers) if isinstance(notifiers, Sequence) else (notifiers,)
         self.cache = plain(cache)
         self.runner = plain(runner)
@@ -204,6 +208,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             "limits": self.limits,
             "batching": self.batching,
             "alerts": self.alerts,
+            "safety": self.safety,
             "cache": self.cache,
             "runner": self.runner,
             "state_uri": self.state_uri,

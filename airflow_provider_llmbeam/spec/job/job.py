@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.spec.model import (
 from airflow_provider_llmbeam.spec.model.server import Server, server_of
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
+from airflow_provider_llmbeam.spec.safety import Safety
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, Source
 
@@ -60,6 +61,7 @@ class JobSpec(SpecModel):
         batching: Size of batches and length buckets.
         sink: Sink of the answers.
         alerts: What raises an alert while the job runs, and when it has ended.
+        safety: What protects the people whose data is sent, and records who sent it.
         cache: Cache shared with other jobs. `None`: only runs of this job share their answers.
         runner: Runner of the pipeline; by default a process on this machine.
         state_uri: Directory of the journal, which holds answers already paid for. `None`: `.llmbeam/` below a
@@ -81,6 +83,7 @@ class JobSpec(SpecModel):
     batching: Batching = Batching()
     sink: Sink
     alerts: Alerts = Alerts()
+    safety: Safety = Safety()
     cache: Cache | None = None
     runner: Runner = DirectRunner()
     state_uri: str | None = None

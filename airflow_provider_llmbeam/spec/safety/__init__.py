@@ -1,0 +1,5 @@
+"""What protects the people whose data a job sends, and records who sent it."""
+
+from airflow_provider_llmbeam.spec.safety.safety import Safety
+
+__all__ = ["Safety"]
