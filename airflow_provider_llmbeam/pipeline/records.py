@@ -47,6 +47,7 @@ def failed_record(failed: FailedRow) -> Row:
         "llmbeam_error": {
             "kind": failure.kind,
             "message": failure.message,
+            "category": failure.category,
             "http_status": failure.http_status,
             "attempts": failure.attempts,
             "origin": failed.origin,

@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.reporting.parts import (
     SampledRows,
     Series,
     answers_of,
+    categories_of,
     samples_of,
     series_of,
 )
@@ -168,6 +169,8 @@ class Report(Part):
         service_tiers: Answers of this run by the tier that served them, as the server reports it: `standard`,
             `flex`, `priority` or `batch`.
         dead_letter_by_kind: Failed rows by kind of failure.
+        dead_letter_by_category: The failed rows of a kind by what they were blocked for, as the server or the guard
+            model names it: the 50 most frequent categories, for `blocked` and `moderated`.
         dead_letter_words: Message of one failure per kind.
         padding_ratio: Padding over all input tokens that the server computed; 0 if it batches by itself.
         latency_counts: Number of successful requests by their duration in seconds, each at most 10 % too high.
@@ -205,6 +208,7 @@ class Report(Part):
     origins: dict[str, int]
     service_tiers: dict[str, int]
     dead_letter_by_kind: dict[str, int]
+    dead_letter_by_category: dict[str, dict[str, int]] = {}
     dead_letter_words: dict[str, str]
     requests: RequestCounts
     tokens: TokenCounts
@@ -293,6 +297,7 @@ def build_report(
         origins={origin: tally.answered[origin] for origin in get_args(Origin)},
         service_tiers=dict(sorted(tally.tiers.items())),
         dead_letter_by_kind=dict(sorted(tally.failed.items())),
+        dead_letter_by_category=categories_of(tally.categories),
         dead_letter_words={kind: message[:500] for kind, message in sorted(tally.messages.items())},
         requests=RequestCounts(
             sent=sums["requests"],

@@ -70,6 +70,8 @@ class TallyRows(beam.DoFn):
             return
         failure = element.failure
         tally.failed[failure.kind] += 1
+        if failure.category:
+            tally.categories.update((failure.kind, each) for each in failure.category.split(","))
         tally.messages.setdefault(failure.kind, failure.message)
         tally.samples.add_failure(element, self._key)
         if element.origin in ("batch", "resumed", "cached"):
