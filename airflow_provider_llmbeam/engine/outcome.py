@@ -16,7 +16,9 @@ BEFORE_ANY_REQUEST: frozenset[FailureKind] = frozenset(
 #: same refusal again.
 REFUSED: frozenset[FailureKind] = frozenset({"blocked", "truncated", "invalid_output"})
 #: Kinds that another run of the same job repeats.
-PERMANENT: frozenset[FailureKind] = BEFORE_ANY_REQUEST | REFUSED | {"bad_request", "unauthorized", "not_found", "moderated"}
+PERMANENT: frozenset[FailureKind] = (
+    BEFORE_ANY_REQUEST | REFUSED | {"bad_request", "unauthorized", "not_found", "moderated"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

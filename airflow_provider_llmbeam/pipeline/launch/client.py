@@ -6,11 +6,13 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 def check_model(spec: JobSpec) -> None:
-    """Opens the client of the model once, before a row is read, which fails if a key is missing.
+    """Opens the clients of the model and of its guard once, before a row is read, which fails if a key is missing.
 
     Raises:
-        JobSpecError: The client cannot be opened.
+        JobSpecError: A client cannot be opened.
     """
     from airflow_provider_llmbeam.engine.backends import open_backend
 
     open_backend(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+    if (moderation := spec.safety.moderation) is not None:
+        open_backend(moderation.model, moderation.generation, None, None)

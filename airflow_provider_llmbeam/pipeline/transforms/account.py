@@ -60,6 +60,8 @@ class TallyRows(beam.DoFn):
         tally = self._tally
         if isinstance(element, AnsweredRow):
             tally.answered[element.origin] += 1
+            if element.origin == "replaced":  # no model has answered it
+                return
             tally.profile.add(element.completion, self._label_fields)
             if element.fingerprint < tally.samples.highest:
                 tally.samples.add_answer(element)

@@ -200,6 +200,18 @@ class JobSpec(SpecModel):
         return (*below_sink, *shared, *((self.home_uri,) if self.state_uri is not None else ()))
 
     @property
+    def models(self) -> tuple[Model, ...]:
+        """The models that the job asks: its own, and that of its guard."""
+        moderation = self.safety.moderation
+        return (self.model,) if moderation is None else (self.model, moderation.model)
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        """Columns that an output row has only with parameters of the answer, or with moderation."""
+        moderation = self.safety.moderation
+        return (*self.generation.extra_columns, *(() if moderation is None else moderation.extra_columns))
+
+    @property
     def server(self) -> Server:
         """The server that answers the requests of this job in this process."""
         return server_of(self.model, os.environ)
@@ -233,7 +245,8 @@ class JobSpec(SpecModel):
     @property
     def secret_variables(self) -> tuple[str, ...]:
         """Environment variables with secrets that the job reads by the names in this spec."""
-        names = (*self.environment_secrets, *key_variables(self.model))
+        keys = (name for model in self.models for name in key_variables(model))
+        names = (*self.environment_secrets, *keys)
         match self.sink:
             case PostgresSink():
                 return (*names, self.sink.dsn_env)
