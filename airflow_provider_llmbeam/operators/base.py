@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.deployment import own_deployment, required_deploym
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.lineage.facts import JobFacts
 from airflow_provider_llmbeam.lineage.operators import HasLineage, job_lineage
+from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -67,6 +68,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "state_uri",
         "job_name",
         "llmbeam_conn_id",
+        "guard_conn_id",
         "gcp_conn_id",
         "impersonation_chain",
         "prompt_per_row",
@@ -96,6 +98,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         state_uri: str | None = None,
         job_name: str | None = None,
         llmbeam_conn_id: str = "llmbeam_default",
+        guard_conn_id: str | None = None,
         gcp_conn_id: str = "google_cloud_default",
         impersonation_chain: str | Sequence[str] | None = None,
         deferrable: bool = True,
@@ -124,6 +127,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self.state_uri = state_uri
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
+        self.guard_conn_id = guard_conn_id
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
@@ -158,6 +162,9 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
         data["owner"] = owner_of(context["ti"])
         data["model"], secrets = self._connected_model()
+        if self.safety is not None:
+            models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
+            data["safety"] = models.completed_guard(self.safety, self.guard_conn_id)
         runner = from_text(self.runner)
         is_on_dataflow = isinstance(runner, Mapping) and runner.get("type") == "dataflow"
         data["deployment"] = required_deployment() if is_on_dataflow else own_deployment()

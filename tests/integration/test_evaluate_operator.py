@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
-from airflow_provider_llmbeam.operators.in_process import OtherModels
+from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox.models.answers import answer_text
 

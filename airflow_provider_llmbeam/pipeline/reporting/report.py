@@ -172,8 +172,8 @@ class Report(Part):
         service_tiers: Answers of this run by the tier that served them, as the server reports it: `standard`,
             `flex`, `priority` or `batch`.
         dead_letter_by_kind: Failed rows by kind of failure.
-        dead_letter_by_category: Failed rows of the kinds `blocked` and `moderated` by what they were blocked for, as
-            the server or the guard model names it: the 50 most frequent categories.
+        dead_letter_by_category: Failed rows of the kinds `blocked` and `moderated` by what they were blocked for,
+            as the server or the guard model names it: the 50 most frequent categories.
         dead_letter_words: Message of one failure per kind.
         moderation: Requests and verdicts of the guard model (`safety.moderation`); `None` without one.
         padding_ratio: Padding over all input tokens that the server computed; 0 if it batches by itself.
