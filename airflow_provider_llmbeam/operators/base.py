@@ -68,7 +68,6 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "state_uri",
         "job_name",
         "llmbeam_conn_id",
-        "guard_conn_id",
         "gcp_conn_id",
         "impersonation_chain",
         "prompt_per_row",
@@ -98,7 +97,6 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         state_uri: str | None = None,
         job_name: str | None = None,
         llmbeam_conn_id: str = "llmbeam_default",
-        guard_conn_id: str | None = None,
         gcp_conn_id: str = "google_cloud_default",
         impersonation_chain: str | Sequence[str] | None = None,
         deferrable: bool = True,
@@ -127,7 +125,6 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self.state_uri = state_uri
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
-        self.guard_conn_id = guard_conn_id
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
@@ -164,7 +161,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         data["model"], secrets = self._connected_model()
         if self.safety is not None:
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
-            data["safety"] = models.completed_guard(self.safety, self.guard_conn_id)
+            data["safety"] = models.completed_guard(self.safety)
         runner = from_text(self.runner)
         is_on_dataflow = isinstance(runner, Mapping) and runner.get("type") == "dataflow"
         data["deployment"] = required_deployment() if is_on_dataflow else own_deployment()

@@ -53,12 +53,11 @@ class OtherModels:
                 )
         return completed
 
-    def completed_guard(self, safety: Any, conn_id: str | None) -> Any:
+    def completed_guard(self, safety: Any) -> Any:
         """Returns `safety`, as plain data, with the fields of the connection of its guard model.
 
         Args:
             safety: The safety of the job.
-            conn_id: Connection of the guard, see `completed`.
 
         Raises:
             JobSpecError: See `completed`.
@@ -67,5 +66,5 @@ class OtherModels:
         moderation = from_text(found.get("moderation")) if isinstance(found, Mapping) else None
         if not isinstance(moderation, Mapping):
             return safety
-        guard = self.completed(moderation.get("model"), conn_id)
+        guard = self.completed(moderation.get("model"), moderation.get("conn_id"))
         return {**found, "moderation": {**moderation, "model": guard}}

@@ -79,8 +79,6 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         state_uri: Directory of the journal; by default below a files sink.
         job_name: Name of the job; by default derived from Dag, task and run, so that retries find their journal.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
-        guard_conn_id: Connection of the guard model of `safety.moderation`. `None`: that of the job for a model of
-            the same type; for another one the key is in the environment of the worker.
         gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without a default
             connection, the credentials of the worker.
         impersonation_chain: Service account to impersonate on Dataflow, or a chain of them.
@@ -90,7 +88,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     Templated:
         `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `inference`, `limits`,
         `batching`, `alerts`, `safety`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`,
-        `guard_conn_id`, `gcp_conn_id`, `impersonation_chain`.
+        `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accurac
 from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
-from airflow_provider_llmbeam.pipeline.moderation.stages import ModerationStages, Results
+from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
 from airflow_provider_llmbeam.pipeline.reporting.tally import add_up
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
@@ -60,11 +60,10 @@ def build(
     check(spec)
     started_at = time.time()
     deadline = batch.deadline_at if batch is not None else deadline_at(spec, started_at)
-    moderation = None
-    if spec.safety.moderation is not None:
-        moderation = ModerationStages(spec, spec.safety.moderation, started_at, progress_prefix, launcher)
+    moderation = moderation_stages(spec, started_at, progress_prefix, launcher)
     batch_since = None if batch is None else batch.created_at
-    prompts = read_prompts(root, spec, started_at, progress_prefix, batch_since, moderation)
+    moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
+    prompts = read_prompts(root, spec, started_at, progress_prefix, batch_since, moderate)
     handler = handler_of_job(
         spec,
         prompts.oldest_at,

@@ -27,7 +27,7 @@ QUESTION = "Judge this:"
 
 
 def text(number: int) -> str:
-    """Returns an unsafe prompt for every tenth row, and for every eighth of the others one with an unsafe answer."""
+    """Returns an unsafe text for every tenth row, and for every eighth of the others one with an unsafe answer."""
     return f"row {number} {'unsafe_S1' if number % 10 == 0 else 'tempts_S6' if number % 8 == 0 else ''}"
 
 

@@ -19,26 +19,10 @@ from airflow_provider_llmbeam.pipeline.moderation.rows import (
     DecideOnPrompts,
     with_flag,
 )
+from airflow_provider_llmbeam.pipeline.transforms.read_prompts import ModeratedPrompts
 from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety.moderation import Moderation
-
-
-@dataclass(frozen=True)
-class ModeratedPrompts:
-    """The prompts of a job after the stage before its requests.
-
-    Attributes:
-        passed: Those that may be sent, as `(fingerprint, RenderedRow)`.
-        replaced: `AnsweredRow`s with the replacement.
-        failed: `FailedRow`s.
-        tallies: `Tally`s of the guard.
-    """
-
-    passed: beam.PCollection
-    replaced: beam.PCollection
-    failed: beam.PCollection
-    tallies: beam.PCollection
 
 
 @dataclass(frozen=True)
@@ -146,3 +130,13 @@ class ModerationStages:
         return AskGuard(
             self._guard, self._moderation, self._handler, self._oldest_at, self._started_at, gate, duplicate_keys
         )
+
+
+def moderation_stages(
+    spec: JobSpec, started_at: float, progress_prefix: str | None = None, launcher: Launcher | None = None
+) -> ModerationStages | None:
+    """Returns the stages of a job, see `ModerationStages`; `None` for a job without a guard."""
+    moderation = spec.safety.moderation
+    if moderation is None:
+        return None
+    return ModerationStages(spec, moderation, started_at, progress_prefix, launcher)

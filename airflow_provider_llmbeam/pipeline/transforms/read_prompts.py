@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.elements import FAILED
-from airflow_provider_llmbeam.pipeline.moderation.stages import ModerationStages
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
@@ -39,13 +39,38 @@ class Prompts:
     oldest_at: float
 
 
+@dataclass(frozen=True)
+class ModeratedPrompts:
+    """The prompts of a job after their moderation.
+
+    Attributes:
+        passed: Those that may be sent, as `(fingerprint, RenderedRow)`.
+        replaced: `AnsweredRow`s with the replacement.
+        failed: `FailedRow`s.
+        tallies: `Tally`s of the guard.
+    """
+
+    passed: beam.PCollection
+    replaced: beam.PCollection
+    failed: beam.PCollection
+    tallies: beam.PCollection
+
+
+#: Moderates `(fingerprint, RenderedRow)`. The second argument delays requests until the rows and the sink are
+#: checked; the third one has the duplicate keys, which fail the job before anything is sent.
+ModeratePrompts = Callable[
+    [beam.PCollection, Callable[[beam.PCollection], beam.PCollection], beam.pvalue.AsList | None],
+    ModeratedPrompts,
+]
+
+
 def read_prompts(
     root: beam.Pipeline,
     spec: JobSpec,
     started_at: float,
     progress_prefix: str | None = None,
     batch_since: float | None = None,
-    moderation: ModerationStages | None = None,
+    moderate: ModeratePrompts | None = None,
 ) -> Prompts:
     """Reads the rows, renders their prompts, and looks these up in the journal.
 
@@ -55,7 +80,7 @@ def read_prompts(
         started_at: Unix time of the launch.
         progress_prefix: See `CountingDoFn`.
         batch_since: Unix time at which the batch inference of this run began; `None` without any.
-        moderation: Moderation of the prompts; `None` for none.
+        moderate: Adds the moderation of the prompts; `None` for none.
     """
     source = root | "Read" >> ReadRows(spec, progress_prefix)
     rows, duplicate_keys, duplicates = unique(source["rows"], spec.source, progress_prefix)
@@ -69,13 +94,13 @@ def read_prompts(
         )
         prompts, refused = identified["rows"], [*refused, identified[FAILED]]
     tallies, replaced = [source[TALLIES]], list[beam.PCollection]()
-    if moderation is not None and moderation.judges_prompts:
+    if moderate is not None:
 
         def checked(requests: beam.PCollection) -> beam.PCollection:
             (requests,) = after_row_check([requests], (source["rows"], source[FAILED]), spec)
             return after_sink_check(root, requests, spec)
 
-        judged = moderation.of_prompts(prompts, checked, duplicate_keys)
+        judged = moderate(prompts, checked, duplicate_keys)
         prompts, replaced = judged.passed, [judged.replaced]
         refused, tallies = [*refused, judged.failed], [*tallies, judged.tallies]
     oldest_at = oldest_useful_at(spec, started_at)

@@ -30,6 +30,8 @@ class Moderation(SpecModel):
 
     Attributes:
         model: The guard model.
+        conn_id: Connection of Airflow with its key, base URL, project and location. `None`: that of the job for a
+            model of the same type; for another one the key is in the environment.
         on: What it judges: the prompt (its text, not `prompt.system` and no media), the answer, or both.
         template: What it is asked: `{text}` stands for the text. It is no Jinja2 template.
         system: Its system instruction.
@@ -49,6 +51,7 @@ class Moderation(SpecModel):
     """
 
     model: Model
+    conn_id: Annotated[str, Field(min_length=1)] | None = None
     on: Annotated[tuple[Side, ...], Field(min_length=1)] = ("input", "output")
     template: str = PLACE
     system: str | None = None
