@@ -74,10 +74,10 @@ class Moderation(SpecModel):
     def _parts_agree(self) -> Self:
         if self.verdict == "json" and self.system is None and self.template.strip() == PLACE:
             raise FieldFaultError(
-                "system", "this field, or a longer `template`, is needed to tell the guard what is unsafe", None
+                "system", "this field, or a longer `template`, is needed to tell the guard what is unsafe", NOT_SHOWN
             )
         if self.replaces and self.replacement is None:
-            raise FieldFaultError("replacement", "this field is needed with the action 'replace'", None)
+            raise FieldFaultError("replacement", "this field is needed with the action 'replace'", NOT_SHOWN)
         if self.limits.budget_usd is not None and price_of(self.model, self.limits.price) is None:
             raise FieldFaultError(
                 "limits.price",
