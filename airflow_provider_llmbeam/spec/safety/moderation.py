@@ -74,7 +74,9 @@ class Moderation(SpecModel):
     def _parts_agree(self) -> Self:
         if self.verdict == "json" and self.system is None and self.template.strip() == PLACE:
             raise FieldFaultError(
-                "system", "this field, or a longer `template`, is needed to tell the guard what is unsafe", NOT_SHOWN
+                "system",
+                "this field, or a longer `template`, is needed to tell the guard what is unsafe",
+                NOT_SHOWN,
             )
         if self.replaces and self.replacement is None:
             raise FieldFaultError("replacement", "this field is needed with the action 'replace'", NOT_SHOWN)
