@@ -40,8 +40,8 @@ MISTAKES = (
     Mistake(
         changes=_changes(limits={"budget_usd": 5}),
         sentence=(
-            "`safety.moderation.limits.price`: this field is needed with `budget_usd`, as the price of openai model "
-            "'llama-guard-3' is not known. Nothing was sent or billed."
+            "`safety.moderation.limits.price`: this field is needed with `budget_usd`, as the price of openai "
+            "model 'llama-guard-3' is not known. Nothing was sent or billed."
         ),
     ),
     Mistake(
