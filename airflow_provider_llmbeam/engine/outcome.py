@@ -16,7 +16,9 @@ BEFORE_ANY_REQUEST: frozenset[FailureKind] = frozenset(
 #: same refusal again.
 REFUSED: frozenset[FailureKind] = frozenset({"blocked", "truncated", "invalid_output"})
 #: Kinds that another run of the same job repeats.
-PERMANENT: frozenset[FailureKind] = BEFORE_ANY_REQUEST | REFUSED | {"bad_request", "unauthorized", "not_found"}
+PERMANENT: frozenset[FailureKind] = (
+    BEFORE_ANY_REQUEST | REFUSED | {"bad_request", "unauthorized", "not_found", "moderated"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,8 @@ class Failure:
         answered_at: Unix time of a refused answer; 0 for other failures.
         failed_at: Unix time of the failure; 0 if nothing was sent, and for a refusal from the journal.
         service_tier: Tier at which a refused answer was served.
+        category: What a prompt or an answer was blocked for, as the server or the guard model names it, e.g.
+            `HARM_CATEGORY_HARASSMENT`; several are separated by commas. `None` for other failures.
     """
 
     kind: FailureKind
@@ -111,6 +115,7 @@ class Failure:
     answered_at: float = 0.0
     failed_at: float = field(default=0.0, compare=False)
     service_tier: ServiceTier = "standard"
+    category: str | None = None
 
 
 Outcome = Completion | Failure

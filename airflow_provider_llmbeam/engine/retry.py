@@ -28,6 +28,7 @@ class RequestError(Exception):
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
         service_tier: Tier at which the billed tokens were served.
         is_unconnected: Whether no connection could be opened, so that the server cannot have received the request.
+        category: What the server blocked, see `Failure.category`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class RequestError(Exception):
         cached_tokens: int = 0,
         service_tier: ServiceTier = "standard",
         is_unconnected: bool = False,
+        category: str | None = None,
     ) -> None:
         self.message = valid_text(message[:2000])
         super().__init__(self.message)
@@ -53,6 +55,7 @@ class RequestError(Exception):
         self.cached_tokens = cached_tokens
         self.service_tier: ServiceTier = service_tier
         self.is_unconnected = is_unconnected
+        self.category = category
 
     @property
     def is_outage(self) -> bool:

@@ -39,7 +39,7 @@ def google_credentials(spec: JobSpec, gcp_conn_id: str, others: Collection[Model
 
 def uses_google(spec: JobSpec, others: Collection[Model] = ()) -> bool:
     """Whether a job sends requests to Google Cloud with the credentials of an account."""
-    if any(authentication_of(model) in ("access_token", "id_token") for model in (spec.model, *others)):
+    if any(authentication_of(model) in ("access_token", "id_token") for model in (*spec.models, *others)):
         return True
     if "bigquery" in (spec.source.type, spec.sink.type):
         return True

@@ -63,7 +63,7 @@ def sink_columns(spec: JobSpec) -> tuple[Column, ...]:
         after = (Column(name, "string") for name in ("model", "fingerprint"))
         return (Column("llmbeam_id", "string"), *key, *answer_columns(spec), *after)
     passthrough = tuple(map(Column, getattr(spec.sink, "passthrough", ())))
-    names = (*OUTPUT_COLUMNS[1:], *spec.generation.extra_columns)
+    names = (*OUTPUT_COLUMNS[1:], *spec.extra_columns)
     others = tuple(Column(name, _OUTPUT_TYPES.get(name, "string")) for name in names)
     return (*key, *passthrough, *answer_columns(spec), *others)
 

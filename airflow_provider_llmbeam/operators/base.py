@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.deployment import own_deployment, required_deploym
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.lineage.facts import JobFacts
 from airflow_provider_llmbeam.lineage.operators import HasLineage, job_lineage
+from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
     from airflow_provider_llmbeam.spec.prompt import PromptTemplate
     from airflow_provider_llmbeam.spec.runner import Runner
+    from airflow_provider_llmbeam.spec.safety import Safety
     from airflow_provider_llmbeam.spec.sink import Sink
     from airflow_provider_llmbeam.spec.source import Source
 
@@ -60,6 +62,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "limits",
         "batching",
         "alerts",
+        "safety",
         "cache",
         "runner",
         "state_uri",
@@ -69,7 +72,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "impersonation_chain",
         "prompt_per_row",
     )
-    template_fields_renderers = dict.fromkeys((*template_fields[:12], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys((*template_fields[:13], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
     _writes = True
@@ -87,6 +90,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         limits: Limits | Mapping[str, Any] | XComArg | None = None,
         batching: Batching | Mapping[str, Any] | XComArg | None = None,
         alerts: Alerts | Mapping[str, Any] | XComArg | None = None,
+        safety: Safety | Mapping[str, Any] | XComArg | None = None,
         notifiers: Sequence[BaseNotifier] | BaseNotifier = (),
         cache: Cache | Mapping[str, Any] | XComArg | None = None,
         runner: Runner | Mapping[str, Any] | XComArg | None = None,
@@ -114,6 +118,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self.limits = plain(limits)
         self.batching = plain(batching)
         self.alerts = plain(alerts)
+        self.safety = plain(safety)
         self.notifiers = tuple(notifiers) if isinstance(notifiers, Sequence) else (notifiers,)
         self.cache = plain(cache)
         self.runner = plain(runner)
@@ -154,6 +159,9 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
         data["owner"] = owner_of(context["ti"])
         data["model"], secrets = self._connected_model()
+        if self.safety is not None:
+            models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
+            data["safety"] = models.completed_guard(self.safety)
         runner = from_text(self.runner)
         is_on_dataflow = isinstance(runner, Mapping) and runner.get("type") == "dataflow"
         data["deployment"] = required_deployment() if is_on_dataflow else own_deployment()
@@ -204,6 +212,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             "limits": self.limits,
             "batching": self.batching,
             "alerts": self.alerts,
+            "safety": self.safety,
             "cache": self.cache,
             "runner": self.runner,
             "state_uri": self.state_uri,

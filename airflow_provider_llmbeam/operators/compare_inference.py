@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.operators.in_process import InProcessOperator, OtherModels
+from airflow_provider_llmbeam.operators.in_process import InProcessOperator
+from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import name_in_every_run

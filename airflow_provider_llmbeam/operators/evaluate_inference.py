@@ -13,7 +13,8 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.operators.in_process import InProcessOperator, OtherModels
+from airflow_provider_llmbeam.operators.in_process import InProcessOperator
+from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import name_in_every_run

@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model import Model, key_variables, model_data
+from airflow_provider_llmbeam.spec.model import Model, key_variables
 from airflow_provider_llmbeam.tasks.literal import literal_problems
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
@@ -58,47 +58,3 @@ class InProcessOperator(InferenceJobOperator):
         """
         if problems := literal_problems(kind, data, never_rendered):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
-
-
-class OtherModels:
-    """Adds to models besides that of the job what their connections provide.
-
-    Args:
-        job_model: Model of the job, as plain data.
-        llmbeam_conn_id: Its connection, which models of the same type use as well.
-        environment: Variables with the secrets of the job; those of the other models are added.
-    """
-
-    def __init__(self, job_model: Any, llmbeam_conn_id: str, environment: dict[str, str]) -> None:
-        found = model_data(job_model)
-        self._type = found.get("type") if isinstance(found, Mapping) else None
-        self._llmbeam_conn_id = llmbeam_conn_id
-        self._environment = environment
-
-    def completed(self, model: Any, conn_id: str | None = None) -> Any:
-        """Returns a model, as plain data, with the fields of its connection.
-
-        Args:
-            model: The model.
-            conn_id: Its connection. `None`: that of the job for a model of the same type, else none.
-
-        Raises:
-            JobSpecError: There is no such connection, or it has another key for the same variable.
-        """
-        from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
-
-        data = model_data(model)
-        if not isinstance(data, Mapping):
-            return data
-        conn_id = conn_id or (self._llmbeam_conn_id if data.get("type") == self._type else None)
-        if conn_id is None:
-            return data
-        completed, secrets = LLMBeamHook(conn_id).complete_model({**data})
-        for name, secret in secrets.items():
-            if self._environment.setdefault(name, secret) != secret:
-                raise JobSpecError(
-                    f"Connection {conn_id!r} has another key than the model of the job, and one process reads one "
-                    f"key from `{name}`. Nothing was sent or billed. Use the same key, or for an OpenAI model "
-                    "another `api_key_env`."
-                )
-        return completed

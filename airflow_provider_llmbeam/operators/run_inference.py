@@ -73,6 +73,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         alerts: What raises an alert, see `spec.Alerts`.
         notifiers: Notifiers of Airflow, e.g. of the providers slack, smtp and http. Each is called once for each
             alert of a run, with the alert as `llmbeam_alert` in its context.
+        safety: What protects the people whose data is sent, and records who sent it: `spec.Safety`.
         cache: Sharing of answers with other runs and Dags, see `spec.Cache`.
         runner: Runner of the job, see `spec.DataflowRunner`; by default a process on the worker.
         state_uri: Directory of the journal; by default below a files sink.
@@ -86,8 +87,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     Templated:
         `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `inference`, `limits`,
-        `batching`, `alerts`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`, `gcp_conn_id`,
-        `impersonation_chain`.
+        `batching`, `alerts`, `safety`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`,
+        `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and

@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accurac
 from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
+from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
 from airflow_provider_llmbeam.pipeline.reporting.tally import add_up
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
@@ -59,7 +60,10 @@ def build(
     check(spec)
     started_at = time.time()
     deadline = batch.deadline_at if batch is not None else deadline_at(spec, started_at)
-    prompts = read_prompts(root, spec, started_at, progress_prefix, None if batch is None else batch.created_at)
+    moderation = moderation_stages(spec, started_at, progress_prefix, launcher)
+    batch_since = None if batch is None else batch.created_at
+    moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
+    prompts = read_prompts(root, spec, started_at, progress_prefix, batch_since, moderate)
     handler = handler_of_job(
         spec,
         prompts.oldest_at,
@@ -75,8 +79,13 @@ def build(
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="answered")
     )
-    answered = (inferred["answered"], *prompts.reused)
-    failed = (*prompts.failed, inferred[FAILED]) | "Failed" >> beam.Flatten()
+    results = Results(
+        [inferred["answered"], *prompts.reused], [*prompts.failed, inferred[FAILED]], prompts.tallies
+    )
+    if moderation is not None:
+        results = moderation.of_answers(results)
+    answered = (*results.answered, *prompts.replaced)
+    failed = results.failed | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
     answer_files = answered | "WriteAnswers" >> WriteStaged(
@@ -102,8 +111,8 @@ def build(
     ]
     if batch is not None:
         tallied.append(root | "BatchInference" >> beam.Create([batch.tally()]))
-    tallies = (prompts.rows_read, *tallied) | "Tallies" >> beam.Flatten()
-    tally = tallies | "AddUpTallies" >> beam.CombineGlobally(add_up)
+    every_tally = (*results.tallies, *tallied) | "Tallies" >> beam.Flatten()
+    tally = every_tally | "AddUpTallies" >> beam.CombineGlobally(add_up)
     return (
         root
         | "Once" >> beam.Impulse()

@@ -23,7 +23,7 @@ class OutputColumns:
         answer_columns: Form of an answer with a schema.
         answer: Type of the answers by their schema; `None` for texts and vectors.
         has_vectors: Whether the answers are vectors.
-        extras: Columns that parameters of the answer add, see `spec.Generation.extra_columns`.
+        extras: Columns that parameters of the answer and moderation add, see `spec.JobSpec.extra_columns`.
         for_bigquery: Whether they are loaded into BigQuery, which has fewer types than Parquet.
     """
 
@@ -45,7 +45,7 @@ class OutputColumns:
             answer_columns=sink.answer_columns if isinstance(sink, FilesSink | BigQuerySink) else "struct",
             answer=None if schema is None or spec.embedding is not None else answer_type(schema),
             has_vectors=spec.embedding is not None,
-            extras=spec.generation.extra_columns,
+            extras=spec.extra_columns,
             for_bigquery=isinstance(sink, BigQuerySink),
         )
 

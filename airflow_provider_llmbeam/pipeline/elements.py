@@ -13,8 +13,11 @@ from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 Row = dict[str, Any]
 
 #: Origin of an answer: received now, after a repair, or by batch inference of this run; from the journal, of this
-#: job or of another one; or shared with an equal prompt.
-Origin = Literal["fresh", "repaired", "batch", "resumed", "cached", "duplicate"]
+#: job or of another one; shared with an equal prompt; or the replacement of a prompt that was not sent.
+Origin = Literal["fresh", "repaired", "batch", "resumed", "cached", "duplicate", "replaced"]
+
+#: Attributes of an `AnsweredRow` that are columns of an output row with moderation.
+MODERATION_COLUMNS = frozenset({"moderation_input", "moderation_output"})
 
 #: Tag of the output with `FailedRow`s.
 FAILED = "failed"
@@ -37,12 +40,23 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRow:
-    """A row with its answer."""
+    """A row with its answer.
+
+    Attributes:
+        row: The row as read.
+        fingerprint: Fingerprint of its prompt.
+        completion: The answer.
+        origin: Origin of the answer.
+        moderation_input: What its prompt was flagged for; `None` for nothing.
+        moderation_output: What its answer was flagged for.
+    """
 
     row: Row
     fingerprint: str
     completion: Completion
     origin: Origin
+    moderation_input: str | None = None
+    moderation_output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

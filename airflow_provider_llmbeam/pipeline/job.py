@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.manifest import encoded_page
-from airflow_provider_llmbeam.pipeline.launch.client import check_model
+from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.spec.evaluation import (
     AnswerSample,
@@ -254,6 +254,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         is_remote = isinstance(spec.runner, DataflowRunner)
         if not is_remote:  # on Dataflow only the workers need the keys
             check_model(spec)
+            check_guard(spec)
         for uri in spec.private_uris:
             storage.make_private(uri)
         sinks.check(spec)

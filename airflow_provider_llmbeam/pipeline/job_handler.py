@@ -26,6 +26,7 @@ def handler_of_job(
     cached_head: CachedHead | None = None,
     service_tier: RequestedTier = "standard",
     flex_until: float = math.inf,
+    handler: type[LLMModelHandler[Request]] = LLMModelHandler,
 ) -> LLMModelHandler[Request]:
     """Returns the handler of a job, with its limits and its journal.
 
@@ -39,8 +40,9 @@ def handler_of_job(
         cached_head: See `LLMModelHandler`.
         service_tier: See `LLMModelHandler`.
         flex_until: See `LLMModelHandler`.
+        handler: Class of the handler.
     """
-    return LLMModelHandler(
+    return handler(
         spec.model,
         generation=spec.generation,
         limits=limits_of_a_worker(spec.runner, spec.limits),

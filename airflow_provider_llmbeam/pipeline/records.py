@@ -10,7 +10,7 @@ import orjson
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
+from airflow_provider_llmbeam.pipeline.elements import MODERATION_COLUMNS, AnsweredRow, FailedRow, Row
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _to_compact_json = json.JSONEncoder(ensure_ascii=False, default=str, separators=(",", ":")).encode
@@ -35,7 +35,7 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
         "latency_seconds": round(completion.latency_seconds, 4),
     }
     for name in columns.extras:
-        record[name] = getattr(completion, name)
+        record[name] = getattr(answered if name in MODERATION_COLUMNS else completion, name)
     return record
 
 
@@ -47,6 +47,7 @@ def failed_record(failed: FailedRow) -> Row:
         "llmbeam_error": {
             "kind": failure.kind,
             "message": failure.message,
+            "category": failure.category,
             "http_status": failure.http_status,
             "attempts": failure.attempts,
             "origin": failed.origin,

@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.spec.model import (
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
+from airflow_provider_llmbeam.spec.safety import Moderation, Safety
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
 
@@ -47,12 +48,14 @@ __all__ = [
     "Media",
     "MilvusSink",
     "Model",
+    "Moderation",
     "OpenAIModel",
     "PostgresSink",
     "Price",
     "PromptTemplate",
     "RowsSource",
     "Runner",
+    "Safety",
     "Sink",
     "Source",
     "VertexEndpoint",

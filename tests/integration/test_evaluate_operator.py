@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
-from airflow_provider_llmbeam.operators.in_process import OtherModels
+from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox.models.answers import answer_text
 
@@ -179,6 +179,11 @@ def test_a_connection_with_another_key_for_the_same_variable_is_refused(connecti
         models.completed("gemini-2.5-pro", "judges")
     judge = models.completed({"type": "openai", "name": "m", "api_key_env": "JUDGE_KEY"}, "judges")
     assert (judge["base_url"], environment["JUDGE_KEY"]) == (connection["host"], "another")
+    moderation = {"model": {"type": "openai", "name": "m", "api_key_env": "GUARD_KEY"}, "conn_id": "judges"}
+    guard = models.completed_guard({"moderation": moderation})["moderation"]["model"]
+    assert (guard["base_url"], environment["GUARD_KEY"]) == (connection["host"], "another")
+    assert models.completed_guard("{{ params.safety }}") == "{{ params.safety }}"
+    assert models.completed_guard({"moderation": None}) == {"moderation": None}
 
 
 def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(night):

@@ -6,6 +6,7 @@ from tests.mistakes.at_the_start import MISTAKES as AT_THE_START
 from tests.mistakes.in_evaluation import MISTAKES as IN_EVALUATION
 from tests.mistakes.in_limits import MISTAKES as IN_LIMITS
 from tests.mistakes.in_model import MISTAKES as IN_MODEL
+from tests.mistakes.in_moderation import MISTAKES as IN_MODERATION
 from tests.mistakes.in_prompt import MISTAKES as IN_PROMPT
 from tests.mistakes.in_review import MISTAKES as IN_REVIEW
 from tests.mistakes.in_runner import MISTAKES as IN_RUNNER
@@ -21,6 +22,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *IN_LIMITS,
     *IN_SINK,
     *IN_RUNNER,
+    *IN_MODERATION,
     *AT_THE_START,
     *IN_THE_ANSWERS,
     *IN_EVALUATION,

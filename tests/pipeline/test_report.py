@@ -78,9 +78,9 @@ def test_the_next_night_is_compared_with_this_one(echo_job, caplog):
         sink={"uri": f"{echo_job.out}-2"},
         prompt={"template": "{{ row.text }}!"},
     )
-    assert second.manifest["changes"][0] == "the prompt or its parameters have changed"
+    assert second.manifest["changes"][0] == "`prompt.template` changed"
     assert second.report["comparison"]["last_run"] == "night-1"
-    assert "the prompt or its parameters have changed" in page_of(second)
+    assert "`prompt.template` changed" in page_of(second)
     assert [record.message for record in caplog.records if record.message.startswith("Compared with")] == [
         f"Compared with the last run, until {_minute(first)} UTC: {'; '.join(second.manifest['changes'])}."
     ]

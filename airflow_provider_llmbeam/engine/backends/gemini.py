@@ -271,18 +271,26 @@ def read_reply(
         ),
     )
 
-    def refused(kind: FailureKind, message: str) -> RequestError:
-        return RequestError(kind, message, http_status=200, **billed)
+    def refused(kind: FailureKind, message: str, category: str | None = None) -> RequestError:
+        return RequestError(kind, message, http_status=200, category=category, **billed)
 
     candidate = _candidate(body)
     if not candidate:
         feedback = mapping_of(body.get("promptFeedback"))
         if not (block_reason := name_of(feedback.get("blockReason"), "")):
             raise refused("garbage", "a 200 with neither candidates nor a block reason")
-        raise refused("blocked", f"prompt blocked: {block_reason} {str_of(feedback.get('blockReasonMessage'))}")
+        raise refused(
+            "blocked",
+            f"prompt blocked: {block_reason} {str_of(feedback.get('blockReasonMessage'))}",
+            blocked_categories(feedback.get("safetyRatings"), block_reason),
+        )
     reason = finish_reason_of(candidate.get("finishReason")).upper()
     if reason not in _FINISH_REASONS:
-        raise refused("blocked", f"answer withheld: {reason} {str_of(candidate.get('finishMessage'))}")
+        raise refused(
+            "blocked",
+            f"answer withheld: {reason} {str_of(candidate.get('finishMessage'))}",
+            blocked_categories(candidate.get("safetyRatings"), reason),
+        )
     return Reply(
         text=valid_text(text),
         finish_reason=_FINISH_REASONS[reason],
@@ -291,6 +299,13 @@ def read_reply(
         mean_logprob=logprob_of(candidate.get("avgLogprobs")),
         citations=citations_of(candidate.get("groundingMetadata")),
     )
+
+
+def blocked_categories(ratings: Any, reason: str) -> str:
+    """Returns the categories of harm whose ratings blocked a text, or the reason of the block without any."""
+    blocked = (each for each in map(mapping_of, list_of(ratings)) if each.get("blocked") is True)
+    names = {name_of(each.get("category"), "").replace(",", " ") for each in blocked} - {""}
+    return ",".join(sorted(names)) or reason
 
 
 def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> RequestError:

@@ -266,6 +266,7 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
             "blocked",
             f"answer withheld: {str_of(message.get('refusal')) or reason}",
             http_status=200,
+            category=reason if reason == "content_filter" else "refusal",
             **billed,
         )
     return Reply(
@@ -289,5 +290,11 @@ def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> 
     kind = kind_of_status(http_status)
     if body.code == "insufficient_quota":
         kind = "quota_exhausted"
+    # How Azure OpenAI blocks a prompt. Source: learn.microsoft.com/azure/ai-foundry/openai/concepts/content-filter
+    category = body.code if body.code == "content_filter" else None
+    if category is not None and http_status == 400:
+        kind = "blocked"
     message = body.message or f"HTTP {http_status} without a message"
-    return RequestError(kind, message, http_status=http_status, retry_after_seconds=retry_after_seconds)
+    return RequestError(
+        kind, message, http_status=http_status, retry_after_seconds=retry_after_seconds, category=category
+    )

@@ -30,8 +30,8 @@ _READ_BYTES = 2**20
 
 #: Fields that only the report of the run needs: an earlier version would pass over a line that has them.
 _OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at"}
-#: Fields that few jobs ask for.
-_SELDOM = ("mean_logprob", "citations")
+#: Fields that few entries have.
+_SELDOM = ("mean_logprob", "citations", "category")
 _FIELDS = tuple(field.name for field in dataclasses.fields(Completion) if field.name not in _OF_THIS_RUN)
 _values = attrgetter(*_FIELDS)
 _REFUSAL_FIELDS = tuple(
@@ -249,9 +249,10 @@ _REFUSAL_CHECKS: dict[str, Callable[[Any], bool]] = {
     "refused": lambda value: type(value) is str and value in REFUSED,
     "message": _is_unicode,
     "max_repairs": _is_count,
+    "category": _is_unicode,
     "http_status": lambda value: value is None or _is_count(value),
 }
-_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"service_tier", "sheds"}
+_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"service_tier", "sheds", "category"}
 _REQUIRED = frozenset(
     {"fingerprint"}
     | {field.name for field in dataclasses.fields(Completion) if field.default is dataclasses.MISSING}

@@ -20,6 +20,7 @@ _SENTENCES: dict[FailureKind, str] = {
     "unauthorized": "{rows} rows failed as the server refuses the key: set one, or credentials, for the model.",
     "not_found": "{rows} rows failed as the server has no such model: correct `model.name`.",
     "blocked": "{rows} answers were blocked: change `prompt.template`, the rows or the model.",
+    "moderated": "The guard model refused {rows} rows: change the rows, the prompt or `safety.moderation`.",
     "truncated": "{rows} answers were cut at `generation.max_output_tokens` = {limit}: raise it.",
     "invalid_output": "{rows} answers cannot be used: change `prompt.template`, `output_schema` or the model.",
     "throttled": "{rows} rows were only rejected (429): raise the quota, or lower `limits.requests_per_minute`.",

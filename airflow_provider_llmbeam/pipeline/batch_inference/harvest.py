@@ -144,6 +144,7 @@ class _Decode(beam.DoFn):
                 attempts=1,
                 answered_at=now,
                 service_tier="batch",
+                category=error.category,
                 **bill._asdict(),
             )
         return Completion(

@@ -14,3 +14,15 @@ def check_model(spec: JobSpec) -> None:
     from airflow_provider_llmbeam.engine.backends import open_backend
 
     open_backend(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+
+
+def check_guard(spec: JobSpec) -> None:
+    """Opens the client of the guard model once, as `check_model` does, if the job has one.
+
+    Raises:
+        JobSpecError: The client cannot be opened.
+    """
+    from airflow_provider_llmbeam.engine.backends import open_backend
+
+    if (moderation := spec.safety.moderation) is not None:
+        open_backend(moderation.model, moderation.generation, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import get_args
 
@@ -21,6 +22,8 @@ from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 #: Number of versions of the model in the report.
 MAX_MODELS = 20
+#: Number of categories of a kind of failure in the report.
+MAX_CATEGORIES = 50
 
 
 class Part(BaseModel):
@@ -208,6 +211,14 @@ def samples_of(samples: Samples, redact: Callable[[str], str]) -> SampledRows:
             for _, row in sorted(samples.answers.items())
         ],
     )
+
+
+def categories_of(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Returns the number of failed rows by category, by kind of failure."""
+    by_kind: dict[str, Counter[str]] = {}
+    for (kind, category), rows in counts.items():
+        by_kind.setdefault(kind, Counter())[category] = rows
+    return {kind: most_frequent(by_kind[kind], MAX_CATEGORIES) for kind in sorted(by_kind)}
 
 
 def answers_of(profile: AnswerProfile, invalid: int) -> Answers:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from pydantic import Field
+
 from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
@@ -14,12 +16,14 @@ from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison
+from airflow_provider_llmbeam.pipeline.reporting.moderation import ModerationCounts, moderation_of, unsent_prompts
 from airflow_provider_llmbeam.pipeline.reporting.parts import (
     Answers,
     Part,
     SampledRows,
     Series,
     answers_of,
+    categories_of,
     samples_of,
     series_of,
 )
@@ -168,7 +172,10 @@ class Report(Part):
         service_tiers: Answers of this run by the tier that served them, as the server reports it: `standard`,
             `flex`, `priority` or `batch`.
         dead_letter_by_kind: Failed rows by kind of failure.
+        dead_letter_by_category: Failed rows of the kinds `blocked` and `moderated` by what they were blocked for,
+            as the server or the guard model names it: the 50 most frequent categories.
         dead_letter_words: Message of one failure per kind.
+        moderation: Requests and verdicts of the guard model (`safety.moderation`); `None` without one.
         padding_ratio: Padding over all input tokens that the server computed; 0 if it batches by itself.
         latency_counts: Number of successful requests by their duration in seconds, each at most 10 % too high.
         first_token_seconds: Percentiles of the time to the first token of streamed answers.
@@ -205,7 +212,9 @@ class Report(Part):
     origins: dict[str, int]
     service_tiers: dict[str, int]
     dead_letter_by_kind: dict[str, int]
+    dead_letter_by_category: dict[str, dict[str, int]] = Field(default_factory=dict)
     dead_letter_words: dict[str, str]
+    moderation: ModerationCounts | None = None
     requests: RequestCounts
     tokens: TokenCounts
     cost_usd: float | None
@@ -293,7 +302,9 @@ def build_report(
         origins={origin: tally.answered[origin] for origin in get_args(Origin)},
         service_tiers=dict(sorted(tally.tiers.items())),
         dead_letter_by_kind=dict(sorted(tally.failed.items())),
+        dead_letter_by_category=categories_of(tally.categories),
         dead_letter_words={kind: message[:500] for kind, message in sorted(tally.messages.items())},
+        moderation=moderation_of(spec.safety.moderation, tally.moderation),
         requests=RequestCounts(
             sent=sums["requests"],
             rejected=sums["rejections"],
@@ -346,7 +357,7 @@ def build_report(
 
 def _usage(tally: Tally, cost_usd: float | None) -> RunUsage:
     failed_prompts = sum(rows for kind, rows in tally.failed.items() if kind not in BEFORE_ANY_REQUEST)
-    failed_prompts -= tally.sums["known_failures"]
+    failed_prompts -= tally.sums["known_failures"] + unsent_prompts(tally.moderation)
     return RunUsage(
         prompts=tally.answered["fresh"] + tally.answered["repaired"] + failed_prompts,
         input_tokens=tally.sums["input_tokens"],

@@ -25,6 +25,9 @@ class Tally:
         answered: Number of answered rows by origin.
         failed: Number of failed rows by kind of failure.
         messages: The message of one failure per kind.
+        moderation: Numbers of rows, texts, requests and tokens of the guard model, by what it judged, group and
+            name, see `reporting.moderation`.
+        categories: Number of failed rows by kind of failure and category; a row of several counts in each.
         sums: Numbers of requests, 429s, shed requests and tokens.
         first_tokens: Number of streamed answers by latency class of their first token.
         tiers: Number of answers of this run by the tier that served them.
@@ -41,6 +44,8 @@ class Tally:
     answered: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
+    categories: Counter[tuple[str, str]] = field(default_factory=Counter)
+    moderation: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     sums: Counter[str] = field(default_factory=Counter)
     first_tokens: Counter[int] = field(default_factory=Counter)
     tiers: Counter[str] = field(default_factory=Counter)
@@ -86,7 +91,17 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
     """Adds up the tallies of all bundles."""
     total = Tally()
     for tally in tallies:
-        for name in ("answered", "failed", "sums", "first_tokens", "tiers", "costs", "buckets"):
+        for name in (
+            "answered",
+            "failed",
+            "categories",
+            "moderation",
+            "sums",
+            "first_tokens",
+            "tiers",
+            "costs",
+            "buckets",
+        ):
             getattr(total, name).update(getattr(tally, name))
         total.read += tally.read
         total.messages = {**tally.messages, **total.messages}

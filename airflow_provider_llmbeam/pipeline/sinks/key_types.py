@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 KeyType = Literal["boolean", "integer", "number", "text"]
 
-#: Types of the columns besides those of the source; a row has the last two only with parameters that add them.
+#: Types of the columns besides those of the source; a row has the last ones only with what adds them.
 OUTPUT_TYPES: dict[str, KeyType] = {
     **dict.fromkeys(OUTPUT_COLUMNS, "text"),
     "input_tokens": "integer",
@@ -18,6 +18,8 @@ OUTPUT_TYPES: dict[str, KeyType] = {
     "latency_seconds": "number",
     "citations": "text",  # as JSON
     "mean_logprob": "number",
+    "moderation_input": "text",
+    "moderation_output": "text",
 }
 
 

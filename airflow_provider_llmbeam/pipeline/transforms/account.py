@@ -60,6 +60,8 @@ class TallyRows(beam.DoFn):
         tally = self._tally
         if isinstance(element, AnsweredRow):
             tally.answered[element.origin] += 1
+            if element.origin == "replaced":  # no model has answered it
+                return
             tally.profile.add(element.completion, self._label_fields)
             if element.fingerprint < tally.samples.highest:
                 tally.samples.add_answer(element)
@@ -70,6 +72,8 @@ class TallyRows(beam.DoFn):
             return
         failure = element.failure
         tally.failed[failure.kind] += 1
+        if failure.category:
+            tally.categories.update((failure.kind, each) for each in failure.category.split(","))
         tally.messages.setdefault(failure.kind, failure.message)
         tally.samples.add_failure(element, self._key)
         if element.origin in ("batch", "resumed", "cached"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
+from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
 from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, ReadRows
@@ -23,16 +25,43 @@ class Prompts:
     Attributes:
         unanswered: One `Request` per prompt without an answer in the journal.
         reused: `AnsweredRow`s from the journal.
+        replaced: `AnsweredRow`s with the replacement of an unsafe prompt, in zero or one collections.
         failed: `FailedRow`s: rows that become no prompt, and those whose refused answer is in the journal.
-        rows_read: `Tally`s of the rows read.
+        tallies: `Tally`s of the rows read, and of the moderation of their prompts.
         oldest_at: Unix time; older answers are requested again.
     """
 
     unanswered: beam.PCollection
     reused: list[beam.PCollection]
+    replaced: list[beam.PCollection]
     failed: list[beam.PCollection]
-    rows_read: beam.PCollection
+    tallies: list[beam.PCollection]
     oldest_at: float
+
+
+@dataclass(frozen=True)
+class ModeratedPrompts:
+    """The prompts of a job after their moderation.
+
+    Attributes:
+        passed: Those that may be sent, as `(fingerprint, RenderedRow)`.
+        replaced: `AnsweredRow`s with the replacement.
+        failed: `FailedRow`s.
+        tallies: `Tally`s of the guard.
+    """
+
+    passed: beam.PCollection
+    replaced: beam.PCollection
+    failed: beam.PCollection
+    tallies: beam.PCollection
+
+
+#: Moderates `(fingerprint, RenderedRow)`. The second argument delays requests until the rows and the sink are
+#: checked; the third one has the duplicate keys, which fail the job before anything is sent.
+ModeratePrompts = Callable[
+    [beam.PCollection, Callable[[beam.PCollection], beam.PCollection], beam.pvalue.AsList | None],
+    ModeratedPrompts,
+]
 
 
 def read_prompts(
@@ -41,6 +70,7 @@ def read_prompts(
     started_at: float,
     progress_prefix: str | None = None,
     batch_since: float | None = None,
+    moderate: ModeratePrompts | None = None,
 ) -> Prompts:
     """Reads the rows, renders their prompts, and looks these up in the journal.
 
@@ -50,6 +80,7 @@ def read_prompts(
         started_at: Unix time of the launch.
         progress_prefix: See `CountingDoFn`.
         batch_since: Unix time at which the batch inference of this run began; `None` without any.
+        moderate: Adds the moderation of the prompts; `None` for none.
     """
     source = root | "Read" >> ReadRows(spec, progress_prefix)
     rows, duplicate_keys, duplicates = unique(source["rows"], spec.source, progress_prefix)
@@ -62,10 +93,20 @@ def read_prompts(
             | "IdentifyMedia" >> beam.ParDo(IdentifyMedia(spec, progress_prefix)).with_outputs(FAILED, main="rows")
         )
         prompts, refused = identified["rows"], [*refused, identified[FAILED]]
+    tallies, replaced = [source[TALLIES]], list[beam.PCollection]()
+    if moderate is not None:
+
+        def checked(requests: beam.PCollection) -> beam.PCollection:
+            (requests,) = after_row_check([requests], (source["rows"], source[FAILED]), spec)
+            return after_sink_check(root, requests, spec)
+
+        judged = moderate(prompts, checked, duplicate_keys)
+        prompts, replaced = judged.passed, [judged.replaced]
+        refused, tallies = [*refused, judged.failed], [*tallies, judged.tallies]
     oldest_at = oldest_useful_at(spec, started_at)
     requests, reused, known_refusals = reuse(
         root, prompts, spec, duplicate_keys, oldest_at, started_at, progress_prefix, batch_since
     )
     requests, *reused = after_row_check((requests, *reused), (source["rows"], source[FAILED]), spec)
     failed = [source[FAILED], *duplicates, *refused, *known_refusals]
-    return Prompts(requests, reused, failed, source[TALLIES], oldest_at)
+    return Prompts(requests, reused, replaced, failed, tallies, oldest_at)

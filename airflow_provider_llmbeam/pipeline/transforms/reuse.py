@@ -62,21 +62,12 @@ def reuse(
         One `Request` per fingerprint, with all its rows; and the `AnsweredRow`s and the `FailedRow`s from the
         journal, each in zero or one collections.
     """
-    patterns = _patterns(spec)
     guard = () if duplicate_keys is None else (duplicate_keys,)
-    if not any(map(storage.has_match, patterns)):
+    if not any(map(storage.has_match, _patterns(spec))):
         groups = rendered | "ByFingerprint" >> beam.GroupByKey()
         return groups | "MakeRequest" >> beam.ParDo(MakeRequest(progress_prefix), *guard), [], []
-    journal = (
-        root
-        | "JournalPatterns" >> beam.Create(patterns)
-        | "MatchJournal" >> fileio.MatchAll(fileio.EmptyMatchTreatment.ALLOW)
-        # Answers are older than the last write of their segment, so an old segment has only old answers.
-        | "Recent" >> beam.Filter(lambda metadata: metadata.last_updated_in_seconds >= oldest_at)
-        | "JournalEntries" >> beam.FlatMap(lambda metadata: _keyed_entries(metadata.path, oldest_at))
-    )
     decided = (
-        {"rows": rendered, "journal": journal}
+        {"rows": rendered, "journal": read_journal(root, spec, oldest_at)}
         | "ByFingerprint" >> beam.CoGroupByKey()
         | "Reuse"
         >> beam.ParDo(
@@ -84,6 +75,24 @@ def reuse(
         ).with_outputs(REUSED, FAILED, main="requests")
     )
     return decided["requests"], [decided[REUSED]], [decided[FAILED]]
+
+
+def read_journal(root: beam.Pipeline, spec: JobSpec, oldest_at: float) -> beam.PCollection:
+    """Reads the journal of a job in the graph, as `(fingerprint, (job, outcome))`; it may be empty.
+
+    Args:
+        root: The pipeline.
+        spec: The job.
+        oldest_at: Unix time; older answers are passed over.
+    """
+    return (
+        root
+        | "JournalPatterns" >> beam.Create(_patterns(spec))
+        | "MatchJournal" >> fileio.MatchAll(fileio.EmptyMatchTreatment.ALLOW)
+        # Answers are older than the last write of their segment, so an old segment has only old answers.
+        | "Recent" >> beam.Filter(lambda metadata: metadata.last_updated_in_seconds >= oldest_at)
+        | "JournalEntries" >> beam.FlatMap(lambda metadata: _keyed_entries(metadata.path, oldest_at))
+    )
 
 
 def oldest_useful_at(spec: JobSpec, now: float) -> float:

@@ -18,6 +18,11 @@ Tokenizer = Callable[[str], int]
 ANY_JSON: Schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 """Schema of an answer in JSON for a request without a schema."""
 _WORD = re.compile(r"\w+")
+_UNSAFE = re.compile(r"\bunsafe_(S\d+)\b")
+"""Word for which a guard model calls a text unsafe; `tempts_S1` in a prompt makes the answer have `unsafe_S1`."""
+_TEMPTING = re.compile(r"\btempts_(S\d+)\b")
+UNREADABLE_MARKER = "unreadable_verdict"
+"""Word of a text to which a guard model answers without a verdict."""
 _WINDOW_CHARACTERS = 2000
 """Number of characters that the words of an answer come from: a 32 MB prompt is hashed, but not split."""
 
@@ -75,7 +80,7 @@ def answer_text(
 
     Args:
         prompt: All user text.
-        model: Model name; the answer depends on it, as on `system`.
+        model: Model name; the answer depends on it, as on `system`. One with `guard` in it gives verdicts.
         system: The system text.
         schema: Schema of the answer; None gives a short sentence.
         max_output_tokens: Maximum length of the answer; None is no limit.
@@ -83,9 +88,12 @@ def answer_text(
     Raises:
         SchemaError: No document satisfies `schema`.
     """
+    if "guard" in model.lower() and (schema is None or "unsafe" in schema.get("properties", {})):
+        return _cut(_verdict(prompt, is_json=schema is not None), max_output_tokens)
     digest = sha256(f"{model}\n{_whole(prompt, system)}".encode()).hexdigest()
     if schema is None:
         text = f"{' '.join(_WORD.findall(prompt[:_WINDOW_CHARACTERS])[:8])} [{model} {digest[:12]}]"
+        text = _TEMPTING.sub(r"unsafe_\1", text)
     else:
         words = _WORD.findall(prompt[-_WINDOW_CHARACTERS:]) or ["answer"]
         text = json.dumps(document(schema, seed=digest, words=words), ensure_ascii=False)
@@ -96,6 +104,19 @@ def pieces(text: str) -> list[str]:
     """Splits an answer into at most four pieces of nearly equal length, for streaming."""
     size = max(1, -(-len(text) // 4))
     return [text[start : start + size] for start in range(0, len(text), size)] or [""]
+
+
+def _verdict(text: str, *, is_json: bool) -> str:
+    """Returns the verdict of a guard model, in the form of Llama Guard, or as the object of a schema.
+
+    Source of the form: the model card of meta-llama/Llama-Guard-3-8B.
+    """
+    if UNREADABLE_MARKER in text:
+        return "[]" if is_json else "I cannot assess this text."
+    found = list(dict.fromkeys(_UNSAFE.findall(text)))
+    if is_json:
+        return json.dumps({"unsafe": bool(found), "categories": found})
+    return f"unsafe\n{','.join(found)}" if found else "safe"
 
 
 def _whole(prompt: str, system: str) -> str:

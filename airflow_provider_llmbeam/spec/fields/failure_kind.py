@@ -17,7 +17,8 @@ FailureKind = Literal[
     "unauthorized",  # 401, 403, or an API key that is not valid
     "not_found",  # 404: no such model
     "quota_exhausted",  # a quota that does not refill within the job, e.g. per day
-    "blocked",  # blocked for its content
+    "blocked",  # blocked by the provider for its content; `category` says what for
+    "moderated",  # unsafe by the verdict of the guard model, or without a verdict that can be read
     "truncated",  # cut at `max_output_tokens`, so that it is empty or not valid against `output_schema`
     "invalid_output",  # empty, or not valid against `output_schema`
     # failed after retries

@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.spec.model import (
 from airflow_provider_llmbeam.spec.model.server import Server, server_of
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
+from airflow_provider_llmbeam.spec.safety import Safety
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, Source
 
@@ -60,6 +61,7 @@ class JobSpec(SpecModel):
         batching: Size of batches and length buckets.
         sink: Sink of the answers.
         alerts: What raises an alert while the job runs, and when it has ended.
+        safety: What protects the people whose data is sent, and records who sent it.
         cache: Cache shared with other jobs. `None`: only runs of this job share their answers.
         runner: Runner of the pipeline; by default a process on this machine.
         state_uri: Directory of the journal, which holds answers already paid for. `None`: `.llmbeam/` below a
@@ -81,6 +83,7 @@ class JobSpec(SpecModel):
     batching: Batching = Batching()
     sink: Sink
     alerts: Alerts = Alerts()
+    safety: Safety = Safety()
     cache: Cache | None = None
     runner: Runner = DirectRunner()
     state_uri: str | None = None
@@ -197,6 +200,18 @@ class JobSpec(SpecModel):
         return (*below_sink, *shared, *((self.home_uri,) if self.state_uri is not None else ()))
 
     @property
+    def models(self) -> tuple[Model, ...]:
+        """The models that the job asks: its own, and that of its guard."""
+        moderation = self.safety.moderation
+        return (self.model,) if moderation is None else (self.model, moderation.model)
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        """Columns that an output row has only with parameters of the answer, or with moderation."""
+        moderation = self.safety.moderation
+        return (*self.generation.extra_columns, *(() if moderation is None else moderation.extra_columns))
+
+    @property
     def server(self) -> Server:
         """The server that answers the requests of this job in this process."""
         return server_of(self.model, os.environ)
@@ -230,7 +245,8 @@ class JobSpec(SpecModel):
     @property
     def secret_variables(self) -> tuple[str, ...]:
         """Environment variables with secrets that the job reads by the names in this spec."""
-        names = (*self.environment_secrets, *key_variables(self.model))
+        keys = (name for model in self.models for name in key_variables(model))
+        names = (*self.environment_secrets, *keys)
         match self.sink:
             case PostgresSink():
                 return (*names, self.sink.dsn_env)

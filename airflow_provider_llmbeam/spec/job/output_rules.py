@@ -74,7 +74,7 @@ def _merge_problem(spec: JobSpec) -> str | None:
 
 
 def _columns_problem(spec: JobSpec) -> str | None:
-    fields, outputs = dict[str, AnswerType](), [*OUTPUT_COLUMNS, *spec.generation.extra_columns]
+    fields, outputs = dict[str, AnswerType](), [*OUTPUT_COLUMNS, *spec.extra_columns]
     if getattr(spec.sink, "answer_columns", None) == "flat":
         if spec.prompt.output_schema is None or spec.embedding is not None:
             return (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.job.generation_rules import generation_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
+from airflow_provider_llmbeam.spec.job.moderation_rules import moderation_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
@@ -43,6 +44,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or generation_fault(spec, has_project=has_project)
         or _request_format_fault(spec)
         or _media_fault(spec)
+        or moderation_fault(spec)
         or _price_fault(spec)
         or _local_file_fault(spec)
         or _worker_key_fault(spec, has_project=has_project)

@@ -75,13 +75,14 @@ def test_a_structured_answer_is_its_value(value: Any) -> None:
 
 
 def test_the_record_of_a_failed_row_is_the_row_and_its_error() -> None:
-    failure = Failure(kind="blocked", message="no", http_status=200, attempts=1, input_tokens=5)
+    failure = Failure(kind="blocked", message="no", http_status=200, attempts=1, input_tokens=5, category="SAFETY")
     assert failed_record(FailedRow({"id": 1, "text": "a"}, failure)) == {
         "id": 1,
         "text": "a",
         "llmbeam_error": {
             "kind": "blocked",
             "message": "no",
+            "category": "SAFETY",
             "http_status": 200,
             "attempts": 1,
             "origin": "fresh",

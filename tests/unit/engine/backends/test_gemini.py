@@ -170,6 +170,30 @@ def test_each_finish_reason_either_ends_or_withholds_the_answer(reason: str) -> 
 def test_a_blocked_prompt_has_the_block_reason() -> None:
     error = refusal(response(promptFeedback={"blockReason": "SAFETY", "blockReasonMessage": "No."}))
     assert (error.kind, error.message, error.input_tokens) == ("blocked", "prompt blocked: SAFETY No.", 5)
+    assert error.category == "SAFETY"
+
+
+RATINGS = [
+    {"category": "HARM_CATEGORY_HARASSMENT", "probability": "HIGH", "blocked": True},
+    {"category": "HARM_CATEGORY_HATE_SPEECH", "probability": "LOW"},
+    {"category": "HARM_CATEGORY_DANGEROUS_CONTENT", "probability": "HIGH", "blocked": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("ratings", "category"),
+    [
+        (RATINGS, "HARM_CATEGORY_DANGEROUS_CONTENT,HARM_CATEGORY_HARASSMENT"),
+        (RATINGS[1:2], "SAFETY"),
+        ([{"category": "a,b", "blocked": True}], "a b"),
+        ("none", "SAFETY"),
+        ([7, {"blocked": True}], "SAFETY"),
+    ],
+)
+def test_the_categories_of_a_block_are_those_whose_ratings_blocked_it(ratings: Any, category: str) -> None:
+    in_prompt = refusal(response(promptFeedback={"blockReason": "SAFETY", "safetyRatings": ratings}))
+    in_answer = refusal(response(candidates=[{"finishReason": "SAFETY", "safetyRatings": ratings}]))
+    assert in_prompt.category == in_answer.category == category
 
 
 @pytest.mark.parametrize("body", [{}, {"candidates": []}, {"promptFeedback": {}}])

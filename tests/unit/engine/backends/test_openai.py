@@ -103,16 +103,27 @@ def test_an_answer_without_content_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"message": {"content": None, "refusal": "I cannot."}}, {"finish_reason": "content_filter"}],
+    ("changes", "category"),
+    [
+        ({"message": {"content": None, "refusal": "I cannot."}}, "refusal"),
+        ({"finish_reason": "content_filter"}, "content_filter"),
+    ],
     ids=str,
 )
-def test_a_withheld_answer_is_blocked_and_was_billed(changes: dict[str, Any]) -> None:
+def test_a_withheld_answer_is_blocked_and_was_billed(changes: dict[str, Any], category: str) -> None:
     with pytest.raises(RequestError) as caught:
         read(body(**changes))
     error = caught.value
     assert (error.kind, error.http_status, error.input_tokens, error.output_tokens) == ("blocked", 200, 5, 6)
     assert "I cannot." in error.message or "content_filter" in error.message
+    assert error.category == category
+
+
+def test_a_prompt_that_a_content_filter_refuses_is_blocked() -> None:
+    refused = {"error": {"code": "content_filter", "message": "The prompt triggered the policy.", "status": 400}}
+    error = error_of(400, None, json.dumps(refused))
+    assert (error.kind, error.category) == ("blocked", "content_filter")
+    assert error_of(400, None, '{"error": {"code": "other"}}').category is None
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ refusals = st.builds(
     max_repairs=counts,
     answered_at=st.floats(0, 1e10),
     service_tier=st.sampled_from(SERVICE_TIERS),
+    category=st.none() | unicode_text,
 )
 REFUSAL = Failure(kind="truncated", message="cut", http_status=200, attempts=1, input_tokens=7, answered_at=2.0)
 BEFORE, AFTER = line_of(fingerprint="a"), line_of(fingerprint="c")

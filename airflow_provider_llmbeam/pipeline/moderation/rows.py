@@ -1,0 +1,182 @@
+"""What becomes of rows after the verdicts of a guard."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, RenderedRow
+from airflow_provider_llmbeam.pipeline.moderation.judging import Judged
+from airflow_provider_llmbeam.pipeline.moderation.verdict import UNREADABLE, Decision, decide
+from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.spec.safety.moderation import Moderation, Side
+
+REPLACED, TALLIES = "replaced", "tallies"
+FINISH_REASON = "moderated"
+#: Column that carries the flag of a prompt with its row until the row is answered; no source has one of this name.
+_FLAG = "\0moderation_input"
+
+
+class _Decide(CountingDoFn):
+    """Decides what follows for each `Judged` element, and counts it.
+
+    Args:
+        moderation: The moderation.
+        progress_prefix: See `CountingDoFn`.
+    """
+
+    side: Side
+
+    def __init__(self, moderation: Moderation, progress_prefix: str | None = None) -> None:
+        super().__init__(progress_prefix)
+        self._moderation = moderation
+        self._numbers: Counter[tuple[str, str, str]] = Counter()
+
+    def start_bundle(self) -> None:
+        """Resets the counts."""
+        super().start_bundle()
+        self._numbers = Counter()
+
+    def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
+        """Emits the counts."""
+        super().finish_bundle()
+        tally = Tally(moderation=self._numbers)
+        yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(tally))
+
+    def decision(self, judged: Judged) -> Decision:
+        """Returns what follows for an element."""
+        found = decide(judged.outcome, self._moderation)
+        self._count_decision(found)
+        outcome = judged.outcome
+        if judged.is_first:
+            self._add("requests", "texts", 1)
+            self._add("requests", "sent", outcome.attempts + outcome.rejections + outcome.sheds)
+            self._add("requests", "rejected", outcome.rejections)
+            self._add("requests", "retried", max(0, outcome.attempts - 1))
+            self._add("tokens", "input", outcome.input_tokens)
+            self._add("tokens", "output", outcome.output_tokens)
+            self._add("cost", "nano_usd", outcome.cost_nano_usd or 0)
+            self._add("cost", "unpriced", outcome.cost_nano_usd is None)
+        return found
+
+    def _count_decision(self, found: Decision) -> None:
+        if found.failure is not None:
+            self._add("rows", "unjudged", 1)
+            return
+        verdict = "safe" if not found.category else UNREADABLE if found.category == UNREADABLE else "unsafe"
+        self._add("rows", verdict, 1)
+        if found.category:
+            self._add("actions", found.action, 1)
+            for category in found.category.split(","):
+                self._add("categories", category, 1)
+
+    def _add(self, group: str, name: str, number: int) -> None:
+        self._numbers[self.side, group, name] += number
+
+    def _refusal(self, found: Decision, what: str) -> Failure:
+        """Returns the failure of a row without the cost of its answer."""
+        guard = f"the guard model {self._moderation.model.name!r}"
+        if found.failure is not None:
+            message = f"{guard} gave no verdict on the {what}: {found.failure.message}"
+            return Failure(kind=found.failure.kind, message=message, http_status=found.failure.http_status)
+        said = "gave no verdict that can be read on" if found.category == UNREADABLE else "calls unsafe"
+        message = f"{guard} {said} the {what}: {found.category}"
+        return Failure(kind="moderated", message=message, category=found.category)
+
+
+class DecideOnPrompts(_Decide):
+    """Passes on the prompts that may be sent, as `(fingerprint, RenderedRow)`.
+
+    Others are output as `failed`, or with their replacement as `replaced`, an `AnsweredRow`.
+    """
+
+    side: Side = "input"
+
+    def process(self, judged: Judged) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
+        """Decides on one prompt."""
+        found, (fingerprint, (row, *prompt)) = self.decision(judged), judged.element
+        match found.action:
+            case "allow":
+                yield judged.element
+            case "flag":
+                yield fingerprint, ({**row, _FLAG: found.category}, *prompt)
+            case "replace":
+                self.count("resumed")  # done, and no prompt of the job is sent for it
+                answer = Completion(
+                    text=self._moderation.replacement or "",
+                    model="",
+                    finish_reason=FINISH_REASON,
+                    input_tokens=0,
+                    output_tokens=0,
+                    cost_nano_usd=0,
+                    attempts=0,
+                    latency_seconds=0.0,
+                    sent_at=judged.outcome.answered_at,
+                    answered_at=judged.outcome.answered_at,
+                )
+                replaced = AnsweredRow(row, fingerprint, answer, "replaced", moderation_input=found.category)
+                yield beam.pvalue.TaggedOutput(REPLACED, replaced)
+            case "fail":
+                self.count("failed")
+                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(row, self._refusal(found, "prompt")))
+
+
+class DecideOnAnswers(_Decide):
+    """Passes on the answers that may be published, flagged or replaced; others are output as `failed`."""
+
+    side: Side = "output"
+
+    def process(self, judged: Judged) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
+        """Decides on one answer."""
+        found, answered = self.decision(judged), cast("AnsweredRow", judged.element)
+        match found.action:
+            case "allow":
+                yield answered
+            case "flag":
+                yield replace(answered, moderation_output=found.category)
+            case "replace":
+                answer = replace(
+                    answered.completion,
+                    text=self._moderation.replacement or "",
+                    citations=None,
+                    finish_reason=FINISH_REASON,
+                )
+                yield replace(answered, completion=answer, moderation_output=found.category)
+            case "fail":
+                failure = _with_cost(self._refusal(found, "answer"), answered.completion)
+                origin: Origin = "fresh" if answered.origin == "repaired" else answered.origin
+                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(answered.row, failure, origin))
+
+
+def _with_cost(failure: Failure, paid: Completion) -> Failure:
+    """Returns a failure with what the answer has cost that is not published."""
+    return replace(
+        failure,
+        attempts=paid.attempts,
+        rejections=paid.rejections,
+        rejected_at=paid.rejected_at,
+        sheds=paid.sheds,
+        input_tokens=paid.input_tokens,
+        output_tokens=paid.output_tokens,
+        cached_tokens=paid.cached_tokens,
+        cost_nano_usd=paid.cost_nano_usd,
+        failed_at=paid.answered_at,
+        service_tier=paid.service_tier,
+    )
+
+
+def with_flag(element: Any) -> Any:
+    """Returns an `AnsweredRow` or a `FailedRow` whose row is as read: the flag of its prompt is an attribute."""
+    if _FLAG not in element.row:
+        return element
+    row = {column: value for column, value in element.row.items() if column != _FLAG}
+    if isinstance(element, FailedRow):
+        return replace(element, row=row)
+    return replace(element, row=row, moderation_input=element.row[_FLAG])

@@ -1,0 +1,142 @@
+"""The two stages of moderation in the graph: before the requests of a job, and after its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import apache_beam as beam
+
+from airflow_provider_llmbeam.pipeline.elements import FAILED
+from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
+from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
+from airflow_provider_llmbeam.pipeline.moderation.guard import GuardHandler, guard_job
+from airflow_provider_llmbeam.pipeline.moderation.judging import AskGuard
+from airflow_provider_llmbeam.pipeline.moderation.rows import (
+    REPLACED,
+    TALLIES,
+    DecideOnAnswers,
+    DecideOnPrompts,
+    with_flag,
+)
+from airflow_provider_llmbeam.pipeline.transforms.read_prompts import ModeratedPrompts
+from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety.moderation import Moderation
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a job publishes.
+
+    Attributes:
+        answered: `AnsweredRow`s.
+        failed: `FailedRow`s.
+        tallies: `Tally`s of the rows read and of the guard.
+    """
+
+    answered: Sequence[beam.PCollection]
+    failed: Sequence[beam.PCollection]
+    tallies: Sequence[beam.PCollection]
+
+
+class ModerationStages:
+    """The stages of a job.
+
+    Args:
+        spec: The job.
+        moderation: Its moderation.
+        started_at: Unix time of the launch.
+        progress_prefix: See `CountingDoFn`.
+        launcher: See `LLMModelHandler`.
+
+    Raises:
+        JobSpecError: The guard's budget needs a price.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        moderation: Moderation,
+        started_at: float,
+        progress_prefix: str | None = None,
+        launcher: Launcher | None = None,
+    ) -> None:
+        self._moderation = moderation
+        self._guard = guard_job(spec, moderation)
+        self._started_at = started_at
+        self._oldest_at = oldest_useful_at(spec, started_at)
+        self._progress_prefix = progress_prefix
+        self._handler = handler_of_job(
+            self._guard, self._oldest_at, started_at, launcher=launcher, handler=GuardHandler
+        )
+
+    @property
+    def judges_prompts(self) -> bool:
+        """Whether there is a stage before the requests."""
+        return "input" in self._moderation.on
+
+    def of_prompts(
+        self,
+        prompts: beam.PCollection,
+        gate: Callable[[beam.PCollection], beam.PCollection],
+        duplicate_keys: beam.pvalue.AsList | None,
+    ) -> ModeratedPrompts:
+        """Adds the stage before the requests.
+
+        Args:
+            prompts: `(fingerprint, RenderedRow)`.
+            gate: See `AskGuard`.
+            duplicate_keys: See `AskGuard`.
+        """
+        decided = (
+            prompts
+            | "TextOfPrompt" >> beam.Map(lambda prompt: (prompt[1][1], prompt))
+            | "ModeratePrompts" >> self._asking(gate, duplicate_keys)
+            | "DecideOnPrompts"
+            >> beam.ParDo(DecideOnPrompts(self._moderation, self._progress_prefix)).with_outputs(
+                FAILED, REPLACED, TALLIES, main="passed"
+            )
+        )
+        return ModeratedPrompts(decided["passed"], decided[REPLACED], decided[FAILED], decided[TALLIES])
+
+    def of_answers(self, results: Results) -> Results:
+        """Adds the stage after the answers, and the columns with the flags of prompts."""
+        if "output" in self._moderation.on:
+            decided = (
+                results.answered
+                | "AllAnswers" >> beam.Flatten()
+                | "TextOfAnswer" >> beam.Map(lambda answered: (answered.completion.text, answered))
+                | "ModerateAnswers" >> self._asking(lambda requests: requests, None)
+                | "DecideOnAnswers"
+                >> beam.ParDo(DecideOnAnswers(self._moderation, self._progress_prefix)).with_outputs(
+                    FAILED, TALLIES, main="passed"
+                )
+            )
+            results = Results(
+                [decided["passed"]], [*results.failed, decided[FAILED]], [*results.tallies, decided[TALLIES]]
+            )
+        if not (self.judges_prompts and self._moderation.flags):
+            return results
+        return Results(
+            [rows | f"FlagAnswers{number}" >> beam.Map(with_flag) for number, rows in enumerate(results.answered)],
+            [rows | f"FlagFailed{number}" >> beam.Map(with_flag) for number, rows in enumerate(results.failed)],
+            results.tallies,
+        )
+
+    def _asking(
+        self, gate: Callable[[beam.PCollection], beam.PCollection], duplicate_keys: beam.pvalue.AsList | None
+    ) -> AskGuard:
+        return AskGuard(
+            self._guard, self._moderation, self._handler, self._oldest_at, self._started_at, gate, duplicate_keys
+        )
+
+
+def moderation_stages(
+    spec: JobSpec, started_at: float, progress_prefix: str | None = None, launcher: Launcher | None = None
+) -> ModerationStages | None:
+    """Returns the stages of a job, see `ModerationStages`; `None` for a job without a guard."""
+    moderation = spec.safety.moderation
+    if moderation is None:
+        return None
+    return ModerationStages(spec, moderation, started_at, progress_prefix, launcher)

@@ -1,0 +1,85 @@
+"""Verdicts of a guard model, and what follows from them. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
+from airflow_provider_llmbeam.spec.safety.moderation import Moderation
+
+#: Category of a text that the guard calls unsafe without saying what for, and of one without a readable verdict.
+UNNAMED, UNREADABLE = "unsafe", "unreadable"
+
+#: Schema of a verdict in JSON.
+VERDICT_SCHEMA: dict[str, object] = {
+    "type": "object",
+    "properties": {"unsafe": {"type": "boolean"}, "categories": {"type": "array", "items": {"type": "string"}}},
+    "required": ["unsafe", "categories"],
+}
+_MAX_CATEGORIES = 20
+_MAX_CHARACTERS = 100
+#: From the mildest to the strictest.
+_STRICTNESS = ("allow", "flag", "replace", "fail")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a guard says of a text.
+
+    Attributes:
+        is_unsafe: Whether it calls the text unsafe.
+        categories: What for, as the guard names it.
+    """
+
+    is_unsafe: bool
+    categories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows for a row.
+
+    Attributes:
+        action: What is done with the row.
+        category: Category for its column or its failure, several with commas between them; empty for a safe text.
+        failure: Failure of the guard's request, if it gave no verdict: the row fails for the same reason.
+    """
+
+    action: Literal["allow", "flag", "replace", "fail"]
+    category: str = ""
+    failure: Failure | None = None
+
+
+def read_verdict(answer: Completion, moderation: Moderation) -> Verdict | None:
+    """Reads the answer of a guard; `None` if it is no verdict."""
+    if moderation.verdict == "json":
+        return Verdict(answer.parsed["unsafe"], _named(answer.parsed["categories"]))
+    first, *others = [line.strip() for line in answer.text.strip().splitlines() if line.strip()] or [""]
+    match first.lower():
+        case "safe":
+            return Verdict(is_unsafe=False)
+        case "unsafe":
+            return Verdict(is_unsafe=True, categories=_named(others[0].split(",") if others else []))
+    return None
+
+
+def decide(outcome: Outcome, moderation: Moderation) -> Decision:
+    """Decides what follows for a row from the outcome of the guard's request."""
+    if isinstance(outcome, Failure) and outcome.kind not in REFUSED:
+        return Decision("fail", failure=outcome)
+    verdict = None if isinstance(outcome, Failure) else read_verdict(outcome, moderation)
+    if verdict is None:
+        return Decision(moderation.on_unreadable, UNREADABLE)
+    if not verdict.is_unsafe:
+        return Decision("allow")
+    actions = [moderation.categories.get(each, moderation.action) for each in verdict.categories]
+    action = max(actions or [moderation.action], key=_STRICTNESS.index)
+    return Decision(action, ",".join(verdict.categories) or UNNAMED)
+
+
+def _named(categories: list[str]) -> tuple[str, ...]:
+    """Returns the categories that an answer names, each once, as short printable names."""
+    names = (re.sub(r"[\W]+", " ", each[:_MAX_CHARACTERS]).strip() for each in categories[:_MAX_CATEGORIES])
+    return tuple(dict.fromkeys(name for name in names if name))

@@ -1,0 +1,192 @@
+"""A guard model before the requests of a job, and after its answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from airflow_provider_llmbeam.exceptions import (
+    BudgetExceededError,
+    JobCancelledError,
+    JobSpecError,
+    NothingAnsweredError,
+)
+from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+
+GUARD = "meta-llama/Llama-Guard-3-8B"
+METHOD = "openai.chatCompletions"
+#: The beginning of all questions to the guard, which tells them from the prompts of the job.
+QUESTION = "Judge this:"
+
+
+def text(number: int) -> str:
+    """Returns an unsafe text for every tenth row, and for every eighth of the others one with an unsafe answer."""
+    return f"row {number} {'unsafe_S1' if number % 10 == 0 else 'tempts_S6' if number % 8 == 0 else ''}"
+
+
+#: Two rows have the same prompt.
+ROWS = [*({"id": number, "text": text(number)} for number in range(40)), {"id": 40, "text": text(1)}]
+UNSAFE_PROMPTS, UNSAFE_ANSWERS = {0, 10, 20, 30}, {8, 16, 24, 32}
+
+
+def asked(sandbox) -> Counter[str]:
+    """Answered requests to the guard and to the model of the job."""
+    answered = (record for record in sandbox.requests if record.http_status == 200)
+    return Counter("guard" if record.model == GUARD else "job" for record in answered)
+
+
+def distinct(sandbox) -> int:
+    return len({record.prompt_sha256 for record in sandbox.requests if record.model == GUARD})
+
+
+@pytest.fixture
+def moderated(openai_job, sandbox):
+    """A job with a guard; `changes` are fields of its moderation."""
+
+    def make(job=None, **changes):
+        guard = {"type": "openai", "name": GUARD, "base_url": sandbox.openai_url}
+        moderation = {"model": guard, "template": f"{QUESTION} {{text}}", **changes}
+        openai_job.spec |= {"safety": {"moderation": moderation}, **(job or {})}
+        return openai_job
+
+    return make
+
+
+def test_each_distinct_text_is_judged_once_and_unsafe_rows_are_in_the_dead_letter(moderated, sandbox):
+    job = moderated()
+    ended = job.run(ROWS)
+    categories = {row["id"]: row["llmbeam_error"]["category"] for row in ended.dead_letter}
+    assert categories == dict.fromkeys(UNSAFE_PROMPTS, "S1") | dict.fromkeys(UNSAFE_ANSWERS, "S6")
+    assert ended.kinds == Counter(moderated=8)
+    assert ended.report["dead_letter_by_category"] == {"moderated": {"S1": 4, "S6": 4}}
+    assert asked(sandbox) == Counter(job=36, guard=40 + 36)
+    assert distinct(sandbox) == 76
+    guard = ended.report["moderation"]
+    assert guard["requests_sent"] == 76
+    assert (ended.report["requests"]["sent"], ended.report["rows"]["dead_letter"]) == (36, 8)
+    assert ended.report["tokens"]["input"] == sum(
+        record.input_tokens for record in sandbox.requests if record.model != GUARD
+    )
+    assert guard["input"] == {
+        "texts": 40,
+        "safe": 37,
+        "unsafe": 4,
+        "unreadable": 0,
+        "unjudged": 0,
+        "actions": {"fail": 4},
+        "categories": {"S1": 4},
+    }
+    assert (guard["output"]["texts"], guard["output"]["actions"]) == (36, {"fail": 4})
+    assert "Moderation" in Path(ended.manifest["report_html_uri"]).read_text()
+
+    again = job.run()
+    assert asked(sandbox) == Counter(job=36, guard=76), "verdicts and answers are in the journal"
+    assert (again.report["moderation"]["requests_sent"], again.kinds) == (0, Counter(moderated=8))
+
+
+def test_flagged_rows_are_published_with_the_categories_in_columns(moderated, sandbox):
+    job = moderated(action="flag", categories={"S6": "allow"})
+    job.spec["sink"] |= {"format": "parquet"}
+    ended = job.run(ROWS)
+    flags = {row["id"]: (row["moderation_input"], row["moderation_output"]) for row in ended.answers}
+    # The answer to an unsafe prompt repeats its word, and is unsafe as well.
+    assert flags == {row["id"]: (("S1", "S1") if row["id"] in UNSAFE_PROMPTS else (None, None)) for row in ROWS}
+    assert ended.report["moderation"]["output"]["actions"] == {"allow": 4, "flag": 4}
+    assert set(ended.answers[0]) == {"id", *JobSpec.parse(job.spec).extra_columns, *OUTPUT_COLUMNS}
+    assert asked(sandbox) == Counter(job=40, guard=80)
+
+
+def test_the_replacement_is_published_instead_of_unsafe_answers_and_of_answers_to_unsafe_prompts(
+    moderated, sandbox
+):
+    ended = moderated(action="replace", replacement="Withheld.").run(ROWS)
+    replaced = {row["id"]: row for row in ended.answers if row["answer"] == "Withheld."}
+    assert replaced.keys() == UNSAFE_PROMPTS | UNSAFE_ANSWERS
+    assert {row["finish_reason"] for row in replaced.values()} == {"moderated"}
+    assert {replaced[0]["moderation_input"], replaced[8]["moderation_output"]} == {"S1", "S6"}
+    assert ended.origins == Counter(fresh=36, replaced=4, duplicate=1)
+    assert asked(sandbox) == Counter(job=36, guard=76), "an unsafe prompt is not sent"
+
+
+def test_any_model_that_answers_with_json_is_a_guard(moderated):
+    ended = moderated(verdict="json", on=["output"]).run([*ROWS[:9], {"id": 50, "text": "unreadable_verdict"}])
+    categories = {row["id"]: row["llmbeam_error"]["category"] for row in ended.dead_letter}
+    assert categories == {0: "S1", 8: "S6", 50: "unreadable"}
+    assert ended.report["moderation"]["input"] is None
+
+
+def test_rows_that_the_guard_could_not_judge_fail_and_the_next_run_asks_for_them_alone(moderated, sandbox):
+    job = moderated(limits={"max_attempts": 1})
+    sandbox.faults.when(METHOD, f"{QUESTION} Say it: row 7 ", Fault(kind="error", http_status=500))
+    sandbox.faults.when(METHOD, f"{QUESTION} Say it row 9 ", Fault(kind="error", http_status=500))
+    ended = job.run(ROWS)
+    errors = {row["id"]: row["llmbeam_error"] for row in ended.dead_letter if row["id"] in (7, 9)}
+    assert {error["kind"] for error in errors.values()} == {"server_error"}
+    assert errors[7]["message"].startswith(f"the guard model '{GUARD}' gave no verdict on the prompt: ")
+    assert errors[9]["message"].startswith(f"the guard model '{GUARD}' gave no verdict on the answer: ")
+    assert (errors[7]["attempts"], errors[9]["attempts"]) == (0, 1)
+    assert ended.report["moderation"]["output"]["unjudged"] == 1
+    sandbox.faults.clear()
+    before = asked(sandbox)
+    again = job.run()
+    assert asked(sandbox) - before == Counter(job=1, guard=3), "row 7 and its answer, and the answer to row 9"
+    assert again.kinds == Counter(moderated=8)
+
+
+def test_no_answer_is_published_while_the_guard_is_down(moderated, sandbox):
+    job = moderated(on=["output"], limits={"max_attempts": 1})
+    sandbox.faults.when(METHOD, QUESTION, Fault(kind="error", http_status=500))
+    with pytest.raises(NothingAnsweredError, match=r"gave no verdict on the answer") as caught:
+        job.run(ROWS[:4])
+    assert caught.value.retryable
+    assert not (job.out / "answers-00000-of-00001.jsonl").exists()
+
+
+def test_a_stopped_job_asks_the_guard_for_the_rest_alone(moderated, sandbox, monkeypatch):
+    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.engine_thread.STOP_POLL_SECONDS", 0.0)
+    job = moderated(limits={"max_in_flight": 8, "request_timeout_seconds": 60})
+    job.write(ROWS)
+    spec = JobSpec.parse(job.spec)
+    hold = sandbox.faults.hold(METHOD, QUESTION, after=20)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, spec)
+        until(lambda: hold.waiting, "requests to the guard are held")
+        Path(spec.stop_uri).touch()
+        until(lambda: hold.waiting == 8, "the requests in flight are held")
+        hold.release()
+        with pytest.raises(JobCancelledError):
+            running.result()
+    assert 20 <= asked(sandbox)["guard"] < 40
+    job.run()
+    assert asked(sandbox) == Counter(job=36, guard=76)
+
+
+def test_the_guard_has_a_budget_of_its_own(moderated, sandbox):
+    price = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 1e6}
+    job = moderated(limits={"budget_usd": 50, "price": price, "max_in_flight": 4})
+    with pytest.raises(BudgetExceededError):
+        job.run(ROWS)
+    assert asked(sandbox)["guard"] < 40
+
+
+def test_duplicate_keys_and_missing_columns_are_found_before_the_guard_is_asked(moderated, sandbox):
+    with pytest.raises(JobSpecError, match="belongs to several rows"):
+        moderated().run([ROWS[0], ROWS[0]])
+    job = moderated(job={"sink": {"uri": str(moderated().out), "passthrough": ["txt"]}})
+    with pytest.raises(JobSpecError, match="no row has column 'txt'"):
+        job.run(ROWS)
+    assert not len(sandbox.requests)
+
+
+def test_prompts_to_embed_are_moderated_before_they_are_sent(moderated, sandbox):
+    job = moderated(on=["input"], job={"task": "embed", "prompt": {"template": "{{ row.text }}"}})
+    ended = job.run(ROWS)
+    assert {row["id"] for row in ended.dead_letter} == UNSAFE_PROMPTS
+    assert len(ended.answers) == 37

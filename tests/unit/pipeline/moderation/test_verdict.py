@@ -1,0 +1,79 @@
+"""What a guard says, and what follows from it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.pipeline.moderation.verdict import Decision, Verdict, decide, read_verdict
+from airflow_provider_llmbeam.spec import Moderation
+from tests.outcomes import completion
+
+GUARD = {"type": "openai", "name": "guard", "base_url": "http://127.0.0.1:9/v1"}
+
+
+def moderation(**changes: object) -> Moderation:
+    return Moderation.parse({"model": GUARD, **changes})
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ("safe", Verdict(is_unsafe=False)),
+        ("\n\nSafe\n", Verdict(is_unsafe=False)),
+        ("unsafe\nS1", Verdict(is_unsafe=True, categories=("S1",))),
+        ("\n\nunsafe\n\nS1, S10,S1", Verdict(is_unsafe=True, categories=("S1", "S10"))),
+        ("unsafe\nViolent Crimes\nmore", Verdict(is_unsafe=True, categories=("Violent Crimes",))),
+        ("unsafe", Verdict(is_unsafe=True)),
+        ("unsafe\n,;\x1b", Verdict(is_unsafe=True)),
+        ("I cannot say whether this is safe", None),
+        ("safe.", None),
+        ("", None),
+    ],
+)
+def test_a_verdict_of_llama_guard_is_its_first_line_and_the_categories_of_the_second(answer, verdict):
+    assert read_verdict(completion(answer), moderation()) == verdict
+
+
+def test_a_verdict_in_json_is_the_object_of_the_schema():
+    answer = completion("{}", parsed={"unsafe": True, "categories": ["hate", "", "a,b"]})
+    guard = moderation(verdict="json", system="Say whether it is unsafe.")
+    assert read_verdict(answer, guard) == Verdict(is_unsafe=True, categories=("hate", "a b"))
+
+
+@given(st.text())
+def test_no_other_first_line_than_safe_lets_a_text_pass(answer):
+    lines = [line.strip() for line in answer.strip().splitlines() if line.strip()]
+    is_safe = lines[:1] != [] and lines[0].lower() == "safe"
+    assert (decide(completion(answer), moderation()).action == "allow") == is_safe
+
+
+@pytest.mark.parametrize(
+    ("answer", "decision"),
+    [
+        ("safe", Decision("allow")),
+        ("unsafe\nS1", Decision("fail", "S1")),
+        ("unsafe\nS2", Decision("flag", "S2")),
+        ("unsafe\nS3", Decision("allow", "S3")),
+        ("unsafe\nS3,S2", Decision("flag", "S3,S2")),
+        ("unsafe\nS2,S1,S3", Decision("fail", "S2,S1,S3")),
+        ("unsafe", Decision("fail", "unsafe")),
+        ("?", Decision("fail", "unreadable")),
+    ],
+)
+def test_of_several_categories_the_strictest_action_counts(answer, decision):
+    assert decide(completion(answer), moderation(categories={"S2": "flag", "S3": "allow"})) == decision
+
+
+def test_a_failed_request_is_no_verdict_and_fails_the_row_for_the_same_reason():
+    failure = Failure(kind="throttled", message="429")
+    assert decide(failure, moderation(on_unreadable="flag")) == Decision("fail", failure=failure)
+
+
+@pytest.mark.parametrize("kind", ["blocked", "truncated", "invalid_output"])
+def test_a_text_that_the_provider_of_the_guard_has_blocked_has_no_readable_verdict(kind):
+    refused = Failure(kind=kind, message="no")
+    assert decide(refused, moderation()) == Decision("fail", "unreadable")
+    assert decide(refused, moderation(on_unreadable="flag")) == Decision("flag", "unreadable")
