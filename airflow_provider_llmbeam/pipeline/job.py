@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +190,7 @@ def _in_process(spec: JobSpec, *, sends: bool = True) -> Iterator[None]:
     check_reachable(spec)
     with _beam():
         from airflow_provider_llmbeam.pipeline import storage
+        from airflow_provider_llmbeam.pipeline.audit.load import loaded
         from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 
     if sends and not spec.environment_secrets:
@@ -198,7 +199,7 @@ def _in_process(spec: JobSpec, *, sends: bool = True) -> Iterator[None]:
         storage.make_private(uri)
     if sends:
         check_writable(spec, publishes=False)
-    with _preparation(spec):
+    with loaded(spec) if sends else nullcontext(), _preparation(spec):
         yield
 
 
@@ -219,6 +220,8 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         import apache_beam as beam
 
         from airflow_provider_llmbeam.pipeline import sinks, storage
+        from airflow_provider_llmbeam.pipeline.audit.load import check as check_audit
+        from airflow_provider_llmbeam.pipeline.audit.load import loaded
         from airflow_provider_llmbeam.pipeline.build import build
         from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
         from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
@@ -235,6 +238,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         for uri in spec.private_uris:
             storage.make_private(uri)
         sinks.check(spec)
+        check_audit(spec)
         if not is_remote:
             check_writable(spec)
     with ExitStack() as until_end:
@@ -247,6 +251,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         with _preparation(spec):
             # Dataflow runs one job of a name at a time
             launcher = None if is_remote else until_end.enter_context(leased(spec))
+            until_end.enter_context(loaded(spec))
             for uri in (spec.stop_uri, spec.skipped_uri, spec.failed_uri, spec.failed_html_uri):
                 if storage.exists(uri):  # of an earlier job, which has ended
                     storage.delete([uri])

@@ -1,5 +1,6 @@
 """What protects the people whose data a job sends, and records who sent it."""
 
+from airflow_provider_llmbeam.spec.safety.audit import AirflowRun, BigQueryAudit, FilesAudit
 from airflow_provider_llmbeam.spec.safety.safety import Safety
 
-__all__ = ["Safety"]
+__all__ = ["AirflowRun", "BigQueryAudit", "FilesAudit", "Safety"]

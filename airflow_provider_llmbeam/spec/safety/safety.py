@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.safety.audit import Audit
 
 
 class Safety(SpecModel):
-    """What protects the people whose data a job sends, and records who sent it."""
+    """What protects the people whose data a job sends, and records who sent it.
+
+    Attributes:
+        audit: Where a record of each request is written, `FilesAudit` or `BigQueryAudit`; `None`: nowhere.
+    """
+
+    audit: Audit | None = None
