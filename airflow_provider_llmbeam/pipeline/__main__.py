@@ -15,7 +15,17 @@ from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.job import compare, diff, estimate, evaluate, page_at, preview, run, submit
+from airflow_provider_llmbeam.pipeline.job import (
+    compare,
+    diff,
+    estimate,
+    evaluate,
+    forget,
+    page_at,
+    preview,
+    run,
+    submit,
+)
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
@@ -23,6 +33,7 @@ from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, Pre
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import key_variables
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
+from airflow_provider_llmbeam.spec.safety import RowsToForget
 
 _log = logging.getLogger("llmbeam")
 
@@ -32,14 +43,14 @@ EXIT_PENDING = 75
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as of a shell
 #: As the default of `skip_on_exit_code` of Airflow's BashOperator.
 EXIT_SKIPPED = 99
-#: What is measured of a job in this process.
-Measured = Evaluation | Comparison | PreviewSample
+#: What is measured of a job, or removed, in this process.
+Measured = Evaluation | Comparison | PreviewSample | RowsToForget
 #: Exit codes of an evaluation that did not pass, by its `on_failure`.
 _EXITS = {"fail": EXIT_FAILED, "skip": EXIT_SKIPPED, "report": EXIT_OK}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one job; other options submit it to Dataflow, estimate, preview, evaluate or compare it.
+    """Runs one job; other options submit it to Dataflow, estimate, preview, evaluate or compare it, or forget rows.
 
     Returns:
         0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not pass; 2 if
@@ -91,6 +102,8 @@ def _outcome(
         return {"comparison": compare(spec, measured)}
     if isinstance(measured, PreviewSample):
         return {"preview": preview(spec, measured)}
+    if isinstance(measured, RowsToForget):
+        return {"forgotten": forget(spec, measured)}
     if options.diff is not None:
         return {"difference": diff(spec, _spec(options.diff))}
     if options.estimate:
@@ -118,11 +131,12 @@ def _spec(address: str) -> JobSpec:
 
 
 def _measured(options: argparse.Namespace) -> Measured | None:
-    """Reads what is measured of the job in this process, if anything is."""
+    """Reads what is measured of the job, or removed, in this process, if anything is."""
     kinds: tuple[tuple[Path | None, type[Measured]], ...] = (
         (options.evaluate, Evaluation),
         (options.compare, Comparison),
         (options.preview, PreviewSample),
+        (options.forget, RowsToForget),
     )
     for path, kind in kinds:
         if path is not None:
@@ -186,6 +200,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="SAMPLE.json",
         help="show some rows with their prompts and answers, and do not run the job",
+    )
+    parser.add_argument(
+        "--forget",
+        type=Path,
+        metavar="ROWS.json",
+        help="remove the answers of some rows from what the job has written, and do not run it",
     )
     parser.add_argument(
         "--diff", metavar="OLD.json", help="compare the job with an earlier spec of it, and send nothing"

@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, Pre
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.safety import RowsToForget
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
@@ -175,6 +176,21 @@ def diff(spec: JobSpec, old: JobSpec) -> dict[str, Any]:
         from airflow_provider_llmbeam.pipeline.evaluation.difference import difference
 
         return difference(old, spec).plain()
+
+
+def forget(spec: JobSpec, rows: RowsToForget) -> dict[str, Any]:
+    """Removes the answers of some rows; see `forget.run.forget`.
+
+    Returns:
+        What was removed as plain data, see `forget.outcome.Forgotten`.
+
+    Raises:
+        JobFailedError: The job is running.
+    """
+    with _in_process(spec, sends=False):
+        from airflow_provider_llmbeam.pipeline.forget import run as removal
+
+        return removal.forget(spec, rows).model_dump(mode="json")
 
 
 @contextmanager
