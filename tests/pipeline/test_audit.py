@@ -45,7 +45,9 @@ def test_each_request_has_one_record_with_the_tokens_and_cost_of_the_report(job,
         assert sum(record[name] for record in found) == ended.report["usage"][name]
     assert sum(record["cost_usd"] for record in found) == pytest.approx(ended.report["cost_usd"])
     assert {record["fingerprint"] for record in found} == {row["fingerprint"] for row in ended.answers}
-    shared = {name: {record[name] for record in found} for name in ("job", "dag_id", "task_id", "run_id", "account")}
+    shared = {
+        name: {record[name] for record in found} for name in ("job", "dag_id", "task_id", "run_id", "account")
+    }
     assert shared == {
         "job": {"job"},
         "dag_id": {"tickets"},
@@ -99,7 +101,9 @@ def test_a_run_that_exceeds_its_budget_has_a_record_of_each_answer(job):
         job.run(ROWS, **audited(job), limits={"budget_usd": 1e-9, "max_in_flight": 1})
     journal = [line for path in (job.out / ".llmbeam").rglob("journal*/*.jsonl") for line in read_lines(path)]
     assert journal
-    assert {record["fingerprint"] for record in records(job.directory)} == {line["fingerprint"] for line in journal}
+    assert {record["fingerprint"] for record in records(job.directory)} == {
+        line["fingerprint"] for line in journal
+    }
 
 
 def test_a_sample_of_an_estimate_has_records(job):

@@ -1,4 +1,4 @@
-"""Deletion: after `forget` no file of a job has the text or the answer of a row, and all other rows are as before."""
+"""Deletion: after `forget` no file of a job has a row or its answer, and all other rows are as before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.cli.main import llmbeam
-from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.exceptions import JobFailedError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.forget.run import forget
 from airflow_provider_llmbeam.pipeline.lease import locked_file
@@ -41,7 +41,11 @@ def counted(found: Any) -> dict[str, int]:
 
 def files(directory: Path) -> dict[str, bytes]:
     """Returns all files but the source."""
-    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != "rows.jsonl"}
+    return {
+        str(path): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != "rows.jsonl"
+    }
 
 
 def mentions(directory: Path, *texts: str) -> list[str]:
@@ -62,15 +66,21 @@ def test_no_file_has_a_forgotten_row_and_all_others_are_as_before(echo_job, tmp_
     assert counted(found) == {"journal": 1, "report": 2, "answers": 1}
     assert mentions(tmp_path, "<7>") == []
     paths = [path for path in job.out.iterdir() if path.name.startswith("answers-")]
-    rows = [row for path in paths for row in (pq.read_table(path).to_pylist() if path.suffix == ".parquet" else read_lines(path))]
-    assert sorted(rows, key=lambda row: row["id"]) == [row for row in sorted(before.answers, key=lambda row: row["id"]) if row["id"] != 7]
+    rows = [
+        row
+        for path in paths
+        for row in (pq.read_table(path).to_pylist() if path.suffix == ".parquet" else read_lines(path))
+    ]
+    assert sorted(rows, key=lambda row: row["id"]) == [
+        row for row in sorted(before.answers, key=lambda row: row["id"]) if row["id"] != 7
+    ]
 
 
 def test_the_next_run_asks_for_the_forgotten_row_alone(job, sandbox):
     job.run(ROWS)
     forgotten(job, 7)
     before = len(sandbox.requests)
-    assert job.run(ROWS).origins == {"resumed": 11, "fresh": 1}
+    assert +job.run(ROWS).origins == {"resumed": 11, "fresh": 1}
     assert len(sandbox.requests) == before + 1
     forgotten(job, 7)
     job.run([row for row in ROWS if row["id"] != 7])  # it has left the source
@@ -86,8 +96,9 @@ def test_a_row_that_has_left_the_source_is_found_by_its_answer(echo_job, tmp_pat
 
 def test_a_row_of_the_dead_letter_is_forgotten(job, sandbox, tmp_path):
     sandbox.faults.every("gemini.generateContent", 1, Fault(kind="error", http_status=400, message="no"))
-    job.run(ROWS[:3])
-    assert counted(forgotten(job, 1)) == {"report": 2, "dead letter": 1}
+    with pytest.raises(PermanentFailureError):
+        job.run(ROWS[:3])
+    assert counted(forgotten(job, 1)) == {"staged files": 1, "report": 2, "dead letter": 1}
     assert mentions(tmp_path, "<1>") == []
     assert [row["id"] for row in read_lines(job.out / "dead_letter-00000-of-00001.jsonl")] in ([0, 2], [2, 0])
 
@@ -143,7 +154,8 @@ def test_a_removal_that_was_killed_is_completed_by_the_next_one(echo_job, tmp_pa
     assert mentions(tmp_path / "out", "<7>") == []
 
 
-def test_the_cache_of_the_scope_and_other_jobs_of_the_state_forget_too(job, sandbox, tmp_path):
+def test_the_cache_of_the_scope_and_other_jobs_of_the_state_forget_too(echo_job, tmp_path):
+    job = echo_job
     shared = {"state_uri": str(tmp_path / "state"), "cache": {"scope": "tickets"}}
     job.run(ROWS, **shared)
     assert mentions(tmp_path / "state", "<7>")

@@ -81,7 +81,7 @@ def loaded(spec: JobSpec) -> Iterator[None]:
         try:
             load(spec)
         except Exception as error:  # noqa: BLE001 - the error of the body is that of the job
-            _log.error("%s", error)  # noqa: TRY400 - its message says all
+            _log.error("%s", error)
         raise
     load(spec)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
@@ -54,14 +54,22 @@ class Requester:
         return cls(
             job=spec.name,
             deployment=spec.deployment or None,
-            dag_id=run and run.dag_id,
-            task_id=run and run.task_id,
-            run_id=run and run.run_id,
-            map_index=run and run.map_index,
+            dag_id=None if run is None else run.dag_id,
+            task_id=None if run is None else run.task_id,
+            run_id=None if run is None else run.run_id,
+            map_index=None if run is None else run.map_index,
             account=account_of(spec),
             model_type=spec.model.type,
             requested_model=spec.model.name,
         )
+
+
+class Texts(NamedTuple):
+    """The texts of a record; `None` for those that are not included."""
+
+    system: str | None = None
+    prompt: str | None = None
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +129,7 @@ class AuditRecord:
         fingerprint: str,
         row_key_hashes: tuple[str, ...],
         origin: Literal["online", "batch"],
-        texts: Mapping[str, str | None],
+        texts: Texts,
         now: float,
     ) -> Self:
         """Returns the record of an outcome.
@@ -132,10 +140,10 @@ class AuditRecord:
             fingerprint: Fingerprint of the prompt.
             row_key_hashes: See `AuditRecord`.
             origin: See `AuditRecord`.
-            texts: `system`, `prompt` and `answer`, if texts are included.
+            texts: The texts to include.
             now: Unix time.
         """
-        is_answer, cost = isinstance(outcome, Completion), outcome.cost_nano_usd
+        cost = outcome.cost_nano_usd
         return cls(
             at=datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
             requester=requester,
@@ -152,7 +160,9 @@ class AuditRecord:
             cost_usd=None if cost is None else cost / NANO,
             attempts=outcome.attempts,
             rejections=outcome.rejections,
-            **(texts if is_answer else {**texts, "answer": None} if texts else {}),
+            system=texts.system,
+            prompt=texts.prompt,
+            answer=texts.answer,
         )
 
     def line(self) -> bytes:
@@ -167,7 +177,7 @@ class AuditRecord:
         return encode_record(fields)
 
 
-_TEXTS = frozenset({"system", "prompt", "answer"})
+_TEXTS = frozenset(Texts._fields)
 _FIELDS = tuple(field.name for field in dataclasses.fields(AuditRecord))
 _REQUESTER_FIELDS = tuple(field.name for field in dataclasses.fields(Requester))
 

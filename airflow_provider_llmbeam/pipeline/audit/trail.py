@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from airflow_provider_llmbeam.engine.journal.journal import BatchJournal
 from airflow_provider_llmbeam.engine.journal.segment_writer import AppendingWriter, SegmentWriter, UploadingWriter
@@ -17,14 +17,14 @@ from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.audit.record import AuditRecord, Requester, key_hashes
+from airflow_provider_llmbeam.pipeline.audit.record import AuditRecord, Requester, Texts, key_hashes
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 
 
 class _NewObjects(UploadingWriter):
-    """Writes each upload to an object of its own, which is never replaced or deleted, as a retention policy asks."""
+    """Writes each upload to an object of its own, which is never replaced or deleted: a bucket may forbid it."""
 
     SEGMENT_SECONDS = 0.0
 
@@ -56,11 +56,11 @@ class AuditTrail:
         by_date = isinstance(audit, FilesAudit)
         return cls(directory, Requester.of(spec), spec.source.key, audit.include_text, by_date)
 
-    def batch(self, requests: Sequence[Request], journal: BatchJournal) -> AuditedRecord:
+    def batch(self, requests: Sequence[Any], journal: BatchJournal) -> AuditedRecord:
         """Opens the record of one batch.
 
         Args:
-            requests: The batch.
+            requests: The batch, `Request`s.
             journal: Its journal.
         """
         return AuditedRecord(self, {request.prompt: request for request in requests}, journal, self._writer())
@@ -82,10 +82,10 @@ class AuditTrail:
             origin: See `AuditRecord`.
             prompt: The prompt, if it is at hand.
         """
-        texts: dict[str, str | None] = {}
+        texts = Texts()
         if self.includes_text:
-            answer = outcome.text if isinstance(outcome, Completion) else None
-            texts = {"system": prompt and prompt.system, "prompt": prompt and prompt.text, "answer": answer}
+            sent = Texts() if prompt is None else Texts(prompt.system, prompt.text)
+            texts = sent._replace(answer=outcome.text if isinstance(outcome, Completion) else None)
         return AuditRecord.of(
             outcome, self.requester, fingerprint, row_key_hashes, origin, texts, time.time()
         ).line()
@@ -107,8 +107,8 @@ class AuditTrail:
 class AuditedRecord:
     """The record of one batch with an audit; an engine `Record`.
 
-    An outcome counts as stored once both the audit and the journal have it: an answer that a later attempt finds in
-    the journal has a record.
+    An outcome counts as stored once both the audit and the journal have it, and the audit is first: an answer that
+    a later attempt finds in the journal has a record.
 
     Args:
         trail: The trail of the job.
@@ -189,8 +189,8 @@ class AuditedRecord:
 
     def _error(self, error: Exception, state: str) -> JobFailedError:
         return JobFailedError(
-            f"The audit in {self._trail.directory!r} cannot be written: {error}. {state} Make room or grant access "
-            "there; a retry sends what the journal does not have."
+            f"The audit in {self._trail.directory!r} cannot be written: {error}. {state} Make room or grant "
+            "access there; a retry sends what the journal does not have."
         )
 
 

@@ -122,7 +122,7 @@ def _rows(spec: JobSpec) -> Iterator[tuple[Row, bool]]:
 
 
 def _add_answered(spec: JobSpec, keys: frozenset[str], found: FoundPrompts) -> None:
-    """Adds the fingerprints of the answers in a files sink, and finds the answers of other rows that equal them."""
+    """Adds the fingerprints of the answers in a files sink, and finds those that answers of other rows have."""
     if not isinstance(spec.sink, FilesSink):
         return
     answers = [uri for uri in storage.match(f"{spec.sink.uri}answers-*") if uri.endswith(("jsonl", "parquet"))]

@@ -1,4 +1,4 @@
-"""Files without some of their rows: each is replaced at one stroke, and its other rows keep their bytes or values."""
+"""Files without some of their rows: each is replaced at one stroke, and its other rows keep their values."""
 
 from __future__ import annotations
 
@@ -92,12 +92,16 @@ def rows_removed(
 
 
 def _write_parquet(uri: str, staged: str, is_removed: Callable[[Row], bool]) -> None:
-    with storage.open(uri) as old, storage.create(staged) as new, pq.ParquetFile(old) as table:
-        with pq.ParquetWriter(new, table.schema_arrow) as writer:
-            for group in range(table.num_row_groups):
-                rows = table.read_row_group(group)
-                kept = pa.array([not is_removed(row) for row in rows.to_pylist()], pa.bool_())
-                writer.write_table(rows.filter(kept))
+    with (
+        storage.open(uri) as old,
+        storage.create(staged) as new,
+        pq.ParquetFile(old) as table,
+        pq.ParquetWriter(new, table.schema_arrow) as writer,
+    ):
+        for group in range(table.num_row_groups):
+            rows = table.read_row_group(group)
+            kept = pa.array([not is_removed(row) for row in rows.to_pylist()], pa.bool_())
+            writer.write_table(rows.filter(kept))
 
 
 def _row(line: bytes) -> Row | None:

@@ -38,7 +38,9 @@ _QUOTING = ("failed.json", "failed.html", "skipped.json", "evaluation.json", "ev
 _PROVIDER = "logs, abuse monitoring and caches of the provider of the model: see the terms of its data retention"
 _BACKUPS = "backups, object versions and soft-deleted objects of the storage, and copies that others have made"
 _PAGES = "the report that Airflow keeps in the XCom of the task: delete the Dag run, or clear the task"
-_EARLIER = "answers to earlier prompts of the rows (another template or model), unless an audit has their fingerprints"
+_EARLIER = (
+    "answers to earlier prompts of the rows (another template or model), unless an audit has their fingerprints"
+)
 
 
 def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
@@ -126,7 +128,7 @@ class _Removal:
         return any(marker in line for marker in self._markers)
 
     def _remove_cases(self, job: JobSpec) -> None:
-        """Removes the wrong answers from the last accepted evaluation, whose scores the next one is compared with."""
+        """Removes the wrong answers from the last accepted evaluation, and keeps its scores as the baseline."""
         accepted = read_accepted(job)
         if accepted is not None and accepted.wrong:
             if not self._dry_run:
@@ -146,7 +148,7 @@ class _Removal:
 
     def _kept(self) -> Iterator[str]:
         if shared := len(self._found.shared):
-            yield f"answers to {shared} of the prompts, which other rows have, too: they are also the answers of these"
+            yield f"answers to {shared} of the prompts, which other rows have, too: they are the answers of these"
         if in_source := sorted(self._found.in_source):
             yield f"{', '.join(in_source)} in the source: the next run sends what is still there"
 
@@ -187,13 +189,15 @@ def _other_jobs(spec: JobSpec) -> list[JobSpec]:
     parent = spec.home_uri.removesuffix(f"{spec.name}/")
     names = {uri.removeprefix(parent).partition("/")[0] for uri in storage.match(f"{parent}**")}
     found = (spec.model_copy(update={"name": name}) for name in sorted(names - {spec.name, "cache", "history"}))
-    return [job for job in found if storage.has_match(f"{job.home_uri}*") or storage.has_match(f"{job.home_uri}**")]
+    return [
+        job for job in found if storage.has_match(f"{job.home_uri}*") or storage.has_match(f"{job.home_uri}**")
+    ]
 
 
 def _refuse_pending_batch(spec: JobSpec) -> None:
     manifest = read_manifest(spec)
     if manifest is not None and not manifest.is_published:
         raise JobFailedError(
-            f"Job {spec.name!r}: its batch inference has not ended, and its request files have the rows. Nothing was "
-            "removed. Run the job to its end, then repeat this."
+            f"Job {spec.name!r}: its batch inference has not ended, and its request files have the rows. Nothing "
+            "was removed. Run the job to its end, then repeat this."
         )

@@ -29,7 +29,9 @@ def statement(spec: JobSpec, keys: Sequence[str]) -> str | None:
             return f"DELETE FROM {'.'.join(map(_postgres_name, sink.table.split('.')))} WHERE {where};"
         case MilvusSink():
             where = " or ".join(
-                "(" + " and ".join(f"{column} in [{value}]" for column, value in zip(columns, row, strict=True)) + ")"
+                "("
+                + " and ".join(f"{column} in [{value}]" for column, value in zip(columns, row, strict=True))
+                + ")"
                 for row in ([_milvus_value(value) for value in row] for row in rows)
             )
             return f"MilvusClient({sink.uri!r}).delete({sink.collection!r}, filter={where!r})"

@@ -21,7 +21,7 @@ _FINAL_ERRORS = (PermissionError, NotADirectoryError, FileExistsError, IsADirect
 
 
 def check_writable(spec: JobSpec, *, publishes: bool = True) -> None:
-    """Writes and deletes a file in each directory of the answers, the journal, the report and the audit; one for each bucket.
+    """Writes and deletes a file in each directory of answers, journal, report and audit; one for each bucket.
 
     Args:
         spec: The job.

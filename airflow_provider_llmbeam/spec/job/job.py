@@ -204,7 +204,7 @@ class JobSpec(SpecModel):
 
     @property
     def audit_uri(self) -> str | None:
-        """Directory of the audit records: that of the audit, or one whose files are loaded; `None` for no audit."""
+        """Directory of the audit records, or of those that are to be loaded; `None` for no audit."""
         audit = self.safety.audit
         if audit is None:
             return None
