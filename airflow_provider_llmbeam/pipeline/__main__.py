@@ -50,7 +50,7 @@ _EXITS = {"fail": EXIT_FAILED, "skip": EXIT_SKIPPED, "report": EXIT_OK}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one job; other options submit it to Dataflow, estimate, preview, evaluate or compare it, or delete rows.
+    """Runs one job; other options submit it to Dataflow, estimate, preview, evaluate, compare it, or forget rows.
 
     Returns:
         0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not pass; 2 if

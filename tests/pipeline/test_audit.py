@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.exceptions import LLMBeamError
+from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
@@ -41,9 +44,9 @@ def test_each_request_has_one_record_with_the_tokens_and_cost_of_the_report(job,
     assert len(found) == len(ROWS)
     hashes = Counter(each for record in found for each in record["row_key_hashes"])
     assert hashes == Counter(key_hash(number) for number in (*range(12), 99))
-    for name in ("input_tokens", "output_tokens"):
-        assert sum(record[name] for record in found) == ended.report["usage"][name]
-    assert sum(record["cost_usd"] for record in found) == pytest.approx(ended.report["cost_usd"])
+    for name in ("input", "output"):
+        assert sum(record[f"{name}_tokens"] for record in found) == ended.report["tokens"][name]
+    assert sum(record["cost_usd"] for record in found) == pytest.approx(ended.report["cost_usd"], abs=1e-6)
     assert {record["fingerprint"] for record in found} == {row["fingerprint"] for row in ended.answers}
     shared = {
         name: {record[name] for record in found} for name in ("job", "dag_id", "task_id", "run_id", "account")
@@ -116,3 +119,27 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anything_is_sent(j
     (tmp_path / "audit").write_text("a file")
     with pytest.raises(LLMBeamError, match=r"Nothing was sent or billed"):
         job.run(ROWS, **audited(job))
+
+
+def test_batch_inference_has_records_with_the_rows_and_no_second_one_after_a_crash(job, monkeypatch):
+    monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
+    rows = [{"id": number, "text": f"row {number}"} for number in range(60)]
+    job.write(rows)
+    spec = JobSpec.parse(job.spec | audited(job) | {"inference": {"mode": "batch"}})
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchInference, "_count_unreturned", _killed)  # the results are read, and nobody knows it
+        patched.setattr(BatchInference, "_save", lambda self, **changes: None)
+        with pytest.raises(KeyboardInterrupt):
+            run(spec)
+    run(spec)
+    found = [record for record in records(job.directory) if record["origin"] == "batch"]
+    online = [record for record in records(job.directory) if record["origin"] == "online"]
+    assert len(found) + len(online) == len(rows)
+    assert {len(record["row_key_hashes"]) for record in found} == {1}
+    assert {record["service_tier"] for record in found} == {"batch"}
+    assert {record["cost_usd"] for record in found} != {None}
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt

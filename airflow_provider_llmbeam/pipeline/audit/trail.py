@@ -90,10 +90,19 @@ class AuditTrail:
             outcome, self.requester, fingerprint, row_key_hashes, origin, texts, time.time()
         ).line()
 
-    def new_uri(self) -> str:
-        """Returns the address of a new file."""
+    def new_uri(self, name: str = "") -> str:
+        """Returns the address of a new file.
+
+        Args:
+            name: What identifies it among the files of the job; empty for a random name.
+        """
         day = f"date={datetime.now(UTC):%Y-%m-%d}/" if self.by_date else ""
-        return f"{self.directory}{day}{self.requester.job}-{uuid.uuid4().hex}.jsonl"
+        return f"{self.directory}{day}{self.requester.job}-{name or uuid.uuid4().hex}.jsonl"
+
+    def has_file(self, name: str) -> bool:
+        """Returns whether the file of a name was written, on any day."""
+        day = "date=*/" if self.by_date else ""
+        return storage.has_match(f"{self.directory}{day}{self.requester.job}-{name}.jsonl")
 
     def _writer(self) -> SegmentWriter:
         def new_segment() -> tuple[str, array[int]]:
