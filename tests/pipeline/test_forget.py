@@ -202,7 +202,7 @@ def test_the_command_prints_what_was_removed_and_what_was_not_reached(echo_job, 
     path.write_text(json.dumps(echo_job.spec))
     result = CliRunner().invoke(llmbeam, ["forget", str(path), "--key", "7"])
     assert result.exit_code == 0, result.output
-    assert "1 answers" in result.output
+    assert "1 answer " in result.output
     assert "Not reached:\n" in result.output
     assert "abuse monitoring" in result.output
     assert CliRunner().invoke(llmbeam, ["forget", str(path)]).exit_code == 2

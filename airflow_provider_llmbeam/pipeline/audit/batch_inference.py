@@ -68,7 +68,9 @@ class AuditResults(beam.PTransform):
 
     def expand(self, results: beam.PCollection) -> beam.PCollection:
         """Joins the results with the index of the rows."""
-        index = results.pipeline | "RowIndex" >> beam.Create([self._pattern]) | "IndexLines" >> beam.FlatMap(_index)
+        index = (
+            results.pipeline | "RowIndex" >> beam.Create([self._pattern]) | "IndexLines" >> beam.FlatMap(_index)
+        )
         return (
             {"results": results, "rows": index}
             | "RowsOfResults" >> beam.CoGroupByKey()

@@ -46,15 +46,19 @@ class Forgotten(BaseModel):
 
     def __str__(self) -> str:
         verb = "would be removed" if self.dry_run else "removed"
-        prompts = "1 prompt" if self.fingerprints == 1 else f"{self.fingerprints} prompts"
-        lines = [f"Job {self.job!r}: the rows had {prompts}."]
+        lines = [f"Job {self.job!r}: the rows had {_counted(self.fingerprints, 'prompts')}."]
         widths = [max((len(text) for text in column), default=0) for column in zip(*self._cells(), strict=True)]
         for cells in self._cells():
             lines.append("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
-        lines.append(f"{sum(each.count for each in self.removed)} entries {verb}.")
+        lines.append(f"{_counted(sum(each.count for each in self.removed), 'entries')} {verb}.")
         for title, entries in (("Kept", self.kept), ("Not reached", self.unreached)):
             lines += [f"{title}:", *(f"- {each}" for each in entries)] if entries else []
         return "\n".join(lines)
 
     def _cells(self) -> list[tuple[str, ...]]:
-        return [(each.place, f"{each.count} {each.unit}", each.uri) for each in self.removed]
+        return [(each.place, _counted(each.count, each.unit), each.uri) for each in self.removed]
+
+
+def _counted(count: int, plural: str) -> str:
+    singular = plural.removesuffix("ies") + "y" if plural.endswith("ies") else plural.removesuffix("s")
+    return f"{count} {singular if count == 1 else plural}"
