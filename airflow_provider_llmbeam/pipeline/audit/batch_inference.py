@@ -50,8 +50,8 @@ class IndexRows(beam.DoFn):
 class AuditResults(beam.PTransform):
     """Writes the audit records of the results of one batch-inference job, and outputs the results.
 
-    The name of a file follows from the job and the fingerprints in it, so that results which are read again after a
-    crash get no second record.
+    The name of a file follows from the job and the number of the file, so that results which are read again after
+    a crash get no second record.
 
     Args:
         trail: The trail of the job.

@@ -100,7 +100,8 @@ def load(spec: JobSpec) -> None:
     begun = read_json(record)
     groups = [] if begun is None else [[str(uri) for uri in begun["of"]["files"]]]
     known = {uri for group in groups for uri in group}
-    found = [uri for uri in sorted(storage.match(f"{directory}*.jsonl")) if uri not in known]
+    # A batch whose prompts were all in the journal leaves a file without records.
+    found = sorted(uri for uri, size in storage.sizes(f"{directory}*.jsonl").items() if size and uri not in known)
     groups += [found[start : start + _MAX_FILES] for start in range(0, len(found), _MAX_FILES)]
     try:
         for group in groups:
