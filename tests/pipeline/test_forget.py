@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.exceptions import JobFailedError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, write_manifest
 from airflow_provider_llmbeam.pipeline.forget.run import forget
 from airflow_provider_llmbeam.pipeline.lease import locked_file
 from airflow_provider_llmbeam.sandbox import Fault
@@ -132,17 +135,17 @@ def test_twice_removes_nothing_more_and_a_dry_run_nothing_at_all(echo_job, tmp_p
 
 
 def test_a_removal_that_was_killed_at_any_step_is_completed_by_the_next_one(tmp_path, monkeypatch):
+    complete = Job(tmp_path, {"type": "echo"})
+    complete.run(ROWS)
+    complete.write(ROWS[:5])  # the fingerprint of row 7 is known from its answer alone
     for step in itertools.count():
         directory = tmp_path / str(step)
-        directory.mkdir()
-        job = Job(directory, {"type": "echo"})
-        job.run(ROWS)
-        job.write(ROWS[:5])  # its fingerprint is known from its answer alone
+        shutil.copytree(complete.out, directory / "out")
+        shutil.copy(complete.source, directory)
+        job, calls, was_killed = Job(directory, {"type": "echo"}), itertools.count(), False
         with monkeypatch.context() as patched:
-            calls = itertools.count()
             for name in ("replace", "delete", "rename", "create"):
                 patched.setattr(storage, name, dying(getattr(storage, name), calls, step))
-            was_killed = False
             try:
                 forgotten(job, 7)
             except KeyboardInterrupt:
@@ -151,7 +154,7 @@ def test_a_removal_that_was_killed_at_any_step_is_completed_by_the_next_one(tmp_
         assert mentions(directory / "out", "<7>") == []
         if not was_killed:
             break
-    assert step == 5  # journal, two reports, the new file of the answers, and its renaming
+    assert step == 6  # the new segment, made and moved; two reports; the new answers, made and moved
 
 
 def dying(original: Any, calls: Iterator[int], step: int) -> Any:
@@ -179,6 +182,37 @@ def test_the_cache_of_the_scope_and_other_jobs_of_the_state_forget_too(echo_job,
     assert mentions(tmp_path / "runs/monday", "<7>")
     assert counted(forgotten(job, 7, all_jobs=True, **own)) == {"journal": 1}
     assert mentions(tmp_path / "runs", "<7>") == []
+
+
+def test_a_segment_that_another_job_may_still_write_to_is_named_and_left(echo_job, tmp_path):
+    shared = {"state_uri": str(tmp_path / "state"), "cache": {"scope": "tickets"}}
+    echo_job.run(ROWS, name="other", **shared)
+    echo_job.spec["sink"]["on_existing"] = "take_over"
+    assert echo_job.run(ROWS, **shared).origins["cached"] == len(ROWS)
+    found = forgotten(echo_job, 7, **shared)
+    assert "cache" not in counted(found)
+    assert any("repeat this in an hour" in each for each in found.unreached)
+    for segment in (tmp_path / "state/cache/tickets").glob("*.jsonl"):
+        os.utime(segment, (0, 0))
+    assert counted(forgotten(echo_job, 7, fingerprints=["0" * 64], **shared)) == {"cache": 1}
+    assert mentions(tmp_path / "state", "<7>") == []
+
+
+def test_nothing_is_removed_before_the_end_of_batch_inference(echo_job, tmp_path):
+    echo_job.run(ROWS)
+    spec = JobSpec.parse(echo_job.spec)
+    write_manifest(spec, BatchManifest(prompts="", created_at=0.0))
+    before = files(tmp_path)
+    with pytest.raises(JobFailedError, match="its batch inference has not ended"):
+        forgotten(echo_job, 7)
+    assert files(tmp_path).keys() == before.keys()
+    write_manifest(spec, BatchManifest(prompts="", created_at=0.0, is_published=True))
+    assert counted(forgotten(echo_job, 7))["batch inference"] == 1
+
+
+def test_rows_of_the_dead_letter_without_a_key_are_named(job):
+    job.run([*ROWS[:2], "no json <9>"])
+    assert any("could not be read, and so have no key" in each for each in forgotten(job, 1).unreached)
 
 
 def test_an_audit_knows_the_fingerprints_of_earlier_prompts(echo_job, tmp_path):
@@ -222,7 +256,7 @@ def test_the_command_prints_what_was_removed_and_what_was_not_reached(echo_job, 
 texts = st.sampled_from(["alpha beta", "gamma", "delta epsilon", "zeta", "eta", "theta"])
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(texts, min_size=2, max_size=8), chosen=st.sets(st.integers(0, 7), min_size=1, max_size=3))
 def test_any_rows_are_forgotten_unless_another_row_has_their_prompt(tmp_path_factory, texts, chosen):
     directory = tmp_path_factory.mktemp("job")
