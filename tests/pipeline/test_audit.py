@@ -14,9 +14,11 @@ from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from tests.pipeline.conftest import read_lines
 
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(12)]
@@ -109,10 +111,15 @@ def test_a_run_that_exceeds_its_budget_has_a_record_of_each_answer(job):
     }
 
 
-def test_a_sample_of_an_estimate_has_records(job):
+def test_the_rows_of_an_estimate_and_a_preview_have_their_records_before_the_job_runs(job):
     job.write(ROWS)
-    make_estimate(JobSpec.parse(job.spec | audited(job)), 4)
+    spec = JobSpec.parse(job.spec | audited(job))
+    make_estimate(spec, 4)
     assert len(records(job.directory)) == 4
+    make_preview(spec, PreviewSample(keys=("3", "4", "5", "6", "7", "8", "9")))
+    assert run(spec)["rows"]["answered"] == len(ROWS)
+    hashes = Counter(each for record in records(job.directory) for each in record["row_key_hashes"])
+    assert hashes == Counter(key_hash(number) for number in range(12))
 
 
 def test_a_directory_that_cannot_be_written_is_refused_before_anything_is_sent(job, sandbox, tmp_path):
@@ -134,9 +141,9 @@ def test_batch_inference_has_records_with_the_rows_and_no_second_one_after_a_cra
             run(spec)
     run(spec)
     found = [record for record in records(job.directory) if record["origin"] == "batch"]
-    online = [record for record in records(job.directory) if record["origin"] == "online"]
-    assert len(found) + len(online) == len(rows)
-    assert {len(record["row_key_hashes"]) for record in found} == {1}
+    hashes = Counter(each for record in records(job.directory) for each in record["row_key_hashes"])
+    assert hashes == Counter(key_hash(number) for number in range(60))
+    assert 0 < len(found) < len(rows)  # the pilot is sent online
     assert {record["service_tier"] for record in found} == {"batch"}
     assert {record["cost_usd"] for record in found} != {None}
 
