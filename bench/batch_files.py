@@ -98,7 +98,7 @@ def _run(step: str, spec: JobSpec) -> None:
         return
     for file in read_prepared(spec):
         with Pipeline(runner=FnApiRunner()) as pipeline:
-            harvest(pipeline, spec, file, [str(_results(file))], str(_sums(file)))
+            harvest(pipeline, spec, file, [str(_results(file))], str(_sums(file)), "job")
 
 
 def _answer(file: RequestFile) -> None:

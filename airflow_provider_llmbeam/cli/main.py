@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from airflow_provider_llmbeam import __version__
+from airflow_provider_llmbeam.cli.forget import forget
 from airflow_provider_llmbeam.cli.job import estimate, run
 from airflow_provider_llmbeam.cli.measure import compare, diff, evaluate, preview
 from airflow_provider_llmbeam.cli.sandbox import sandbox
@@ -20,5 +21,5 @@ def llmbeam() -> None:
     """Run an LLM over a table: no row is lost, and no answer is paid for twice."""
 
 
-for command in (run, preview, estimate, diff, evaluate, compare, sweep, sandbox):
+for command in (run, preview, estimate, diff, evaluate, compare, forget, sweep, sandbox):
     llmbeam.add_command(command)

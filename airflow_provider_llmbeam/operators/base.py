@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.spec.prompt import prompt_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
 from airflow_provider_llmbeam.tasks.deadline import with_deadline, with_stand_in
-from airflow_provider_llmbeam.tasks.identity import job_name, owner_of
+from airflow_provider_llmbeam.tasks.identity import airflow_run_of, job_name, owner_of
 from airflow_provider_llmbeam.tasks.literal import Unrendered, literal_problems, plain
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
@@ -158,6 +158,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
         data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
         data["owner"] = owner_of(context["ti"])
+        data["airflow_run"] = airflow_run_of(context["ti"])
         data["model"], secrets = self._connected_model()
         if self.safety is not None:
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)

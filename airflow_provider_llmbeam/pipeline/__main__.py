@@ -15,17 +15,16 @@ from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.job import (
+from airflow_provider_llmbeam.pipeline.in_process import (
     compare,
     diff,
     estimate,
     evaluate,
-    page_at,
+    forget,
     preview,
     review,
-    run,
-    submit,
 )
+from airflow_provider_llmbeam.pipeline.job import page_at, run, submit
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
@@ -39,6 +38,7 @@ from airflow_provider_llmbeam.spec.evaluation import (
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import key_variables
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
+from airflow_provider_llmbeam.spec.safety import RowsToForget
 
 _log = logging.getLogger("llmbeam")
 
@@ -48,14 +48,14 @@ EXIT_PENDING = 75
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as of a shell
 #: As the default of `skip_on_exit_code` of Airflow's BashOperator.
 EXIT_SKIPPED = 99
-#: What is measured of a job in this process.
-Measured = Evaluation | Comparison | PreviewSample | AnswerSample | GoldenAddition
+#: What is measured of a job, or removed, in this process.
+Measured = Evaluation | Comparison | PreviewSample | AnswerSample | GoldenAddition | RowsToForget
 #: Exit codes of an evaluation that did not pass, by its `on_failure`.
 _EXITS = {"fail": EXIT_FAILED, "skip": EXIT_SKIPPED, "report": EXIT_OK}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one job; other options submit it, estimate, preview, evaluate, compare or review it.
+    """Runs one job; other options submit it, estimate, preview, evaluate, compare or review it, or forget rows.
 
     Returns:
         0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not pass; 2 if
@@ -107,6 +107,8 @@ def _outcome(
         return {"comparison": compare(spec, measured)}
     if isinstance(measured, PreviewSample):
         return {"preview": preview(spec, measured)}
+    if isinstance(measured, RowsToForget):
+        return {"forgotten": forget(spec, measured)}
     if measured is not None:
         return {"review": review(spec, measured)}
     if options.diff is not None:
@@ -136,13 +138,14 @@ def _spec(address: str) -> JobSpec:
 
 
 def _measured(options: argparse.Namespace) -> Measured | None:
-    """Reads what is measured of the job in this process, if anything is."""
+    """Reads what is measured of the job, or removed, in this process, if anything is."""
     kinds: tuple[tuple[Path | None, type[Measured]], ...] = (
         (options.evaluate, Evaluation),
         (options.compare, Comparison),
         (options.preview, PreviewSample),
         (options.sample_answers, AnswerSample),
         (options.add_golden, GoldenAddition),
+        (options.forget, RowsToForget),
     )
     for path, kind in kinds:
         if path is not None:
@@ -218,6 +221,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="VERDICTS.json",
         help="add the rows that people have reviewed to a golden set",
+    )
+    parser.add_argument(
+        "--forget",
+        type=Path,
+        metavar="ROWS.json",
+        help="remove the answers of some rows from what the job has written, and do not run it",
     )
     parser.add_argument(
         "--diff", metavar="OLD.json", help="compare the job with an earlier spec of it, and send nothing"

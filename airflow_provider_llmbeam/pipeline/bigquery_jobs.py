@@ -147,7 +147,9 @@ def is_elsewhere(tables: str, bucket: str, bucket_type: str) -> bool:
     return not (tables == "EU" and bucket.startswith("EUROPE-"))
 
 
-def run_with_recorded_id(uri: str, of: Mapping[str, Any], work: Callable[[str], Result]) -> Result:
+def run_with_recorded_id(
+    uri: str, of: Mapping[str, Any], work: Callable[[str], Result], *, stale_seconds: float = _STALE_SECONDS
+) -> Result:
     """Runs work under an id that a repeat after a crash finds again.
 
     The id is recorded before the work starts, so that a repeat waits for the running work instead of starting, and
@@ -157,9 +159,10 @@ def run_with_recorded_id(uri: str, of: Mapping[str, Any], work: Callable[[str], 
         uri: File of the id while the work is not finished; the caller deletes it.
         of: Description of the work; different work gets another id.
         work: The work, idempotent for an id.
+        stale_seconds: Age after which started work is started again, in seconds.
     """
     begun = read_json(uri)
-    if begun is not None and begun.get("of") == dict(of) and time.time() - begun["begun_at"] < _STALE_SECONDS:
+    if begun is not None and begun.get("of") == dict(of) and time.time() - begun["begun_at"] < stale_seconds:
         try:
             return work(str(begun["id"]))
         except GoogleAPICallError as error:

@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journa
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobCancelledError
+from airflow_provider_llmbeam.pipeline.audit.trail import AuditedRecord
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
 
 #: Interval between updates of the counters, in seconds. Dataflow reads them about every 10 s.
@@ -74,6 +75,7 @@ class EngineThread:
         fingerprints: Sequence[str],
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
+        audited: Callable[[BatchJournal], AuditedRecord] | None = None,
     ) -> list[Outcome]:
         """Answers a batch; answers that earlier attempts have recorded are not requested again.
 
@@ -84,6 +86,7 @@ class EngineThread:
                 waited for the governor. A batch may take hours; a runner that learns of the throttling only at
                 its end adds workers meanwhile.
             on_counts: Called regularly, on the thread of the caller, with the counts since the last call.
+            audited: Adds the audit to the journal of the batch; `None` for no audit.
 
         Raises:
             BudgetExceededError: The budget was spent before all prompts were sent; the answers are recorded.
@@ -94,7 +97,9 @@ class EngineThread:
         if self._journal is None:
             return self._send(prompts, None, on_throttled, on_counts)
         try:
-            outcomes = self._answer(self._journal, prompts, fingerprints, on_throttled, on_counts)
+            batch = self._journal.batch(prompts, fingerprints)
+            record = batch if audited is None else audited(batch)
+            outcomes = self._answer(record, prompts, on_throttled, on_counts)
         except JobCancelledError:
             self._on_stopped()
             raise
@@ -107,13 +112,12 @@ class EngineThread:
 
     def _answer(
         self,
-        journal: Journal,
+        record: BatchJournal | AuditedRecord,
         prompts: Sequence[Prompt],
-        fingerprints: Sequence[str],
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
     ) -> list[Outcome]:
-        with closing(journal.batch(prompts, fingerprints)) as record:
+        with closing(record):
             missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
             on_counts(counts_of(known for known in record.earlier if known is not None))
             if missing:
@@ -124,7 +128,7 @@ class EngineThread:
     def _send(
         self,
         prompts: Sequence[Prompt],
-        record: BatchJournal | None,
+        record: BatchJournal | AuditedRecord | None,
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
     ) -> list[Outcome]:

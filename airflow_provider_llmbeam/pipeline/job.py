@@ -1,4 +1,4 @@
-"""Runs, submits or estimates a job in this process."""
+"""Runs a job in this process, or submits it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,6 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LL
 from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
-from airflow_provider_llmbeam.spec.evaluation import (
-    AnswerSample,
-    Comparison,
-    Evaluation,
-    GoldenAddition,
-    PreviewSample,
-)
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
@@ -103,127 +96,6 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
         return {"id": job_id, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
 
 
-def estimate(spec: JobSpec, sample_size: int) -> dict[str, Any]:
-    """Estimates a job; see `estimate.run.make_estimate`.
-
-    Args:
-        spec: The job.
-        sample_size: Number of prompts sent to the model; the job keeps their answers.
-
-    Raises:
-        JobSpecError: There is nothing to estimate; nothing was sent.
-        NothingAnsweredError: The model answered none of the prompts.
-    """
-    with _in_process(spec, sends=sample_size > 0):
-        from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-
-        return make_estimate(spec, sample_size).model_dump(mode="json")
-
-
-def evaluate(spec: JobSpec, evaluation: Evaluation) -> dict[str, Any]:
-    """Evaluates a job on a golden set; see `evaluation.run.evaluate`.
-
-    Returns:
-        The manifest; `passed` says whether the scores are accepted.
-
-    Raises:
-        JobSpecError: The golden set or a metric does not fit; nothing was sent.
-        JobFailedError: The server left rows unanswered; a retry sends only the rest.
-    """
-    with _in_process(spec):
-        from airflow_provider_llmbeam.pipeline.evaluation import run as evaluations
-
-        return evaluations.evaluate(spec, evaluation).manifest(spec)
-
-
-def compare(spec: JobSpec, comparison: Comparison) -> dict[str, Any]:
-    """Compares a job with another one; see `evaluation.compare.compare`.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        JobSpecError: The other job is not valid, or there is no row to send; nothing was sent.
-        JobFailedError: A server left rows unanswered; a retry sends only the rest.
-    """
-    with _in_process(spec):
-        from airflow_provider_llmbeam.pipeline.evaluation import compare as comparisons
-
-        return comparisons.compare(spec, comparison).manifest(spec)
-
-
-def preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
-    """Previews a job; see `evaluation.preview.make_preview`.
-
-    Returns:
-        The preview as plain data, see `preview.Preview`.
-
-    Raises:
-        JobSpecError: There is no such row; nothing was sent.
-        LLMBeamError: The prompts could not be sent.
-    """
-    with _in_process(spec, sends=sample.sends):
-        from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
-
-        return make_preview(spec, sample).plain()
-
-
-def review(spec: JobSpec, step: AnswerSample | GoldenAddition) -> dict[str, Any]:
-    """Selects answers for a review, or makes golden rows of its verdicts; see `review.sample` and `review.golden`.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        JobSpecError: There is no such answer, or a verdict does not fit.
-    """
-    with _in_process(spec, sends=False):
-        from airflow_provider_llmbeam.pipeline.review.golden import add_golden_rows
-        from airflow_provider_llmbeam.pipeline.review.sample import sample_answers
-
-        return sample_answers(spec, step) if isinstance(step, AnswerSample) else add_golden_rows(spec, step)
-
-
-def diff(spec: JobSpec, old: JobSpec) -> dict[str, Any]:
-    """Compares a spec with an earlier one, without a request; see `evaluation.difference.difference`.
-
-    Returns:
-        The difference as plain data, see `difference.Difference`.
-
-    Raises:
-        JobSpecError: The source has no row to send.
-    """
-    with _in_process(spec, sends=False):
-        from airflow_provider_llmbeam.pipeline.evaluation.difference import difference
-
-        return difference(old, spec).plain()
-
-
-@contextmanager
-def _in_process(spec: JobSpec, *, sends: bool = True) -> Iterator[None]:
-    """Prepares for requests in this process, without a graph; an invalid job is rejected before.
-
-    Args:
-        spec: The job.
-        sends: Whether any request is sent.
-    """
-    from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
-
-    check_reachable(spec)
-    with _beam():
-        from airflow_provider_llmbeam.pipeline import storage
-        from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
-
-    if sends and not spec.environment_secrets:
-        check_model(spec)
-    for uri in spec.private_uris:
-        storage.make_private(uri)
-    if sends:
-        check_writable(spec, publishes=False)
-    with _preparation(spec):
-        yield
-
-
 @contextmanager
 def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True) -> Iterator[tuple[Any, Any, Any]]:
     """Builds the pipeline of a job, which can run in the body; an invalid job is rejected before.
@@ -237,10 +109,12 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
 
     check_reachable(spec)
     # Beam takes a second to import; an invalid spec is rejected without it.
-    with _beam():
+    with importing_beam():
         import apache_beam as beam
 
         from airflow_provider_llmbeam.pipeline import sinks, storage
+        from airflow_provider_llmbeam.pipeline.audit.load import check as check_audit
+        from airflow_provider_llmbeam.pipeline.audit.load import loaded
         from airflow_provider_llmbeam.pipeline.build import build
         from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
         from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
@@ -258,6 +132,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         for uri in spec.private_uris:
             storage.make_private(uri)
         sinks.check(spec)
+        check_audit(spec)
         if not is_remote:
             check_writable(spec)
     with ExitStack() as until_end:
@@ -267,9 +142,10 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         pipeline = beam.Pipeline(runner=runner, options=options)
         are_elsewhere = workers_are_elsewhere(spec, runner, options)
         workers = ProgressReader(spec.progress_uri if are_elsewhere else None)
-        with _preparation(spec):
+        with preparation(spec):
             # Dataflow runs one job of a name at a time
             launcher = None if is_remote else until_end.enter_context(leased(spec))
+            until_end.enter_context(loaded(spec))
             for uri in (spec.stop_uri, spec.skipped_uri, spec.failed_uri, spec.failed_html_uri):
                 if storage.exists(uri):  # of an earlier job, which has ended
                     storage.delete([uri])
@@ -286,7 +162,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         has_rest = manifest is not None and manifest.files
         until_end.enter_context(uploads_deleted(spec))
         cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
-        with _preparation(spec):
+        with preparation(spec):
             build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None, manifest, cache)
             (refuse_other_owner if is_remote else claim)(spec)
         for name in ignored(spec.generation, spec.model):
@@ -303,7 +179,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
 
 
 @contextmanager
-def _preparation(spec: JobSpec) -> Iterator[None]:
+def preparation(spec: JobSpec) -> Iterator[None]:
     """Reports a fault of the body, which sends nothing, such as a missing bucket; only a 4xx is final."""
     from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
 
@@ -369,7 +245,7 @@ def _started(pipeline: Any, spec: JobSpec) -> Any:
 
 
 @contextmanager
-def _beam() -> Iterator[None]:
+def importing_beam() -> Iterator[None]:
     """Imports Beam, and the modules that the body imports.
 
     The first import is made without garbage collection, and its objects are excluded from later collections. The

@@ -6,6 +6,7 @@ import math
 
 from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead
+from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.run_inference import CLOCK_SECONDS, LLMModelHandler
@@ -66,4 +67,5 @@ def handler_of_job(
         service_tier=service_tier,
         flex_until=flex_until,
         upload_prefix=display_name_prefix(spec) if spec.prompt.media else None,
+        audit=AuditTrail.of(spec),
     )

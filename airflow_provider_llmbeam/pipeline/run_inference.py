@@ -38,6 +38,7 @@ from airflow_provider_llmbeam.engine.tier import FlexTier
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
+from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.elements import characters_of, prompt_of_example
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
@@ -50,17 +51,11 @@ from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_e
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
-from airflow_provider_llmbeam.spec.model import (
-    Embedding,
-    Generation,
-    Model,
-    OpenAIModel,
-    VertexEndpointModel,
-    key_variables,
-)
+from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model, OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.model.media import media_rules
+from airflow_provider_llmbeam.spec.model.model import key_variables
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, RequestedTier, ordinary_tier
 
@@ -126,6 +121,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         flex_until: Unix time from which on only the standard tier answers early enough.
         upload_prefix: Beginning of the display names of uploads to the Gemini Developer API, of files that are too
             large for a request; `None` for no uploads, as nobody deletes them.
+        audit: Audit trail of examples that are `Request`s; `None` for none. It needs a journal.
 
     Raises:
         JobSpecError: `journal_uri` is not one directory, or `limits.budget_usd` needs a price.
@@ -157,6 +153,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         service_tier: RequestedTier = "standard",
         flex_until: float = math.inf,
         upload_prefix: str | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
@@ -192,6 +189,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._service_tier = service_tier
         self._flex_until = flex_until
         self._upload_prefix = upload_prefix
+        self._audit = audit
         self._run = uuid.uuid4().hex
 
     def load_model(self) -> EngineThread:
@@ -250,7 +248,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         asked = [example for example, prompt in zip(batch, found, strict=True) if isinstance(prompt, Prompt)]
         count(Counts(failed=len(found) - len(prompts)))
         fingerprints = self._fingerprints(asked, prompts)
-        answered = iter(model.answer(prompts, fingerprints, self._throttled.signal_throttled, count))
+        audited = None if self._audit is None else partial(self._audit.batch, asked)
+        answered = iter(model.answer(prompts, fingerprints, self._throttled.signal_throttled, count, audited))
         batch_ended()
         return self.results(batch, [next(answered) if isinstance(one, Prompt) else one for one in found])
 

@@ -20,13 +20,15 @@ from airflow_provider_llmbeam.spec.model import (
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
-from airflow_provider_llmbeam.spec.safety import Moderation, Safety
+from airflow_provider_llmbeam.spec.safety import AirflowRun, BigQueryAudit, FilesAudit, Moderation, Safety
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
 
 __all__ = [
+    "AirflowRun",
     "Alerts",
     "Batching",
+    "BigQueryAudit",
     "BigQuerySink",
     "BigQuerySource",
     "Cache",
@@ -38,6 +40,7 @@ __all__ = [
     "EchoModel",
     "Embedding",
     "Endpoint",
+    "FilesAudit",
     "FilesSink",
     "FilesSource",
     "GeminiModel",

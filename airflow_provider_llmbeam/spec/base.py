@@ -222,7 +222,7 @@ def _problem(item: dict[str, Any], instead: str) -> SpecProblem:
     path = [str(part) for part in item["loc"]]
     if len(path) > 1 and path[0] in _UNIONS:
         del path[1]
-    elif len(path) > 2 and path[0] == "metrics":
+    elif len(path) > 2 and (path[0] == "metrics" or path[:2] == ["safety", "audit"]):
         del path[2]
     elif path and path[0] in _ENDPOINT_TYPES:
         del path[0]

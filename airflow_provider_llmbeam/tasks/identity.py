@@ -46,3 +46,9 @@ def owner_of(ti: Any) -> str:
     """Returns what a task's job is called from run to run: Dag, task and map index."""
     mapped = f"[{ti.map_index}]" if ti.map_index is not None and ti.map_index >= 0 else ""
     return f"{ti.dag_id}.{ti.task_id}{mapped}"
+
+
+def airflow_run_of(ti: Any) -> dict[str, Any]:
+    """Returns the task instance as the spec of its job names it, see `spec.safety.AirflowRun`."""
+    index = -1 if ti.map_index is None else ti.map_index
+    return {"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id, "map_index": index}

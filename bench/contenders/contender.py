@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: Reason for the jobs with an unknown quota besides B.
+NOT_ON_UNKNOWN_QUOTAS = dict.fromkeys("IJ", "is compared in job B, whose quota is unknown as well")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:

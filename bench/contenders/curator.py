@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bench.contenders.contender import Contender
+from bench.contenders.contender import NOT_ON_UNKNOWN_QUOTAS, Contender
 from bench.contenders.task import Task
 from bench.contenders.vocabulary import use_bundled_vocabulary
 
@@ -22,7 +22,7 @@ CONTENDER = Contender(
         "CURATOR_VIEWER": "0",
         "HF_HUB_OFFLINE": "1",
     },
-    not_run={"G": "leaves batching to the server"},
+    not_run={"G": "leaves batching to the server", **NOT_ON_UNKNOWN_QUOTAS},
     remarks="openai backend, 10 retries, resumes from its cache; sends one probe request in addition",
 )
 #: Rates per minute that are configured if the quota is unknown.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.contenders.contender import Contender
+from bench.contenders.contender import NOT_ON_UNKNOWN_QUOTAS, Contender
 from bench.contenders.task import Task
 
 CONTENDER = Contender(
@@ -14,7 +14,7 @@ CONTENDER = Contender(
     distribution="data-designer",
     requirements=("data-designer==0.9.6",),
     environment={"NEMO_TELEMETRY_ENABLED": "false"},
-    not_run={"F": "does not support token quotas", "G": "leaves batching to the server"},
+    not_run={"F": "does not support token quotas", "G": "leaves batching to the server", **NOT_ON_UNKNOWN_QUOTAS},
     remarks="adaptive concurrency of its own, up to the job's requests in flight; a quota cannot be configured",
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.contenders.contender import Contender
+from bench.contenders.contender import NOT_ON_UNKNOWN_QUOTAS, Contender
 from bench.contenders.task import Task
 
 CONTENDER = Contender(
@@ -22,6 +22,7 @@ CONTENDER = Contender(
         "F": "does not support quotas, and stops at the first 429",
         "G": "leaves batching to the server",
         "H": "stops at the first 429",
+        **NOT_ON_UNKNOWN_QUOTAS,
     },
     remarks="endpoint server, chunks of 50 records, checkpoints in the job's directory",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.contenders.contender import Contender
+from bench.contenders.contender import NOT_ON_UNKNOWN_QUOTAS, Contender
 from bench.contenders.task import Task
 from bench.contenders.vocabulary import use_bundled_vocabulary
 
@@ -24,6 +24,7 @@ CONTENDER = Contender(
         "F": "counts the tokens of a token quota with a tokenizer that it downloads",
         "G": "leaves batching to the server",
         "H": "slower than the smallest step of the quota",
+        **NOT_ON_UNKNOWN_QUOTAS,
     },
     remarks="as many threads as requests in flight; in job E the quota as `rate_limits`",
 )

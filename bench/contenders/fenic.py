@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bench.contenders.contender import Contender
+from bench.contenders.contender import NOT_ON_UNKNOWN_QUOTAS, Contender
 from bench.contenders.task import Task
 from bench.contenders.vocabulary import use_bundled_vocabulary
 
@@ -22,7 +22,7 @@ CONTENDER = Contender(
         "openai==2.54.0",
         "litellm==1.106.2",
     ),
-    not_run={"G": "leaves batching to the server"},
+    not_run={"G": "leaves batching to the server", **NOT_ON_UNKNOWN_QUOTAS},
     remarks="answer cache off, as by default; requires a quota, a high one where it is unknown",
 )
 #: Quota per minute that is configured if it is unknown, as fenic requires one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bench.contenders.contender import Contender
+from bench.contenders.contender import NOT_ON_UNKNOWN_QUOTAS, Contender
 from bench.contenders.task import Task
 
 CONTENDER = Contender(
@@ -19,6 +19,7 @@ CONTENDER = Contender(
         "C": "stores nothing between runs",
         "F": "cannot wait for a token quota",
         "G": "does not pad prompts",
+        **NOT_ON_UNKNOWN_QUOTAS,
     },
     remarks="Router, 3 retries; in jobs E and H the quota as `rpm`",
 )

@@ -23,6 +23,7 @@ CONTENDER = Contender(
     distribution="apache-beam",
     options={"batch_size": 1},
     max_rows=_MAX_ROWS,
+    not_run={"J": "sends one request at a time: it would take ten minutes"},
     remarks="GeminiModelHandler, batch size 1: the only one that loses no row (job G: a padded handler, 32)",
 )
 WITH_DEFAULTS = Contender(
@@ -32,7 +33,7 @@ WITH_DEFAULTS = Contender(
     distribution="apache-beam",
     options={"batch_size": None},
     remarks="GeminiModelHandler with its default settings",
-    not_run=dict.fromkeys("CDEFH", "loses most rows, so its other figures are meaningless")
+    not_run=dict.fromkeys("CDEFHIJ", "loses most rows, so its other figures are meaningless")
     | {"G": "the handler of that job has no default batch size"},
 )
 

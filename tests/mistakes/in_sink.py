@@ -1,4 +1,4 @@
-"""Mistakes in `sink`, `state_uri` and `cache`."""
+"""Mistakes in `sink`, `safety.audit`, `state_uri` and `cache`."""
 
 from __future__ import annotations
 
@@ -165,6 +165,19 @@ MISTAKES = (
         sentence=(
             "`task`: must be 'embed' with a sink of type 'milvus', which stores vectors; got "
             "'generate'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"safety": {"audit": {"uri": "audit/*"}}},
+        sentence=(
+            "`safety.audit.uri`: must be one directory, not a glob: a path with *, ? or [ matches the "
+            "files of other directories, and not its own; got 'audit/*'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"safety": {"audit": {"table": "audit"}}},
+        sentence=(
+            "`safety.audit.table`: must be `project.dataset.table`; got 'audit'. Nothing was sent or billed."
         ),
     ),
 )

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.job import estimate
+from airflow_provider_llmbeam.pipeline.in_process import estimate
 from airflow_provider_llmbeam.spec import JobSpec
 
 ROWS = [{"id": number, "text": f"text {number}"} for number in range(10)]

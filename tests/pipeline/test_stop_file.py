@@ -13,7 +13,8 @@ from waiting import until
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.job import estimate, run
+from airflow_provider_llmbeam.pipeline.in_process import estimate
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.run_inference import CANCELLATION_SECONDS, LLMModelHandler
 from airflow_provider_llmbeam.spec import GeminiModel, JobSpec, Limits
 

@@ -24,7 +24,9 @@ from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums
+from airflow_provider_llmbeam.pipeline.audit.batch_inference import AuditResults
+from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums, batch_uri
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -41,7 +43,9 @@ _KEY = re.compile("[0-9a-f]{64}")
 _Result = Outcome | None
 
 
-def harvest(pipeline: beam.Pipeline, spec: JobSpec, file: RequestFile, results: Sequence[str], uri: str) -> None:
+def harvest(
+    pipeline: beam.Pipeline, spec: JobSpec, file: RequestFile, results: Sequence[str], uri: str, job_id: str
+) -> None:
     """Adds the steps that read the results of one job into the journal.
 
     A request that the provider failed, and a line that is no result, leave their prompt without an entry: it is
@@ -54,6 +58,7 @@ def harvest(pipeline: beam.Pipeline, spec: JobSpec, file: RequestFile, results: 
         file: Its request file.
         results: Addresses of the result files.
         uri: Address to which the `Sums` are written.
+        job_id: Identity of the job, for the audit.
     """
     lines = (
         pipeline
@@ -66,6 +71,8 @@ def harvest(pipeline: beam.Pipeline, spec: JobSpec, file: RequestFile, results: 
         lines = {"results": lines, "index": index} | "ByKey" >> beam.CoGroupByKey() | "Join" >> beam.FlatMap(_join)
     else:
         lines = lines | "ByKey" >> beam.GroupByKey() | "Best" >> beam.FlatMap(_best)
+    if (trail := AuditTrail.of(spec)) is not None:
+        lines |= "Audit" >> AuditResults(trail, batch_uri(spec), job_id, file.rows)
     sums = lines | "Record" >> beam.ParDo(_Record(spec)) | "Sum" >> beam.CombineGlobally(Sums.total)
     _ = sums | "WriteSums" >> beam.Map(lambda total: storage.replace(uri, total.model_dump_json().encode()))
 

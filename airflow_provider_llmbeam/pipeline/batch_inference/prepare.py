@@ -12,6 +12,7 @@ import apache_beam as beam
 from airflow_provider_llmbeam.engine.batch_formats import batch_format
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.audit.batch_inference import IndexRows
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, batch_uri
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
@@ -52,6 +53,8 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits) -> None:
         | "ByFile" >> beam.GroupByKey()
         | "WriteFiles" >> beam.ParDo(_WriteFiles(batch_uri(spec), limits))
     )
+    if spec.safety.audit is not None:
+        _ = prompts.unanswered | "IndexRows" >> beam.ParDo(IndexRows(batch_uri(spec), spec.source.key))
     _ = (
         pipeline
         | "Once" >> beam.Impulse()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 
 from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.elements import Request
+from airflow_provider_llmbeam.pipeline.elements import Request, Row
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, journal_entries, oldest_useful_at
@@ -45,12 +46,15 @@ def handler_in_process(spec: JobSpec) -> LLMModelHandler[Request]:
     return handler_of_job(spec, oldest_useful_at(spec, now), now, can_stop=False, service_tier=tier)
 
 
-def send(spec: JobSpec, prompts: Mapping[str, Prompt]) -> dict[str, Outcome]:
+def send(
+    spec: JobSpec, prompts: Mapping[str, Prompt], rows: Mapping[str, Sequence[Row]] = MappingProxyType({})
+) -> dict[str, Outcome]:
     """Sends prompts as the job does, with its journal; returns their outcomes by fingerprint.
 
     Args:
         spec: The job.
         prompts: Prompts by fingerprint.
+        rows: Rows of the source by fingerprint, with their key columns at least, for the audit.
 
     Raises:
         JobFailedError: Not all could be sent or recorded.
@@ -58,7 +62,9 @@ def send(spec: JobSpec, prompts: Mapping[str, Prompt]) -> dict[str, Outcome]:
     """
     if not prompts:
         return {}
-    requests = [Request(fingerprint, (), prompt) for fingerprint, prompt in prompts.items()]
+    requests = [
+        Request(fingerprint, tuple(rows.get(fingerprint, ())), prompt) for fingerprint, prompt in prompts.items()
+    ]
     handler = handler_in_process(spec)
     try:
         results = handler.run_inference(requests, handler.load_model())

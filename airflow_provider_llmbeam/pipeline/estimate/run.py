@@ -81,7 +81,9 @@ def make_estimate(
     known, recorded = earlier_outcomes(spec, found.tokens)
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
     picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
-    outcomes = send(spec, {each: found.candidates[each] for each in picked if each not in known})
+    new = {each: found.candidates[each] for each in picked if each not in known}
+    rows = {each: found.keys.get((prompt.text, prompt.system), ()) for each, prompt in new.items()}
+    outcomes = send(spec, new, rows)
     # The journal keeps refused answers, too, so that the job does not send their prompts again.
     kept = [each for each, outcome in outcomes.items() if outcome.answered_at]
     sample = {each: known.get(each) or outcomes[each] for each in picked}

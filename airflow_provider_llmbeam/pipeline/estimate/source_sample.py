@@ -41,6 +41,7 @@ class SourceSample:
         tokens: Estimated input tokens of each distinct prompt, by fingerprint.
         repeats: Number of rows by fingerprint, for prompts of several rows.
         candidates: A random selection of the prompts by fingerprint, the same every time.
+        keys: Keys of the rows of a prompt, by its text and system text, for a job with an audit.
         scale: Rows of the source over rows read; 1 if all were read.
         spread_ratio: Relative standard error of the tokens of the source due to sampling; 0 if all rows were read.
     """
@@ -51,6 +52,7 @@ class SourceSample:
     tokens: dict[str, int] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
     candidates: dict[str, Prompt] = field(default_factory=dict)
+    keys: dict[tuple[str, str | None], list[Row]] = field(default_factory=dict)
     scale: float = 1.0
     spread_ratio: float = 0.0
 
@@ -125,6 +127,7 @@ def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, I
 class _Sampler:
     def __init__(self, spec: JobSpec) -> None:
         self._source = spec.source
+        self._is_audited = spec.safety.audit is not None
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
         self._identifier = MediaIdentifier(spec) if spec.prompt.media else None
@@ -183,6 +186,9 @@ class _Sampler:
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
             self._fail(f"{type(error).__name__}: {error}")
             return 0
+        if self._is_audited:
+            key = {column: row[column] for column in self._source.key}
+            self._found.keys.setdefault((prompt.text, prompt.system), []).append(key)
         if self._identifier is not None:
             self._unidentified.append(prompt)
             return self._identify() if len(self._unidentified) == _MEDIA_AT_ONCE else 0

@@ -42,7 +42,11 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
     wanted = dict(each for each in prompts.values() if not isinstance(each, Failure))
     known, _ = earlier_outcomes(spec, wanted)
     new = {each: prompt for each, prompt in wanted.items() if each not in known} if sample.sends else {}
-    fresh = send(spec, new)
+    rows: dict[str, list[Row]] = {}
+    for key, found in prompts.items():
+        if not isinstance(found, Failure):
+            rows.setdefault(found[0], []).append(json.loads(key))
+    fresh = send(spec, new, rows)
     costs = [outcome.cost_nano_usd for outcome in fresh.values()]
     return Preview(
         job=spec.name,

@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.redirects import RedirectRefusedError
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 #: Size of the probe. An empty file can be made on a full disk.
@@ -20,7 +21,7 @@ _FINAL_ERRORS = (PermissionError, NotADirectoryError, FileExistsError, IsADirect
 
 
 def check_writable(spec: JobSpec, *, publishes: bool = True) -> None:
-    """Writes and deletes a file in each directory of the answers, the journal and the report; one for each bucket.
+    """Writes and deletes a file in each directory of answers, journal, report and audit; one for each bucket.
 
     Args:
         spec: The job.
@@ -33,6 +34,8 @@ def check_writable(spec: JobSpec, *, publishes: bool = True) -> None:
     outputs = (spec.output_uri, spec.staging_uri) if publishes else (spec.output_uri,)
     fields = dict.fromkeys(outputs, "sink.uri" if isinstance(spec.sink, FilesSink) else "state_uri")
     fields[spec.journal_uri] = "sink.uri" if spec.state_uri is None else "state_uri"
+    if isinstance(spec.safety.audit, FilesAudit):
+        fields[spec.safety.audit.uri] = "safety.audit.uri"
     for uri in {_place(uri): uri for uri in reversed(fields)}.values():
         try:
             _probe(uri)

@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.pipeline import sinks, storage
 from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts, alerts_of_end
+from airflow_provider_llmbeam.pipeline.audit.load import load as load_audit
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
@@ -97,6 +98,7 @@ class Publish(beam.DoFn):
         spec = self._spec
         if self._cache is not None:
             tally = add_up([tally, self._cache.tally(time.time())])
+        load_audit(spec)
         check_sums(tally)
         if not tally.read and spec.source.on_empty != "write":
             self._clean_up()

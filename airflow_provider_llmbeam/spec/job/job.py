@@ -33,7 +33,7 @@ from airflow_provider_llmbeam.spec.model import (
 from airflow_provider_llmbeam.spec.model.server import Server, server_of
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
-from airflow_provider_llmbeam.spec.safety import Safety
+from airflow_provider_llmbeam.spec.safety import AirflowRun, FilesAudit, Safety
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, Source
 
@@ -50,6 +50,7 @@ class JobSpec(SpecModel):
         deployment: Airflow deployment that runs the job; jobs of another one are neither found nor cancelled.
         owner: What the job is called from run to run: Dag, task and map index, set by the operator. It owns a
             files sink, see `FilesSink`. Empty: `name`.
+        airflow_run: Task instance that runs the job, set by the operator; for the audit.
         task: `generate` requests a text; `embed` a vector of the text of the prompt.
         source: Source of the rows.
         prompt: Templates of the prompt.
@@ -72,6 +73,7 @@ class JobSpec(SpecModel):
     name: JobName
     deployment: DeploymentName = ""
     owner: Annotated[str, Field(max_length=1000)] = ""
+    airflow_run: AirflowRun | None = None
     task: Literal["generate", "embed"] = "generate"
     source: Source
     prompt: Prompt
@@ -197,7 +199,16 @@ class JobSpec(SpecModel):
         """Directories that belong to this package: nobody else needs to read them."""
         below_sink = (f"{self.sink.uri}.llmbeam/",) if isinstance(self.sink, FilesSink) else ()
         shared = (f"{self.state_uri}cache/",) if self.cache is not None else ()
-        return (*below_sink, *shared, *((self.home_uri,) if self.state_uri is not None else ()))
+        audit = () if self.audit_uri is None else (self.audit_uri,)
+        return (*below_sink, *shared, *((self.home_uri,) if self.state_uri is not None else ()), *audit)
+
+    @property
+    def audit_uri(self) -> str | None:
+        """Directory of the audit records, or of those that are to be loaded; `None` for no audit."""
+        audit = self.safety.audit
+        if audit is None:
+            return None
+        return audit.uri if isinstance(audit, FilesAudit) else f"{self.home_uri}audit/"
 
     @property
     def models(self) -> tuple[Model, ...]:

@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.spec.model.parameters import given
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
+from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource
 
@@ -146,6 +147,8 @@ def _local_file_fault(spec: JobSpec) -> FieldFaultError | None:
     if isinstance(spec.runner, DirectRunner):
         return None
     places = {"state_uri": spec.state_uri}
+    if isinstance(spec.safety.audit, FilesAudit):
+        places["safety.audit.uri"] = spec.safety.audit.uri
     if isinstance(spec.source, FilesSource):
         places["source.uri"] = spec.source.uri
     if isinstance(spec.sink, FilesSink | MilvusSink):

@@ -1,0 +1,147 @@
+"""The audit in BigQuery: appends the records of a job to a table, each once."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from google.api_core.exceptions import GoogleAPIError
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import bigquery
+from google.cloud.bigquery import SchemaField
+
+from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
+    before_the_model,
+    check_bucket,
+    connect,
+    message_of,
+    read_json,
+    reference_of,
+    run_once,
+    run_with_recorded_id,
+)
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety import BigQueryAudit
+
+_log = logging.getLogger("llmbeam")
+
+#: Source: cloud.google.com/bigquery/quotas, "Maximum number of source URIs per job configuration".
+_MAX_FILES = 10_000
+_TEXTS = ("deployment", "dag_id", "task_id", "run_id", "account", "model_type", "requested_model", "fingerprint")
+_MORE_TEXTS = ("origin", "outcome", "model", "service_tier", "system", "prompt", "answer")
+_NUMBERS = ("map_index", "http_status", "input_tokens", "cached_tokens", "output_tokens", "attempts", "rejections")
+SCHEMA = (
+    SchemaField("schema_version", "INTEGER"),
+    SchemaField("record_id", "STRING"),
+    SchemaField("at", "TIMESTAMP"),
+    SchemaField("job", "STRING"),
+    SchemaField("row_key_hashes", "STRING", "REPEATED"),
+    *(SchemaField(name, "STRING") for name in (*_TEXTS, *_MORE_TEXTS)),
+    *(SchemaField(name, "INTEGER") for name in _NUMBERS),
+    SchemaField("cost_usd", "FLOAT"),
+)
+
+
+def check(spec: JobSpec) -> None:
+    """Checks, before anything is sent, that the dataset of the table exists.
+
+    Raises:
+        JobSpecError: It does not exist, or the bucket of `state_uri` is elsewhere.
+        JobFailedError: BigQuery does not answer now.
+    """
+    audit = spec.safety.audit
+    if not isinstance(audit, BigQueryAudit):
+        return
+    target = reference_of(audit.table)
+    subject = f"`safety.audit.table` {audit.table!r}"
+    with before_the_model(subject), connect(audit.project or target.project) as client:
+        dataset = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id))
+        check_bucket(str(spec.audit_uri), "state_uri", client, dataset.location)
+
+
+@contextmanager
+def loaded(spec: JobSpec) -> Iterator[None]:
+    """Loads the records that an earlier run has left, and after the body those of this one.
+
+    Raises:
+        JobFailedError: BigQuery does not load them.
+    """
+    load(spec)
+    try:
+        yield
+    except BaseException:
+        try:
+            load(spec)
+        except Exception as error:  # noqa: BLE001 - the error of the body is that of the job
+            _log.error("%s", error)
+        raise
+    load(spec)
+
+
+def load(spec: JobSpec) -> None:
+    """Appends the records that are stored below the state of a job to the table of its audit, and deletes them.
+
+    Raises:
+        JobFailedError: BigQuery does not load them; they stay where they are.
+    """
+    audit, directory = spec.safety.audit, spec.audit_uri
+    if not isinstance(audit, BigQueryAudit) or directory is None:
+        return
+    record = f"{directory}load.json"
+    # What an earlier attempt has begun, perhaps loaded, and not deleted, comes first, and alone.
+    begun = read_json(record)
+    groups = [] if begun is None else [[str(uri) for uri in begun["of"]["files"]]]
+    known = {uri for group in groups for uri in group}
+    # A batch whose prompts were all in the journal leaves a file without records.
+    found = sorted(uri for uri, size in storage.sizes(f"{directory}*.jsonl").items() if size and uri not in known)
+    groups += [found[start : start + _MAX_FILES] for start in range(0, len(found), _MAX_FILES)]
+    try:
+        for group in groups:
+            with connect(audit.project or reference_of(audit.table).project) as client:
+                work = partial(_append, client, audit.table, group)
+                run_with_recorded_id(record, {"table": audit.table, "files": group}, work, stale_seconds=math.inf)
+            storage.delete([uri for uri in group if storage.exists(uri)])
+            storage.delete([record])
+    except (GoogleAPIError, GoogleAuthError) as error:
+        message = message_of(error) if isinstance(error, GoogleAPIError) else f"{error}."
+        raise JobFailedError(
+            f"`safety.audit.table` {audit.table!r}: {message} The audit records are in {directory!r}, and the "
+            "answers in the journal: a retry loads the records, and sends nothing to the model that was answered."
+        ) from None
+
+
+def _append(client: bigquery.Client, table: str, files: Sequence[str], work_id: str) -> None:
+    target = reference_of(table)
+    location = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id)).location
+    job_id = f"llmbeam-audit-{work_id}"
+    options: dict[str, Any] = {
+        "job_id": job_id,
+        "location": location,
+        "job_config": bigquery.LoadJobConfig(
+            source_format="NEWLINE_DELIMITED_JSON",
+            schema=SCHEMA,
+            write_disposition="WRITE_APPEND",
+            schema_update_options=["ALLOW_FIELD_ADDITION"],
+            time_partitioning=bigquery.TimePartitioning(field="at"),
+        ),
+    }
+
+    def start() -> bigquery.LoadJob:
+        if files[0].startswith("gs://"):
+            return client.load_table_from_uri(list(files), target, **options)
+        with tempfile.TemporaryFile() as joined:
+            for uri in files:
+                if storage.exists(uri):
+                    with storage.open(uri) as file:
+                        shutil.copyfileobj(file, joined)
+            return client.load_table_from_file(joined, target, rewind=True, **options)
+
+    run_once(client, job_id, location, start, "Loading audit records")

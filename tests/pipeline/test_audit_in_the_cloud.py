@@ -1,0 +1,146 @@
+"""Audit records on Cloud Storage and in BigQuery: each once, whatever happens between a load and its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.cloud import bigquery, storage
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.pipeline import storage as files
+from airflow_provider_llmbeam.pipeline.audit.load import SCHEMA, load
+from airflow_provider_llmbeam.pipeline.audit.record import AuditRecord, Requester
+from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
+from airflow_provider_llmbeam.spec import JobSpec
+from tests.clouds import for_one_test
+
+# Beam closes none of its clients of Cloud Storage.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TABLE = "llmbeam-sandbox.llm.audit"
+TO_TABLE = {"audit": {"table": TABLE}}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Sandbox, Proxy]]:
+    with Sandbox(buckets=("state",)) as sandbox, Proxy(sandbox) as proxy:
+        yield sandbox, proxy
+
+
+@pytest.fixture
+def sandbox(served, monkeypatch) -> Iterator[Sandbox]:
+    yield from for_one_test(served, monkeypatch)
+
+
+@pytest.fixture
+def client(sandbox) -> Iterator[bigquery.Client]:
+    with bigquery.Client() as made:
+        made.create_dataset("llm")
+        yield made
+
+
+def spec_of(rows: int = 5, **changes: Any) -> JobSpec:
+    return JobSpec.parse(
+        {
+            "name": "job",
+            "source": {
+                "type": "rows",
+                "rows": [{"id": n, "text": f"row {n}"} for n in range(rows)],
+                "key": ["id"],
+            },
+            "prompt": {"template": "Say it: {{ row.text }}"},
+            "model": {"type": "echo"},
+            "sink": {"uri": "gs://state/out"},
+            "state_uri": "gs://state/",
+            **changes,
+        }
+    )
+
+
+def records(client: bigquery.Client) -> list[dict[str, Any]]:
+    return [dict(row) for row in client.query_and_wait(f"SELECT * FROM `{TABLE}`")]
+
+
+def test_the_columns_of_the_table_are_the_fields_of_a_record():
+    fields = {*AuditRecord.__dataclass_fields__} - {"requester"} | {*Requester.__dataclass_fields__}
+    assert {field.name for field in SCHEMA} == fields
+
+
+def test_each_record_is_appended_once_over_all_runs(client, sandbox):
+    run(spec_of(safety=TO_TABLE))
+    run(spec_of(rows=8, safety=TO_TABLE))
+    found = records(client)
+    assert len(found) == 8
+    assert Counter(len(record["row_key_hashes"]) for record in found) == {1: 8}
+    loads = [job for job in client.list_jobs() if job.job_type == "load"]
+    assert [job.time_partitioning.field for job in loads] == ["at", "at"]
+    assert not list(storage.Client().list_blobs("state", prefix="job/audit/"))
+
+
+def test_a_load_whose_end_was_not_seen_is_not_repeated(client, sandbox, monkeypatch):
+    spec = spec_of(safety=TO_TABLE)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "delete", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            _write_and_load(spec)
+    assert len(records(client)) == 2
+    load(spec)
+    assert len(records(client)) == 2
+    assert not list(storage.Client().list_blobs("state", prefix="job/audit/"))
+
+
+def test_records_of_a_run_that_fails_are_loaded(client, sandbox):
+    with pytest.raises(LLMBeamError):
+        run(
+            spec_of(
+                safety=TO_TABLE,
+                model={"type": "gemini", "name": "gemini-2.5-flash", "base_url": sandbox.gemini_url},
+                limits={"budget_usd": 1e-9, "max_in_flight": 1},
+            )
+        )
+    assert records(client)
+
+
+def test_a_table_that_cannot_be_loaded_keeps_the_answers_back_and_the_records(client, sandbox):
+    spec = spec_of(safety=TO_TABLE)
+    sandbox.faults.every("bigquery.jobs.insert", 1, Fault(kind="error", http_status=403, message="no"))
+    with pytest.raises(JobFailedError, match="The audit records are in 'gs://state/job/audit/'"):
+        run(spec)
+    assert not list(storage.Client().list_blobs("state", prefix="out/answers"))
+    sandbox.faults.clear()
+    run(spec)
+    assert len(records(client)) == 5
+
+
+def test_a_missing_dataset_is_refused_before_anything_is_sent(sandbox):
+    with pytest.raises(JobSpecError, match=r"`safety\.audit\.table`.*Nothing was sent"):
+        run(spec_of(safety={"audit": {"table": "llmbeam-sandbox.nothing.audit"}}))
+
+
+def test_objects_of_an_audit_are_never_replaced_or_deleted(sandbox):
+    run(spec_of(safety={"audit": {"uri": "gs://state/audit"}}))
+    first = {blob.name: blob.generation for blob in storage.Client().list_blobs("state", prefix="audit/date=")}
+    assert first
+    run(spec_of(rows=8, safety={"audit": {"uri": "gs://state/audit"}}))
+    second = {blob.name: blob.generation for blob in storage.Client().list_blobs("state", prefix="audit/date=")}
+    assert first.items() < second.items()
+    lines = [line for name in second for line in files.read(f"gs://state/{name}").splitlines()]
+    assert len(lines) == 8
+
+
+def _killed(_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _write_and_load(spec: JobSpec) -> None:
+    for number in range(2):
+        files.replace(
+            f"gs://state/job/audit/{number}.jsonl", b'{"record_id": "%d", "at": "2026-01-01T00:00:00Z"}\n' % number
+        )
+    load(spec)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.audit.record import key_hash
+from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, was_sent
+from airflow_provider_llmbeam.spec import JobSpec
+
+PROMPT = Prompt("the prompt", "the system")
+
+
+def trail(**audit: Any) -> AuditTrail:
+    found = AuditTrail.of(
+        JobSpec.parse(
+            {
+                "name": "job",
+                "source": {"uri": "rows.jsonl", "key": ["id"]},
+                "prompt": {"template": "{{ row.text }}"},
+                "model": {"type": "echo"},
+                "sink": {"uri": "out"},
+                "safety": {"audit": {"uri": "audit", **audit}},
+            }
+        )
+    )
+    assert found is not None
+    return found
+
+
+def completion(text: str = "an answer", **fields: Any) -> Completion:
+    known = {"model": "m-1", "finish_reason": "stop", "input_tokens": 3, "output_tokens": 2, "attempts": 1}
+    return Completion(text=text, latency_seconds=0.1, sent_at=1.0, answered_at=2.0, **known, **fields)
+
+
+def record(outcome: Completion | Failure, **audit: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(trail(**audit).line(outcome, "f", ("h",), "online", PROMPT))
+    return found
+
+
+def test_an_unknown_price_is_null_and_another_one_is_in_dollars() -> None:
+    assert record(completion())["cost_usd"] is None
+    assert record(completion(cost_nano_usd=1_500_000_000))["cost_usd"] == 1.5
+
+
+def test_each_record_has_an_identity_of_its_own() -> None:
+    assert record(completion())["record_id"] != record(completion())["record_id"]
+
+
+def test_a_failure_has_its_kind_and_never_the_message_of_the_server() -> None:
+    found = record(Failure(kind="blocked", message="he said the prompt", http_status=400, attempts=2))
+    assert (found["outcome"], found["http_status"], found["attempts"], found["model"]) == ("blocked", 400, 2, None)
+    assert "he said" not in json.dumps(found)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\ud83d\x00\n")))
+def test_texts_are_in_the_record_if_they_are_asked_for_and_a_line_is_always_json(text: str) -> None:
+    found = record(completion(text), include_text=True)
+    assert (found["system"], found["prompt"]) == ("the system", "the prompt")
+    assert found["answer"] == text.replace("\ud83d", "\ufffd")
+    assert record(completion(text)).keys().isdisjoint({"system", "prompt", "answer"})
+
+
+def test_the_hash_is_that_of_the_key_as_json() -> None:
+    assert key_hash({"id": 17, "text": "x"}, ("id",)) == hashlib.sha256(b'{"id": 17}').hexdigest()
+
+
+def test_a_prompt_that_was_not_sent_has_no_record() -> None:
+    assert not was_sent(Failure(kind="not_sent", message=""))
+    assert was_sent(Failure(kind="rate_limited", message="", rejections=1))
+    assert was_sent(Failure(kind="flex_unavailable", message="", sheds=1))
+    assert was_sent(completion())

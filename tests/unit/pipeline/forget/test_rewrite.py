@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.pipeline.forget.keys import key_text, key_values, named_keys
+from airflow_provider_llmbeam.pipeline.forget.rewrite import lines_removed, rows_of, rows_removed
+
+numbers = st.lists(st.integers(0, 9), max_size=20)
+
+
+@given(numbers, st.sets(st.integers(0, 9), max_size=4))
+def test_other_rows_of_a_parquet_file_keep_their_values_types_and_order(
+    tmp_path_factory, numbers: list[int], gone: set[int]
+) -> None:
+    directory: Path = tmp_path_factory.mktemp("rows")
+    path = directory / "answers.parquet"
+    schema = pa.schema([("id", pa.int64()), ("answer", pa.struct([("a", pa.list_(pa.float32()))]))])
+    rows = [{"id": number, "answer": {"a": [0.5, number]}} for number in numbers]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, row_group_size=3)
+    count = rows_removed(str(path), f"{directory}/", lambda row: row["id"] in gone, dry_run=False)
+    assert count == sum(number in gone for number in numbers)
+    assert pq.read_table(path).schema.equals(schema)
+    assert pq.read_table(path).to_pylist() == [row for row in rows if row["id"] not in gone]
+    assert list(directory.iterdir()) == [path]
+
+
+def test_other_lines_keep_their_bytes_and_a_file_without_lines_is_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "segment.jsonl"
+    path.write_bytes(b'{"a":1 }\n{"b": 2}\n{"a":3, half')
+    assert lines_removed(str(path), lambda line: b'"b"' in line, dry_run=True) == 1
+    assert lines_removed(str(path), lambda line: b'"b"' in line, dry_run=False) == 1
+    assert path.read_bytes() == b'{"a":1 }\n{"a":3, half'
+    assert lines_removed(str(path), lambda line: True, dry_run=False) == 2
+    assert not path.exists()
+
+
+def test_lines_that_are_no_rows_stay(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('no json\n[1]\n{"id": 1}\n{"id": 2}\n')
+    assert list(rows_of(str(path))) == [{"id": 1}, {"id": 2}]
+    assert rows_removed(str(path), f"{tmp_path}/", lambda row: row["id"] == 1, dry_run=False, is_private=True) == 1
+    assert path.read_text() == 'no json\n[1]\n{"id": 2}\n'
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@given(st.lists(st.integers() | st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=3))
+def test_a_key_is_named_by_its_value_or_by_the_json_of_its_values(values: list[int | str]) -> None:
+    columns = tuple(f"c{number}" for number in range(len(values)))
+    row = dict(zip(columns, values, strict=True))
+    named = str(values[0]) if len(values) == 1 else json.dumps(values)
+    assert key_text(row, columns) in named_keys([named], columns)
+    assert key_values(named, columns) == [str(value) for value in values]
+    assert key_text(row, (*columns, "missing")) is None
+
+
+def test_a_key_that_lacks_columns_names_no_row() -> None:
+    assert key_values("17", ("a", "b")) == ["17", ""]
+    assert named_keys(["17"], ("a", "b")).isdisjoint({key_text({"a": 17, "b": 1}, ("a", "b"))})
