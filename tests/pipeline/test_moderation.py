@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
+from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
     JobCancelledError,
@@ -151,6 +153,13 @@ def test_no_answer_is_published_while_the_guard_is_down(moderated, sandbox):
 
 def test_a_stopped_job_asks_the_guard_for_the_rest_alone(moderated, sandbox, monkeypatch):
     monkeypatch.setattr("airflow_provider_llmbeam.pipeline.engine_thread.STOP_POLL_SECONDS", 0.0)
+    stopped, stop = threading.Event(), Engine.stop
+
+    def stop_and_tell(engine: Engine, error: Exception) -> None:
+        stop(engine, error)
+        stopped.set()
+
+    monkeypatch.setattr(Engine, "stop", stop_and_tell)
     job = moderated(limits={"max_in_flight": 8, "request_timeout_seconds": 60})
     job.write(ROWS)
     spec = JobSpec.parse(job.spec)
@@ -159,7 +168,7 @@ def test_a_stopped_job_asks_the_guard_for_the_rest_alone(moderated, sandbox, mon
         running = pool.submit(run, spec)
         until(lambda: hold.waiting, "requests to the guard are held")
         Path(spec.stop_uri).touch()
-        until(lambda: hold.waiting == 8, "the requests in flight are held")
+        until(stopped.is_set, "the engine is told to end")
         hold.release()
         with pytest.raises(JobCancelledError):
             running.result()
