@@ -21,6 +21,8 @@ _LEFT_OUT = {
 
 #: Key of the XCom. `plugin/static/inference.js` has it, too.
 PAGE_KEY = "llmbeam_page"
+#: Key of the XCom with the name of the error, e.g. `DriftError`, of a task that failed.
+ERROR_KEY = "llmbeam_error"
 #: Maximum size of the compressed page, in bytes: an XCom is a value in Airflow's metadata database. The page of a
 #: run with failures, samples and labels has 39 kB, and 12 kB compressed.
 MAX_BYTES = 48 * 1024

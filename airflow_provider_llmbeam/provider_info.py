@@ -27,6 +27,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_llmbeam.operators.estimate",
                     "airflow_provider_llmbeam.operators.evaluate_inference",
                     "airflow_provider_llmbeam.operators.inference_endpoint",
+                    "airflow_provider_llmbeam.operators.model_registry",
                     "airflow_provider_llmbeam.operators.retry_failed_rows",
                     "airflow_provider_llmbeam.operators.run_inference",
                     "airflow_provider_llmbeam.operators.sweep",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, cast
 
 from airflow_provider_llmbeam.endpoints.fault import Fault, FaultKind
-from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, still_billing
+from airflow_provider_llmbeam.endpoints.resource import OTHER_VERSION, EndpointSnapshot, still_billing
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError
 from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
@@ -180,6 +180,8 @@ class Provisioner:
             return _TAKEN_OVER if history.labelled and any(others) else Adopt()
         if snapshot.attempts:
             self.history = history = replace(history, labelled=True)
+        if snapshot.missing == OTHER_VERSION:
+            return self._leave(Fault("leftover", "It serves another version of the model."), now)
         if snapshot.operations:
             return Wait(self.poll_interval_seconds)
         if snapshot.missing == "nothing usable":

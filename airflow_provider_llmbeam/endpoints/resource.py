@@ -10,6 +10,9 @@ from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import KEY_LABEL, TRY_LABEL, expires_at
 
+#: `EndpointSnapshot.missing` of an endpoint that serves another version of the registered model.
+OTHER_VERSION = "version of the model"
+
 ResourceKind = Literal["endpoint", "model", "service"]
 
 
@@ -104,7 +107,7 @@ class EndpointSnapshot:
     Attributes:
         resources: Existing resources of the endpoint.
         operations: Unfinished operations of the endpoint.
-        missing: Resource to create next; `None` if there is none.
+        missing: Resource to create next; `None` if there is none; or `OTHER_VERSION`.
         is_up: Whether the service reports the endpoint as ready.
         fault: Reason why the last create operation failed.
         base_url: URL of the model server.

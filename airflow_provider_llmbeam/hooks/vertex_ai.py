@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -39,6 +39,20 @@ class VertexAIHook(RegionalHook):
         """Returns a model; `None` if there is none of that id."""
         name = f"{self.parent}/models/{model_id}"
         return self._get("ModelServiceClient", "get_model", name, name=name)
+
+    def get_registered_model(self, name: str) -> Any:
+        """Returns a version of a model by its full name, `projects/…/models/…@3` or `…@alias`; `None` if none."""
+        return self._get("ModelServiceClient", "get_model", name, name=name)
+
+    def merge_version_aliases(self, name: str, aliases: Sequence[str]) -> Any:
+        """Moves aliases to a version, given by its full name with the number; returns the version.
+
+        An alias leaves the version that had it. Source: cloud.google.com/vertex-ai/docs/model-registry/model-alias
+        """
+        with self._translated(f"move the aliases {', '.join(aliases)} to {name!r}", missing=f"model {name!r}"):
+            return self._client("ModelServiceClient").merge_version_aliases(
+                name=name, version_aliases=list(aliases), **self._options()
+            )
 
     def get_operation(self, name: str) -> Any:
         """Returns a long-running operation; `None` if there is none of that name."""

@@ -29,6 +29,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import (
     service_id,
 )
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
@@ -71,7 +72,8 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
     them. Use `inference_endpoint`, which connects these tasks as Airflow requires.
 
     Args:
-        endpoint: Endpoint to provision, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
+        endpoint: Endpoint to provision, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`. A registered model
+            must have the number of its version, e.g. from a `ResolveModelOperator`.
         name: Name of the endpoint: the XCom of a `ReserveEndpointOperator`.
         ready_within_seconds: Time limit from the start to the first completion, in all locations, in seconds.
         poll_interval_seconds: Interval between polls, in seconds.
@@ -120,6 +122,8 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         self.deferrable = deferrable
         self._monitor: EndpointMonitor | None = None
         check_literal(self.task_id, self.endpoint)
+        if isinstance(self.endpoint, Mapping):
+            _check_version(self.endpoint.get("model"))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Provisions the endpoint."""
@@ -166,7 +170,9 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         return endpoint_lineage(str(self.name), parse_endpoint(self.endpoint))
 
     def _trigger(self, context: Context) -> EndpointTrigger:
-        spec = with_project(parse_endpoint(self.endpoint), self.gcp_conn_id, self.impersonation_chain)
+        parsed = parse_endpoint(self.endpoint)
+        _check_version(parsed.model)
+        spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
         ti, deployment, now = context["ti"], required_deployment(), time.time()
         key = identity(str(self.name), deployment)
         labels = endpoint_labels(
@@ -293,6 +299,19 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
     with before_submission():
         site = platform_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
         return spec.model_copy(update={"project": site.project})
+
+
+def _check_version(model: Any) -> None:
+    """Rejects an alias of a registered model.
+
+    Raises:
+        JobSpecError: It is one.
+    """
+    if (registered := RegisteredModel.read(model)) and not registered.is_fixed:
+        raise JobSpecError(
+            f"`endpoint.model`: '{registered}' has an alias, which can move between two tries: use "
+            "`inference_endpoint`, or the XCom of a `ResolveModelOperator`. Nothing was started or billed."
+        )
 
 
 def check_literal(task_id: str, endpoint: Any) -> None:

@@ -16,8 +16,11 @@ from airflow_provider_llmbeam.operators.endpoint import (
     ReserveEndpointOperator,
     TeardownEndpointOperator,
 )
+from airflow_provider_llmbeam.operators.model_registry import ResolveModelOperator
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
+from airflow_provider_llmbeam.tasks.literal import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class InferenceEndpoint:
         provision: Task that provisions the endpoint.
         teardown: Task that removes the endpoint.
         done: Task that follows the tasks of the block; tasks after the block follow it.
+        resolve: Task that resolves the alias of a registered model; `None` if there is none.
     """
 
     model: XComArg
@@ -37,6 +41,21 @@ class InferenceEndpoint:
     provision: ProvisionEndpointOperator
     teardown: TeardownEndpointOperator
     done: EmptyOperator
+    resolve: ResolveModelOperator | None = None
+
+    @property
+    def version(self) -> XComArg:
+        """The version of the registered model in this run, `projects/…/locations/…/models/…@3`: XCom of `resolve`.
+
+        Raises:
+            JobSpecError: The model of the endpoint has no alias.
+        """
+        if self.resolve is None:
+            raise JobSpecError(
+                "`inference_endpoint`: `version` is that of a registered model with an alias, "
+                "'projects/…/locations/…/models/…@champion', and this `endpoint.model` is none."
+            )
+        return self.resolve.output
 
 
 @contextmanager
@@ -59,6 +78,9 @@ def inference_endpoint(
     would leave its teardown `upstream_failed`. A failed teardown fails the run; `work >> done` makes failed work
     fail it too. Tasks of the block without an upstream task in it wait for the endpoint.
 
+    An alias of a registered model is resolved by a task `resolve` between `reserve` and `provision`: retries and
+    cleared tasks of the run keep its version, unless `resolve` is cleared as well.
+
     Args:
         endpoint: Endpoint to provision, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
         group_id: Id of the task group, which prefixes the task ids; unique for each block.
@@ -75,9 +97,15 @@ def inference_endpoint(
     with TaskGroup(group_id=group_id) as group:
         _check_no_timeout(group.dag)
         reserve = ReserveEndpointOperator(task_id="reserve")
+        given = plain(endpoint)
+        resolve = (
+            ResolveModelOperator(task_id="resolve", model=given["model"], **account) if _has_alias(given) else None
+        )
+        if resolve is not None:
+            reserve >> resolve
         bring_up = ProvisionEndpointOperator(
             task_id="provision",
-            endpoint=endpoint,
+            endpoint=given if resolve is None else {**given, "model": resolve.output},
             name=reserve.output,
             deferrable=deferrable,
             **account,
@@ -87,8 +115,8 @@ def inference_endpoint(
             task_id="teardown", endpoint=endpoint, name=reserve.output, **account, **(teardown or {})
         )
         done = EmptyOperator(task_id="done")
-        yield InferenceEndpoint(bring_up.output, reserve, bring_up, take_down, done)
-    own = {reserve.task_id, bring_up.task_id, take_down.task_id, done.task_id}
+        yield InferenceEndpoint(bring_up.output, reserve, bring_up, take_down, done, resolve)
+    own = {one.task_id for one in (reserve, resolve, bring_up, take_down, done) if one is not None}
     work = {task.task_id: task for task in group.iter_tasks() if task.task_id not in own}
     if not work:
         raise JobSpecError(
@@ -104,6 +132,13 @@ def inference_endpoint(
             if not task.is_teardown:
                 task >> done
     take_down.as_teardown(setups=[reserve, bring_up], on_failure_fail_dagrun=True)
+
+
+def _has_alias(endpoint: Any) -> bool:
+    """Whether the model of an endpoint is a registered one, perhaps with a template, and not a fixed version."""
+    model = endpoint.get("model") if isinstance(endpoint, Mapping) else None
+    registered = RegisteredModel.read(model)
+    return not registered.is_fixed if registered else isinstance(model, str) and model.startswith("projects/")
 
 
 def _check_no_timeout(dag: DAG | None) -> None:

@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.links.job import (
     report_url,
 )
 from airflow_provider_llmbeam.links.stored import StoresLinks, XComLink
-from airflow_provider_llmbeam.manifest import PAGE_KEY
+from airflow_provider_llmbeam.manifest import ERROR_KEY, PAGE_KEY
 from airflow_provider_llmbeam.notifications.notify import notify
 from airflow_provider_llmbeam.observability.record import counted_outcome, record_job
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
@@ -92,7 +92,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and
-        report. It is also the `extra` of the events of the assets in `outlets`.
+        report. It is also the `extra` of the events of the assets in `outlets`. `llmbeam_error`: name of the
+        error of a task that failed, e.g. `DriftError`.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -109,7 +110,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._failed_page(context):
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._told_failure(context):
             return self._execute(context)
 
     def preview(
@@ -155,7 +156,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Resumes after the event of the trigger; Airflow calls it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._failed_page(context):
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._told_failure(context):
             self._dataflow, seen = self._launcher(context), JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 drops the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
@@ -283,11 +284,12 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         notify(self.notifiers, alert, context, self.log)
 
     @contextmanager
-    def _failed_page(self, context: Context) -> Iterator[None]:
-        """Shows the page of a job that failed after its last row."""
+    def _told_failure(self, context: Context) -> Iterator[None]:
+        """Keeps the name of the error of a job that failed, and the page of one that failed after its last row."""
         try:
             yield
         except LLMBeamError as error:
+            context["ti"].xcom_push(key=ERROR_KEY, value=type(error).__name__)
             self._show_page(error.page, context)
             raise
 

@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.operators.compare_inference import CompareInferenc
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
+from airflow_provider_llmbeam.operators.model_registry import PromoteModelOperator, RollBackModelOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
@@ -80,8 +81,8 @@ def names() -> dict[str, Any]:
     }
     classes = (
         DAG, AsyncCallback, CompareInferenceOperator, DeadlineAlert, DeadlineReference, EstimateInferenceOperator,
-        EvaluateInferenceOperator, QuotaHealthSensor, SmtpNotifier, SweepBatchInferenceOperator,
-        inference_endpoint, timedelta,
+        EvaluateInferenceOperator, PromoteModelOperator, QuotaHealthSensor, RollBackModelOperator, SmtpNotifier,
+        SweepBatchInferenceOperator, inference_endpoint, timedelta,
     )  # fmt: skip
     return (
         {name: getattr(spec, name) for name in spec.__all__}

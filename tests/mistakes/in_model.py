@@ -64,6 +64,20 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={
+            "model": {
+                "type": "vertex_endpoint",
+                "name": "projects/p/locations/us-central1/models/m@champion",
+                "endpoint": "projects/p/locations/us-central1/endpoints/1",
+            }
+        },
+        sentence=(
+            "`model.name`: must have the number of a version (`ResolveModelOperator` finds it): an alias can move "
+            "to a version with other answers; got 'projects/p/locations/us-central1/models/m@champion'. Nothing "
+            "was sent or billed."
+        ),
+    ),
+    Mistake(
         changes={"generation": {"temperature": 3}},
         sentence=("`generation.temperature`: must be less than or equal to 2; got 3. Nothing was sent or billed."),
     ),

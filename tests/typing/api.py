@@ -23,6 +23,11 @@ from airflow_provider_llmbeam.operators.endpoint import (
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.inference_endpoint import InferenceEndpoint, inference_endpoint
+from airflow_provider_llmbeam.operators.model_registry import (
+    PromoteModelOperator,
+    ResolveModelOperator,
+    RollBackModelOperator,
+)
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
@@ -188,8 +193,13 @@ def tasks_around_a_job() -> None:
             assert_type(gemma.reserve, ReserveEndpointOperator)
             assert_type(gemma.provision, ProvisionEndpointOperator)
             assert_type(gemma.teardown, TeardownEndpointOperator)
+            assert_type(gemma.version, XComArg)
             RunInferenceOperator(task_id="ask", model=gemma.model, **job)
         judge >> gemma.reserve
+        PromoteModelOperator(task_id="promote", model=gemma.version, alias="champion")
+        PromoteModelOperator(task_id="to_nothing", model=gemma.version)  # type: ignore[call-arg]
+        RollBackModelOperator(task_id="back", model=gemma.version, alias="champion", errors=("DriftError",))
+        ResolveModelOperator(task_id="resolve", model="projects/p/locations/us-central1/models/m@champion")
         SweepEndpointsOperator(task_id="sweep", locations=["us-central1"], dry_run=True)
         SweepEndpointsOperator(task_id="everywhere")  # type: ignore[call-arg]
         SweepBatchInferenceOperator(task_id="night", model=model, deployments=["production"], dry_run=True)

@@ -11,13 +11,19 @@ from airflow_provider_llmbeam.endpoints.platforms import vertex_ai_requests as r
 from airflow_provider_llmbeam.endpoints.platforms.base import HookPlatform
 from airflow_provider_llmbeam.endpoints.price import vertex_usd_per_hour
 from airflow_provider_llmbeam.endpoints.refusal import operation_or_fault
-from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
+from airflow_provider_llmbeam.endpoints.resource import (
+    OTHER_VERSION,
+    EndpointSnapshot,
+    Resource,
+    RunningOperation,
+)
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.secret_manager import read_secret
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.probe.answer import Answer, ask
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, known_labels
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.model import parse_model
 
 
@@ -32,6 +38,12 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             CloudError: A request failed.
         """
         spec = cast(VertexEndpoint, plan.spec)
+        if RegisteredModel.read(spec.model) is not None:
+            if self._hook.get_registered_model(spec.model) is None:
+                raise JobSpecError(
+                    f"`model`: the Model Registry has no {spec.model!r}. Nothing was started or billed."
+                )
+            return
         if spec.hf_token_secret is not None:
             self._hf_token(spec)
         garden = requests_of.garden_name(spec.model)
@@ -56,16 +68,18 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         elif last is not None and not last.done and operation not in {one.name for one in operations}:
             operations.append(requests_of.running_operation(last.name, last.metadata.TypeName()))
         is_deployed = endpoint is not None and bool(endpoint.deployed_models)
+        deployed = [(one.model, one.model_version_id) for one in endpoint.deployed_models] if endpoint else []
+        missing = requests_of.missing(
+            spec,
+            endpoint=endpoint is not None,
+            model=model is not None,
+            deployed=is_deployed,
+            running=bool(operations),
+        )
         return EndpointSnapshot(
             resources=_resources(endpoint, model),
             operations=tuple(operations),
-            missing=requests_of.missing(
-                spec,
-                endpoint=endpoint is not None,
-                model=model is not None,
-                deployed=is_deployed,
-                running=bool(operations),
-            ),
+            missing=OTHER_VERSION if requests_of.serves_other_version(spec, deployed) else missing,
             is_up=is_deployed and not operations,
             fault=fault,
             base_url=self._base_url(endpoint) if endpoint is not None else None,
@@ -150,7 +164,8 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             return self._hook.create_endpoint(own, requests_of.endpoint_resource(plan, spec))
         if step == "model":
             return self._hook.upload_model(own, requests_of.model_resource(plan, spec, self._hf_token(spec)))
-        model_name = f"{self._hook.parent}/models/{own}"
+        is_registered = RegisteredModel.read(spec.model) is not None
+        model_name = spec.model if is_registered else f"{self._hook.parent}/models/{own}"
         return self._hook.deploy_model(own, requests_of.deployed_model(plan, spec, model_name))
 
     def _hf_token(self, spec: VertexEndpoint) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.resource import RunningOperation
 from airflow_provider_llmbeam.spec.endpoint.identity import display_name, endpoint_id
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 
 #: Port and routes of vLLM.
 _PORT = 8080
@@ -21,6 +22,8 @@ _DEPLOYMENT_SECONDS = 3_600
 def missing(spec: VertexEndpoint, *, endpoint: bool, model: bool, deployed: bool, running: bool) -> str | None:
     """Returns the next resource to create; `None` if there is none or an operation is running.
 
+    A registered model exists before its endpoint, and is not deleted with it.
+
     Args:
         spec: Spec of the endpoint.
         endpoint: Whether the endpoint exists.
@@ -30,12 +33,28 @@ def missing(spec: VertexEndpoint, *, endpoint: bool, model: bool, deployed: bool
     """
     if running or deployed:
         return None
-    if spec.container_image is None and not (endpoint and model):
+    is_registered = RegisteredModel.read(spec.model) is not None
+    if spec.container_image is None and not is_registered and not (endpoint and model):
         # Model Garden creates both with one request and accepts no existing endpoint.
         return "nothing usable" if endpoint or model else "deployment"
     if not endpoint:
         return "endpoint"
-    return "replicas" if model else "model"
+    return "replicas" if model or is_registered else "model"
+
+
+def serves_other_version(spec: VertexEndpoint, deployed: Iterable[tuple[str, str]]) -> bool:
+    """Returns whether an endpoint has another registered model deployed, or another version of it.
+
+    Args:
+        spec: Spec of the endpoint.
+        deployed: Name, with or without the version, and number of the version of each deployed model.
+    """
+    wanted = RegisteredModel.read(spec.model)
+    if wanted is None:
+        return False
+    # Vertex AI names the project of a resource by its number.
+    own = (wanted.model.rpartition("/")[2], wanted.version)
+    return any((name.partition("@")[0].rpartition("/")[2], version) != own for name, version in deployed)
 
 
 def garden_name(model: str) -> str | None:
@@ -45,7 +64,12 @@ def garden_name(model: str) -> str | None:
 
 
 def served_name(model: str) -> str:
-    """Returns the name that the server uses: `google/gemma-3-4b-it` for `google/gemma3@gemma-3-4b-it`."""
+    """Returns the name under which answers are kept: `google/gemma-3-4b-it` for `google/gemma3@gemma-3-4b-it`.
+
+    That of a registered model has its version, so that no answer is used for another version.
+    """
+    if RegisteredModel.read(model) is not None:
+        return model
     publisher, _, name = model.partition("/")
     return f"{publisher}/{name.rpartition('@')[2]}"
 

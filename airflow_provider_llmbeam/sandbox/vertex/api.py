@@ -53,6 +53,8 @@ METHODS = Methods(
         "vertex.models.delete",
         "vertex.models.get",
         "vertex.models.list",
+        "vertex.models.listVersions",
+        "vertex.models.mergeVersionAliases",
         "vertex.models.patch",
         "vertex.models.upload",
         "vertex.operations.cancel",
@@ -105,7 +107,7 @@ class Vertex:
 
     @property
     def models(self) -> list[dict[str, Any]]:
-        """All uploaded models as the API returns them."""
+        """The default version of each model as the API returns it."""
         with self.state.timeline.settled():
             return [model.resource() for model in self.state.models.values()]
 
@@ -130,6 +132,10 @@ class Vertex:
             self._route("GET", _MODEL, "vertex.models.get", models.get),
             self._route("PATCH", _MODEL, "vertex.models.patch", models.patch),
             self._route("DELETE", _MODEL, "vertex.models.delete", models.delete),
+            self._route("GET", f"{_MODEL}:listVersions", "vertex.models.listVersions", models.list_versions),
+            self._route(
+                "POST", f"{_MODEL}:mergeVersionAliases", "vertex.models.mergeVersionAliases", models.merge
+            ),
             self._route("POST", f"{LOCATION}:deploy", "vertex.modelGarden.deploy", garden.deploy),
             self._route(
                 "GET",
@@ -225,7 +231,7 @@ class Vertex:
         own = re.fullmatch(r"projects/([^/]+)/locations/([^/]+)/models/([^/]+)", str(requested.get("model") or ""))
         if own is None:
             raise RestError(400, f"Invalid Model resource name: {requested.get('model')!r}.")
-        model = state.model(*own.groups())
+        _, model = state.model(*own.groups())
         if own[2] != endpoint.location:
             raise RestError(400, f"The Model {model.name} is not in the location of the Endpoint {endpoint.name}.")
         resources = requested.get("dedicatedResources")

@@ -17,7 +17,8 @@ from airflow_provider_llmbeam.sandbox.vertex.deployments import (
     outcome,
     remove,
 )
-from airflow_provider_llmbeam.sandbox.vertex.state import Deployed, Endpoint, Model, VertexState, parent
+from airflow_provider_llmbeam.sandbox.vertex.registry import Model
+from airflow_provider_llmbeam.sandbox.vertex.state import Deployed, Endpoint, VertexState, parent
 
 IMAGE = "vertex-ai/pytorch-vllm-serve:latest"
 _SIZED: tuple[tuple[str, str, int], ...] = (
@@ -73,21 +74,18 @@ class Garden:
                 raise RestError(409, f"The resource already exists: {made}")
         at = state.timeline.now()
         own = model_name.rpartition("/")[2]
-        model = Model(
-            name=model_name,
-            fields={
-                "displayName": model_config.get("modelDisplayName") or served.name.replace("/", "_"),
-                "containerSpec": model_config.get("containerSpec") or {"imageUri": IMAGE},
-            },
-            served=served,
-            created_at=at,
-        )
+        model = Model(name=model_name)
+        fields = {
+            "displayName": model_config.get("modelDisplayName") or served.name.replace("/", "_"),
+            "containerSpec": model_config.get("containerSpec") or {"imageUri": IMAGE},
+        }
+        version = model.add(fields, served, at)
         endpoint = _endpoint(name, location, endpoint_config, at)
         # Both exist from the start, and remain when the deployment fails.
         state.models[model_name], state.endpoints[name] = model, endpoint
         deployed = Deployed(
             id=state.next_id(),
-            model=model,
+            model=version,
             fields={"dedicatedResources": resources},
             hardware=hardware,
             created_at=at,

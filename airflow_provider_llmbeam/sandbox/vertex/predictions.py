@@ -56,7 +56,7 @@ class Predictions:
                 "deployedModelId": deployed.id,
                 "model": deployed.model.name,
                 "modelDisplayName": str(deployed.model.fields.get("displayName", "")),
-                "modelVersionId": "1",
+                "modelVersionId": deployed.model.id,
             }
             if deployed
             else {"deployedModelId": ""}

@@ -1,4 +1,4 @@
-"""The state of the emulated Vertex AI: endpoints, deployed models, uploaded models. No HTTP."""
+"""The state of the emulated Vertex AI: endpoints, deployed models, registered models. No HTTP."""
 
 from __future__ import annotations
 
@@ -13,42 +13,10 @@ from airflow_provider_llmbeam.sandbox.core.checks import project_number
 from airflow_provider_llmbeam.sandbox.core.clock import Timeline, timestamp
 from airflow_provider_llmbeam.sandbox.core.operations import Operations
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
-from airflow_provider_llmbeam.sandbox.models.catalog import Served
 from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, Hardware, check_id
+from airflow_provider_llmbeam.sandbox.vertex.registry import Model, ModelVersion
 
 _FIRST_ID = 4_611_686_018_427_387_904
-
-
-@dataclass(kw_only=True)
-class Model:
-    """An uploaded model, with one version.
-
-    Attributes:
-        name: Full name.
-        fields: Fields as uploaded.
-        served: Model that its container serves.
-        created_at: Time of creation, in seconds since the epoch.
-    """
-
-    name: str
-    fields: dict[str, Any]
-    served: Served
-    created_at: float
-
-    def resource(self) -> dict[str, Any]:
-        """Returns it as the API returns it."""
-        at = timestamp(self.created_at)
-        return {
-            **self.fields,
-            "name": self.name,
-            "versionId": "1",
-            "versionAliases": ["default"],
-            "createTime": at,
-            "updateTime": at,
-            "versionCreateTime": at,
-            "versionUpdateTime": at,
-            "supportedDeploymentResourcesTypes": ["DEDICATED_RESOURCES"],
-        }
 
 
 @dataclass(kw_only=True)
@@ -57,7 +25,7 @@ class Deployed:
 
     Attributes:
         id: Id, unique on the endpoint.
-        model: The model.
+        model: The version of a model.
         fields: Fields of the request.
         hardware: Hardware of the deployment.
         created_at: Time of the request, in seconds since the epoch.
@@ -65,7 +33,7 @@ class Deployed:
     """
 
     id: str
-    model: Model
+    model: ModelVersion
     fields: dict[str, Any]
     hardware: Hardware
     created_at: float
@@ -77,7 +45,7 @@ class Deployed:
             **self.fields,
             "id": self.id,
             "model": self.model.name,
-            "modelVersionId": "1",
+            "modelVersionId": self.model.id,
             "displayName": self.fields.get("displayName") or self.model.fields.get("displayName", ""),
             "createTime": timestamp(self.created_at),
         }
@@ -196,25 +164,26 @@ class VertexState:
             raise RestError(404, f"The Endpoint does not exist: {name}")
         return found
 
-    def model(self, project: str, location: str, own: str) -> Model:
-        """Returns a model; a version after an "@" must be its only one.
+    def model(self, project: str, location: str, own: str) -> tuple[Model, ModelVersion]:
+        """Returns a model, and the version that a number or an alias after an "@" names, or the default one.
 
         Raises:
-            RestError: There is no such model.
+            RestError: There is no such model, or it has no such version.
         """
         own, _, version = own.partition("@")
         name = f"{parent(project, location)}/models/{own}"
-        found = self.models.get(name)
-        if found is None or version not in ("", "1", "default"):
+        model = self.models.get(name)
+        found = None if model is None else model.find(version)
+        if model is None or found is None:
             raise RestError(404, f"The Model does not exist: {name}{'@' if version else ''}{version}")
-        return found
+        return model, found
 
     def endpoints_of(self, model: Model) -> list[Endpoint]:
-        """Returns the endpoints to which a model is, or is being, deployed."""
+        """Returns the endpoints to which a version of a model is, or is being, deployed."""
         return [
             endpoint
             for endpoint in self.endpoints.values()
-            if any(one.model is model for one in endpoint.deployed.values())
+            if any(one.model.name == model.name for one in endpoint.deployed.values())
         ]
 
     def clear(self) -> None:

@@ -11,6 +11,18 @@ from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, no_field_t
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import MACHINES, VERTEX_LADDER, GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import architecture_of, smallest_machine
 from airflow_provider_llmbeam.spec.fields.names import AcceleratorType, MachineType, Network
+from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
+
+#: Fields that describe the container of a model, or its weights.
+_OF_THE_CONTAINER = (
+    "accept_eula",
+    "container_args",
+    "container_env",
+    "container_image",
+    "hf_token_secret",
+    "max_model_length_tokens",
+    "max_num_seqs",
+)
 
 
 class VertexEndpoint(EndpointSpec):
@@ -21,7 +33,9 @@ class VertexEndpoint(EndpointSpec):
 
     Attributes:
         model: Model of Model Garden, `google/gemma3@gemma-3-4b-it`, or of the Hugging Face hub,
-            `google/gemma-3-4b-it`.
+            `google/gemma-3-4b-it`, or of the Model Registry, `projects/…/locations/…/models/…@champion`, with a
+            version or an alias of it, by default the alias `default`. A registered model brings its own
+            container, which must serve chat completions; it needs `machine_type`, and its region as `locations`.
         machine_type: Machine type, e.g. `g2-standard-12`.
         accelerator_type: Type of GPU, e.g. `NVIDIA_L4`; implied by machine types that include GPUs.
         accelerator_count: Number of GPUs per replica; the model is split over them.
@@ -58,11 +72,11 @@ class VertexEndpoint(EndpointSpec):
 
     @field_validator("model")
     @classmethod
-    def _one_of_two_names(cls, model: str) -> str:
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w.-]+)?", model):
+    def _one_of_three_names(cls, model: str) -> str:
+        if RegisteredModel.read(model) is None and not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w.-]+)?", model):
             raise ValueError(
                 "must be a model of Model Garden, 'google/gemma3@gemma-3-4b-it', or of the Hugging Face hub, "
-                "'google/gemma-3-4b-it'"
+                "'google/gemma-3-4b-it', or of the Model Registry, 'projects/…/locations/…/models/…@champion'"
             )
         return model
 
@@ -72,6 +86,23 @@ class VertexEndpoint(EndpointSpec):
         if found := sorted({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} & variables.keys()):
             raise ValueError(f"has {found[0]!r}: name the secret that holds it in `hf_token_secret`")
         return variables
+
+    @model_validator(mode="after")
+    def _registered_model_brings_its_container(self) -> Self:
+        registered = RegisteredModel.read(self.model)
+        if registered is None:
+            return self
+        for name in _OF_THE_CONTAINER:
+            if getattr(self, name) not in (None, (), {}, False):
+                raise ValueError(f"has `{name}`, which the container of the registered model {self.model} sets")
+        if self.locations != (registered.location,):
+            raise ValueError(
+                f"has `locations` {', '.join(self.locations)}, and the registered model {self.model} can only be "
+                f"deployed in {registered.location}"
+            )
+        if self.machine_type is None:
+            raise ValueError(f"needs `machine_type`: how much memory {self.model} takes is not known")
+        return self
 
     @model_validator(mode="after")
     def _machine_and_accelerator_agree(self) -> Self:
@@ -124,7 +155,8 @@ class VertexEndpoint(EndpointSpec):
                 f"has a minimum of replicas (`min_replicas`, {self.min_replicas}) above the maximum "
                 f"(`max_replicas`, {self.max_replicas})"
             )
-        self._check_memory(self.container_args, VERTEX_LADDER)
+        if RegisteredModel.read(self.model) is None:
+            self._check_memory(self.container_args, VERTEX_LADDER)
         return self
 
     @property

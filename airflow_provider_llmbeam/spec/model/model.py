@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, http_address, problems_of, variable_name
 from airflow_provider_llmbeam.spec.fields.names import Labels, VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 
@@ -91,8 +92,9 @@ class VertexEndpointModel(SpecModel):
     """A model that is deployed to an endpoint of Vertex AI.
 
     Attributes:
-        name: Name of the model, e.g. `google/gemma-3-4b-it`. It is recorded with the answers and not sent, as an
-            endpoint has one model.
+        name: Name of the model, e.g. `google/gemma-3-4b-it`, or that of a version of a registered model,
+            `projects/…/locations/…/models/…@3`. It is recorded with the answers and not sent, as an endpoint has
+            one model; an answer is never used for a model of another name, or of another version.
         endpoint: Resource name, `projects/…/locations/…/endpoints/…`.
         base_url: `https://` and the dedicated DNS name of the endpoint, if it has one. `None`: the address that
             all endpoints of the location share.
@@ -108,6 +110,16 @@ class VertexEndpointModel(SpecModel):
     request_format: Literal["chat", "instances", "raw"] = "chat"
 
     _address = field_validator("base_url")(http_address)
+
+    @field_validator("name")
+    @classmethod
+    def _no_alias(cls, name: str) -> str:
+        if (registered := RegisteredModel.read(name)) and not registered.is_fixed:
+            raise ValueError(
+                "must have the number of a version (`ResolveModelOperator` finds it): an alias can move to a "
+                "version with other answers"
+            )
+        return name
 
     @property
     def address(self) -> str:

@@ -7,6 +7,7 @@ import logging
 import time
 
 import pytest
+from google.api_core.future.polling import DEFAULT_POLLING
 
 from airflow_provider_llmbeam.endpoints import teardown
 from airflow_provider_llmbeam.endpoints.monitor import ProvisioningResult
@@ -14,6 +15,7 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
+from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
@@ -34,6 +36,7 @@ CONTAINER = {
 CLOUD_RUN = {"type": "cloud_run", "model": "Qwen/Qwen3-4B"}
 KINDS = {"garden": GARDEN, "container": CONTAINER, "cloud_run": CLOUD_RUN}
 KEY = identity("gpu-0123456789ab")
+POLLING = DEFAULT_POLLING.with_delay(initial=0.05)
 log = logging.getLogger(__name__)
 
 
@@ -213,3 +216,60 @@ def test_the_first_poll_finds_nothing_and_names_the_missing_service(trigger):
     result = platform.poll(EndpointPlan(spec, KEY, made.labels), None)
     assert (result.is_empty, result.missing) == (True, "service")
     assert isinstance(made.make_poller(log).poll(), Wait)
+
+
+# A registered model
+
+
+@pytest.fixture
+def registered(google):
+    """Returns a function that describes an endpoint for a version of a model that has two."""
+    hook = VertexAIHook("us-central1", google.project)
+    model = {"display_name": "support", "container_spec": {"image_uri": "vllm", "args": ["--model=Qwen/Qwen3-4B"]}}
+    name = f"{hook.parent}/models/support"
+    for request in ({"model_id": "support"}, {"parent_model": name}):
+        request |= {"parent": hook.parent, "model": model}
+        hook._client("ModelServiceClient").upload_model(request).result(polling=POLLING)
+
+    def endpoint(version):
+        return {"type": "vertex", "model": f"{name}@{version}", "machine_type": "g2-standard-12"}
+
+    return endpoint
+
+
+@pytest.mark.parametrize("polls", [2, 6])
+def test_a_registered_model_is_deployed_at_its_version_wherever_the_try_before_was_killed(
+    sandbox, trigger, registered, polls
+):
+    poll_times(trigger(registered(2), "1").make_poller(log), polls)
+    ended = poll_until_result(trigger(registered(2), "2").make_poller(log))
+    assert ended.outcome == "ready", ended.message
+    assert ended.model["name"] == registered(2)["model"]
+    (endpoint,) = sandbox.endpoints
+    assert [one["modelVersionId"] for one in endpoint["deployedModels"]] == ["2"]
+    assert len([*sandbox.bill.lines, *sandbox.bill.running]) == 1
+
+
+def test_a_registered_model_outlives_its_endpoint(sandbox, trigger, registered):
+    made = trigger(registered(1))
+    poll_until_result(made.make_poller(log))
+    assert remove(platform_of(made), KEY, within_seconds=30.0, log=log) is None
+    assert (sandbox.endpoints, sandbox.bill.running, len(sandbox.models)) == ([], [], 1)
+
+
+@pytest.mark.parametrize("polls", [3, 12])
+def test_a_try_for_another_version_replaces_the_endpoint_of_the_earlier_one(sandbox, trigger, registered, polls):
+    """E.g. a whole run is cleared after its alias has moved: no answer of one version may pass for the other's."""
+    poll_times(trigger(registered(1), "1").make_poller(log), polls)
+    ended = poll_until_result(trigger(registered(2), "2").make_poller(log))
+    assert (ended.outcome, ended.model["name"]) == ("ready", registered(2)["model"])
+    (endpoint,) = sandbox.endpoints
+    assert [one["modelVersionId"] for one in endpoint["deployedModels"]] == ["2"]
+    assert len(sandbox.bill.running) == 1
+
+
+def test_a_version_that_does_not_exist_is_refused_before_anything_is_billed(sandbox, trigger, registered):
+    ended = poll_until_result(trigger(registered(3)).make_poller(log))
+    assert (ended.outcome, ended.error_type) == ("refused", "JobSpecError")
+    assert ended.message.endswith("/models/support@3'. Nothing was started or billed.")
+    assert (sandbox.endpoints, sandbox.bill.lines) == ([], [])

@@ -19,7 +19,12 @@ from airflow_provider_llmbeam.endpoints.provisioning import (
     ProvisioningHistory,
     Remove,
 )
-from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
+from airflow_provider_llmbeam.endpoints.resource import (
+    OTHER_VERSION,
+    EndpointSnapshot,
+    Resource,
+    RunningOperation,
+)
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError, RequestRefusedError
 from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
@@ -77,6 +82,15 @@ def test_an_incomplete_model_garden_deployment_is_removed_and_created_again(prov
     assert isinstance(provisioner.on_snapshot(EndpointSnapshot((OURS,)), 11.0), Remove)
     assert isinstance(provisioner.on_snapshot(EndpointSnapshot(missing="deployment"), 12.0), Wait)
     assert provisioner.on_snapshot(EndpointSnapshot(missing="deployment"), 13.0) == Create("deployment")
+    assert provisioner.location == "us-central1"
+
+
+def test_an_endpoint_with_another_version_of_the_model_is_removed_and_created_again(provisioner):
+    other = EndpointSnapshot((DEPLOYED,), missing=OTHER_VERSION, is_up=True)
+    assert isinstance(left := provisioner.on_snapshot(other, 10.0), Remove)
+    assert "It serves another version of the model." in left.reason
+    assert isinstance(provisioner.on_snapshot(EndpointSnapshot(missing="endpoint"), 12.0), Wait)
+    assert provisioner.on_snapshot(EndpointSnapshot(missing="endpoint"), 13.0) == Create("endpoint")
     assert provisioner.location == "us-central1"
 
 

@@ -6,11 +6,17 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from pydantic import BaseModel
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.operators.endpoint import ReserveEndpointOperator
+from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator, ReserveEndpointOperator
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
+from airflow_provider_llmbeam.operators.model_registry import (
+    PromoteModelOperator,
+    ResolveModelOperator,
+    RollBackModelOperator,
+)
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
@@ -236,3 +242,78 @@ def test_spec_and_connection_take_precedence_over_the_environment(
     monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps({"conn_type": "llmbeam", "host": connection}))
     spec, _ = RunInferenceOperator(**{**SIMPLE, "model": model}, job_name="job")._job({"ti": TASK})
     assert getattr(spec.model, "base_url", None) == expected
+
+
+# Registered models
+
+REGISTERED = "projects/acme/locations/us-central1/models/support"
+PROVISION: dict[str, Any] = {
+    "name": "n",
+    "endpoint": {
+        "type": "vertex",
+        "model": f"{REGISTERED}@champion",
+        "machine_type": "g2-standard-12",
+        "locations": ["us-central1"],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "fault"),
+    [
+        (ResolveModelOperator, {"model": "support@champion"}, "`model`: must be a registered model, 'projects/"),
+        (PromoteModelOperator, {"model": f"{REGISTERED}@3", "alias": "7"}, "`alias`: must be 2 to 119 letters"),
+        (
+            PromoteModelOperator,
+            {"model": f"{REGISTERED}@candidate", "alias": "eu"},
+            "not the alias 'candidate', which can move",
+        ),
+        (RollBackModelOperator, {"model": REGISTERED, "alias": "eu"}, "not the alias 'default', which can move"),
+        (RollBackModelOperator, {"model": REGISTERED, "alias": "eu", "error": ()}, "did you mean `errors`?"),
+        (
+            RollBackModelOperator,
+            {"model": f"{REGISTERED}@3", "alias": "eu", "errors": ("DriftErorr",)},
+            "`errors`: must name errors of docs/reference/exceptions.md, e.g. 'DriftError'; got 'DriftErorr'.",
+        ),
+        (ProvisionEndpointOperator, PROVISION, "@champion' has an alias, which can move between two tries: use"),
+    ],
+)
+def test_an_invalid_registered_model_is_refused_when_the_dag_is_parsed(
+    operator: Any, arguments: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(JobSpecError) as caught:
+        operator(task_id="judge", **arguments)
+    assert fault in str(caught.value)
+    assert len(str(caught.value)) <= 240
+
+
+def test_templates_of_a_registered_model_are_not_judged_before_they_are_rendered() -> None:
+    model = "projects/{{ params.project }}/locations/us-central1/models/support@3"
+    ResolveModelOperator(task_id="resolve", model=model)
+    PromoteModelOperator(task_id="promote", model=model, alias="{{ params.alias }}")
+
+
+def test_a_rollback_is_skipped_unless_a_task_before_it_failed_with_a_named_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = RollBackModelOperator(
+        task_id="roll_back",
+        model=f"{REGISTERED}@2",
+        alias="champion",
+        errors=("DriftError", "TooManyFailedRowsError"),
+    )
+    moved: list[str] = []
+    monkeypatch.setattr(task, "_moved", lambda move: moved.append(move.__name__))
+
+    def execute(*found: str | None) -> None:
+        task.execute({"ti": SimpleNamespace(xcom_pull=lambda **_: list(found))})  # type: ignore[typeddict-item]
+
+    for others in ((), (None,), ("BudgetExceededError", None)):
+        with pytest.raises(
+            AirflowSkipException, match="DriftError or TooManyFailedRowsError: the alias 'champion' was not"
+        ):
+            execute(*others)
+    assert moved == []
+    execute(None, "DriftError")
+    execute("NothingAnsweredError")  # a subclass of the second
+    assert moved == ["roll_back", "roll_back"]

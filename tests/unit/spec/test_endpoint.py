@@ -209,6 +209,46 @@ def test_an_invalid_cloud_run_service_is_refused(fields: dict[str, Any], words: 
         cloud_run(**fields)
 
 
+REGISTERED = "projects/acme/locations/us-central1/models/support"
+
+
+def registered(**fields: Any) -> VertexEndpoint:
+    given = {"model": f"{REGISTERED}@champion", "machine_type": "g2-standard-12", "accept_eula": False}
+    return vertex(**given | fields)
+
+
+@pytest.mark.parametrize("model", [REGISTERED, f"{REGISTERED}@champion", f"{REGISTERED}@3"])
+def test_a_registered_model_runs_on_the_given_machine_with_its_own_container(model: str) -> None:
+    endpoint = registered(model=model)
+    assert endpoint.machine is not None
+    assert (endpoint.machine.machine_type, endpoint.machine.accelerator_type) == ("g2-standard-12", "NVIDIA_L4")
+
+
+def test_a_registered_model_is_not_sized_by_its_name() -> None:
+    assert registered(model=f"{REGISTERED.replace('support', 'gemma-3-27b-4bit')}@3").machine is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model": f"{REGISTERED}@0"}, "of the Model Registry, 'projects/…/locations/…/models/…@champion'"),
+        ({"machine_type": None}, "needs `machine_type`: how much memory projects/acme/.*@champion takes"),
+        ({"locations": ["europe-west4"]}, "has `locations` europe-west4, .* deployed in us-central1"),
+        ({"locations": ["us-central1", "europe-west4"]}, "can only be deployed in us-central1"),
+        ({"accept_eula": True}, "has `accept_eula`, which the container of the registered model"),
+        ({"container_image": "vllm/vllm-openai"}, "has `container_image`, which"),
+        ({"hf_token_secret": SECRET}, "has `hf_token_secret`, which"),
+        ({"max_num_seqs": 8}, "has `max_num_seqs`, which"),
+        ({"max_model_length_tokens": 4096}, "has `max_model_length_tokens`, which"),
+    ],
+)
+def test_a_registered_model_refuses_what_its_container_or_its_region_decides(
+    fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(JobSpecError, match=words):
+        registered(**fields)
+
+
 def test_a_model_from_the_hub_needs_room_in_the_memory_of_the_instance_and_one_on_cloud_storage_none() -> None:
     fields = {"gpu_type": "nvidia-h100-80gb", "cpu": 8, "memory": "32Gi"}
     with pytest.raises(JobSpecError, match="51 GiB of weights from the hub"):

@@ -143,6 +143,15 @@ def test_a_new_endpoint_with_the_same_model_keeps_its_answers() -> None:
     assert of_endpoint(1, "raw") == of_endpoint(2, "instances") != of_endpoint(1)
 
 
+def test_an_answer_of_one_version_of_a_registered_model_is_not_that_of_another() -> None:
+    def of_version(version: str) -> str:
+        fields = {"type": "vertex_endpoint", "endpoint": "projects/p/locations/us-central1/endpoints/1"}
+        name = f"projects/p/locations/us-central1/models/support@{version}"
+        return fingerprint(VertexEndpointModel.parse({**fields, "name": name}))
+
+    assert of_version("3") == of_version("3") != of_version("4")
+
+
 def test_a_service_on_cloud_run_keeps_the_answers_of_its_model() -> None:
     here = OpenAIModel(type="openai", name="gemma")
     assert fingerprint(here) == fingerprint(here.model_copy(update={"id_token_audience": "https://a.run.app"}))

@@ -1,0 +1,1 @@
+"""Versions of registered models, and the aliases that are moved between them."""

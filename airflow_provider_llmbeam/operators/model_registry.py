@@ -1,0 +1,224 @@
+"""Operators for models of the Model Registry of Vertex AI: resolve, promote and roll back a version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.sdk import BaseOperator
+
+from airflow_provider_llmbeam.exceptions import JobError, JobSpecError, LLMBeamError, error_class
+from airflow_provider_llmbeam.manifest import ERROR_KEY
+from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
+from airflow_provider_llmbeam.tasks.arguments import check_arguments
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import is_pending
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context, XComArg
+
+    from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+    from airflow_provider_llmbeam.model_registry.aliases import AliasState, RegistryHook
+
+
+class _RegisteredModelOperator(BaseOperator):
+    """Base of the operators of one registered model."""
+
+    template_fields: Sequence[str] = ("model", "gcp_conn_id", "impersonation_chain")
+    ui_color = "#e6f4ea"
+
+    def __init__(
+        self,
+        *,
+        model: str | XComArg,
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_arguments(type(self), kwargs)
+        super().__init__(**kwargs)
+        self.model = model
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
+        if not is_pending(model):
+            self._registered()
+
+    def _registered(self) -> RegisteredModel:
+        if (model := RegisteredModel.read(self.model)) is None:
+            raise JobSpecError(
+                f"Task {self.task_id!r}: `model`: must be a registered model, "
+                f"'projects/…/locations/…/models/…@champion'; got {self.model!r}. Nothing was started or billed."
+            )
+        return model
+
+    def _hook(self, model: RegisteredModel) -> VertexAIHook:
+        from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+
+        return VertexAIHook(model.location, model.project, self.gcp_conn_id, self.impersonation_chain)
+
+
+class ResolveModelOperator(_RegisteredModelOperator):
+    """Returns the version of a registered model that an alias names now.
+
+    A separate task, as its result is kept while others are retried: an alias that moves during a run does not
+    change the model of the run. `inference_endpoint` adds one for an endpoint whose `model` has an alias.
+
+    Args:
+        model: Registered model, `projects/…/locations/…/models/…@champion`; without a version the alias `default`.
+        gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
+            worker.
+        impersonation_chain: Service account to impersonate, or a chain of them.
+
+    Templated:
+        `model`, `gcp_conn_id`, `impersonation_chain`.
+
+    XCom:
+        The model with the number of its version, `projects/…/locations/…/models/…@3`.
+
+    Raises:
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: There is no such model, or no such version.
+        CloudError: The Model Registry did not answer.
+    """
+
+    def execute(self, context: Context) -> str:
+        """Resolves the version."""
+        from airflow_provider_llmbeam.model_registry.aliases import resolve
+
+        with errors_of_airflow():
+            model = self._registered()
+            found = resolve(self._hook(model), model)
+            self.log.info("%s is version %s.", model, found.version)
+            return str(found)
+
+
+class _AliasOperator(_RegisteredModelOperator):
+    """Base of the operators that move an alias from or to a version."""
+
+    template_fields: Sequence[str] = ("model", "alias", "gcp_conn_id", "impersonation_chain")
+
+    def __init__(self, *, model: str | XComArg, alias: str, **kwargs: Any) -> None:
+        super().__init__(model=model, **kwargs)
+        self.alias = alias
+        if not is_pending(alias):
+            self._check_alias()
+
+    def _check_alias(self) -> None:
+        from airflow_provider_llmbeam.model_registry.aliases import check_alias
+
+        check_alias(self.alias)
+
+    def _registered(self) -> RegisteredModel:
+        model = super()._registered()
+        if not model.is_fixed:
+            raise JobSpecError(
+                f"Task {self.task_id!r}: `model`: must have the number of a version, not the alias "
+                f"{model.version!r}, which can move before this task: use `version` of an `inference_endpoint`, "
+                "or a `ResolveModelOperator`. No alias was moved."
+            )
+        return model
+
+    def _moved(self, move: Callable[[RegistryHook, RegisteredModel, str], AliasState]) -> dict[str, Any]:
+        with errors_of_airflow():
+            self._check_alias()
+            model = self._registered()
+            state = move(self._hook(model), model, self.alias)
+            self.log.info("The alias %r is at version %s of %s.", state.alias, state.version, state.model)
+            return state.plain()
+
+
+class PromoteModelOperator(_AliasOperator):
+    """Moves an alias, e.g. `default` or `champion`, to a version of a registered model.
+
+    Place it after the task that evaluated the version. The version that had the alias before gets the alias
+    `ALIAS-previous`, for a rollback. A retry, or another run for the same version, changes nothing.
+
+    Args:
+        model: Version with its number, `projects/…/locations/…/models/…@3`: `version` of an `inference_endpoint`,
+            or the XCom of a `ResolveModelOperator`. An alias is refused: it could have moved since the evaluation.
+        alias: Alias to move: 2 to 119 letters, digits and -, beginning with a small letter.
+        gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
+            worker.
+        impersonation_chain: Service account to impersonate, or a chain of them.
+
+    Templated:
+        `model`, `alias`, `gcp_conn_id`, `impersonation_chain`.
+
+    XCom:
+        `model`, `alias`, `version` and `previous_version`, both as numbers, and whether this task `moved` it.
+
+    Raises:
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: There is no such version; no alias was moved.
+        CloudError: The Model Registry did not answer; a retry goes on.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Moves the alias."""
+        from airflow_provider_llmbeam.model_registry.aliases import promote
+
+        return self._moved(promote)
+
+
+class RollBackModelOperator(_AliasOperator):
+    """Moves an alias from a version of a registered model back to the one that had it before.
+
+    If another version has the alias by now, it stays there. A retry changes nothing.
+
+    Args:
+        model: Version that is to lose the alias, as of `PromoteModelOperator`.
+        alias: Alias to move, as `PromoteModelOperator` moved it.
+        errors: Names of errors, e.g. `("DriftError",)`: the alias is moved only if a `RunInferenceOperator`
+            directly before this task failed with one of them or of their subclasses, see
+            docs/reference/exceptions.md; otherwise this task is skipped. It needs `trigger_rule="one_failed"`.
+            `None` always moves the alias.
+        gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
+            worker.
+        impersonation_chain: Service account to impersonate, or a chain of them.
+
+    Templated:
+        `model`, `alias`, `gcp_conn_id`, `impersonation_chain`.
+
+    XCom:
+        `model`, `alias`, `version` and `previous_version`, both as numbers, and whether this task `moved` it.
+
+    Raises:
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: No other version had the alias before; it was not moved.
+        AirflowSkipException: No task directly before this one failed with one of `errors`.
+        CloudError: The Model Registry did not answer; a retry goes on.
+    """
+
+    ui_color = "#fce8e6"
+
+    def __init__(
+        self,
+        *,
+        model: str | XComArg,
+        alias: str,
+        errors: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model=model, alias=alias, **kwargs)
+        self.errors = errors
+        for name in errors or ():
+            if error_class(name, LLMBeamError).__name__ != name:
+                raise JobSpecError(
+                    f"Task {self.task_id!r}: `errors`: must name errors of docs/reference/exceptions.md, e.g. "
+                    f"'DriftError'; got {name!r}. No alias was moved."
+                )
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Moves the alias back."""
+        from airflow_provider_llmbeam.model_registry.aliases import roll_back
+
+        if self.errors is not None:
+            found = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=ERROR_KEY) or ()
+            wanted = tuple(error_class(name, LLMBeamError) for name in self.errors)
+            if not any(issubclass(error_class(str(name), JobError), wanted) for name in found if name):
+                raise AirflowSkipException(
+                    f"No task before this one failed with {' or '.join(self.errors)}: the alias {self.alias!r} "
+                    "was not moved."
+                )
+        return self._moved(roll_back)
