@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import closing
 
 from airflow_provider_llmbeam.counts import Counts
@@ -101,6 +101,10 @@ class EngineThread:
         self._on_answered()
         return outcomes
 
+    def submit(self, prompts: Sequence[Prompt]) -> Future[list[Outcome]]:
+        """Begins to answer prompts, and returns at once; no journal records the outcomes."""
+        return asyncio.run_coroutine_threadsafe(self._engine.answer(prompts), self._loop)
+
     def _answer(
         self,
         journal: Journal,
@@ -158,6 +162,10 @@ class EngineThread:
 
 def _close(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     async def close() -> None:
+        submitted = asyncio.all_tasks() - {asyncio.current_task()}  # nobody waits for them any more
+        for task in submitted:
+            task.cancel()
+        await asyncio.gather(*submitted, return_exceptions=True)
         await engine.aclose()
         await asyncio.sleep(0)  # the socket of a closed connection is released in the next iteration of the loop
 

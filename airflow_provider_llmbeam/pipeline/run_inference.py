@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
-from airflow_provider_llmbeam.counts import NAMESPACE
+from airflow_provider_llmbeam.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.backends.base import Backend
 from airflow_provider_llmbeam.engine.engine import Engine
@@ -38,6 +38,7 @@ from airflow_provider_llmbeam.engine.tier import FlexTier
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
+from airflow_provider_llmbeam.pipeline.elements import characters_of, prompt_of_example
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia, media_identities
@@ -48,7 +49,6 @@ from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
 from airflow_provider_llmbeam.redaction import redact
-from airflow_provider_llmbeam.spec.base import plain_directory
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import (
     Embedding,
@@ -113,6 +113,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         awaits_cancellation: Whether whoever makes that file cancels the job then.
         launcher: Process whose end ends the job, too; `None` for one that the runner watches.
         prompt_of: Returns the prompt of an example; by default the example is the prompt, a `str` or a `Prompt`.
+            An example for which it raises is a `Failure` of kind `template_error`.
         fingerprint_of: Returns the fingerprint of an example; by default it is computed from the prompt.
         max_repairs: Maximum number of repeated requests per prompt if the answer does not match `output_schema`.
         job: Job of the answers, if several jobs share a journal.
@@ -174,7 +175,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._batching = batching
         self._output_schema = output_schema
         self._embedding = embedding
-        self._journal_uri = None if journal_uri is None else _journal_directory(journal_uri)
+        self._journal_uri = None if journal_uri is None else storage.journal_directory(journal_uri)
         self._oldest_at = oldest_at
         self._since = since
         self._refused_since = refused_since
@@ -244,14 +245,30 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     ) -> list[PredictionResult]:
         """Answers a batch; the prediction of a failed prompt is a `Failure`, without secrets in its message."""
         publish_progress(self._progress_prefix)
-        prompts = [self._prompt(example) for example in batch]
-        fingerprints = self._fingerprints(batch, prompts)
-        outcomes = model.answer(prompts, fingerprints, self._throttled.signal_throttled, count)
+        found = [self.prompt(example) for example in batch]
+        prompts = [prompt for prompt in found if isinstance(prompt, Prompt)]
+        asked = [example for example, prompt in zip(batch, found, strict=True) if isinstance(prompt, Prompt)]
+        count(Counts(failed=len(found) - len(prompts)))
+        fingerprints = self._fingerprints(asked, prompts)
+        answered = iter(model.answer(prompts, fingerprints, self._throttled.signal_throttled, count))
         batch_ended()
+        return self.results(batch, [next(answered) if isinstance(one, Prompt) else one for one in found])
+
+    def prompt(self, example: ExampleT) -> Prompt | Failure:
+        """Returns the prompt of an example, or why it has none."""
+        return prompt_of_example(example, self._prompt_of)
+
+    def results(self, batch: Sequence[ExampleT], outcomes: Sequence[Outcome]) -> list[PredictionResult]:
+        """Returns the predictions of a batch, without secrets in the messages of its failures."""
         return [
             PredictionResult(example, outcome, self._model.name)
             for example, outcome in zip(batch, self._without_secrets(outcomes), strict=True)
         ]
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether the answers are recorded in a journal."""
+        return self._journal_uri is not None
 
     def batch_elements_kwargs(self) -> dict[str, Any]:
         """Returns a fixed batch size, to which long prompts count more."""
@@ -260,14 +277,26 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             "min_batch_size": size,
             "max_batch_size": size,
             # At most the batch size: a heavier element makes Beam emit an empty batch.
-            "element_size_fn": lambda example: min(
-                size, 1 + self._prompt(example).characters // BYTES_PER_BATCH_UNIT
+            "element_size_fn": lambda element: min(
+                size, 1 + characters_of(element, self._prompt_of) // BYTES_PER_BATCH_UNIT
             ),
         }
 
     def get_num_bytes(self, batch: Sequence[ExampleT]) -> int:
         """Counts characters; Beam's default pickles the batch a second time to measure it."""
-        return sum(self._prompt(example).characters for example in batch)
+        return sum(characters_of(example, self._prompt_of) for example in batch)
+
+    def update_model_path(self, model_path: str | None = None) -> None:
+        """Rejects a model from a side input: fingerprints, price and quota are those of the model of the handler.
+
+        Raises:
+            ValueError: A model was given.
+        """
+        if model_path:
+            raise ValueError(
+                "`model_metadata_pcoll` and `watch_model_pattern` cannot change the model of `LLMModelHandler`; "
+                f"got {model_path!r}. Nothing of this batch was sent or billed. Make a handler for each model."
+            )
 
     def get_metrics_namespace(self) -> str:
         """Returns the namespace of the inference metrics of Beam."""
@@ -282,7 +311,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         if inference_args:
             raise ValueError(f"`inference_args` are not used, set `generation` instead; got {inference_args!r}.")
 
-    def _without_secrets(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def _without_secrets(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """Redacts the messages of failures, in which servers and proxies quote keys.
 
         Here, as no other process surely has the keys. Without a failure it takes 45 ns per prompt (measured).
@@ -300,10 +329,6 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
 
     def _secrets(self) -> Sequence[str]:
         return known_secrets((*self._environment_secrets, *key_variables(self._model)))
-
-    def _prompt(self, example: ExampleT) -> Prompt:
-        found = self._prompt_of(example) if self._prompt_of else example
-        return found if isinstance(found, Prompt) else Prompt(str(found))
 
     def _fingerprints(self, batch: Sequence[ExampleT], prompts: Sequence[Prompt]) -> list[str]:
         if self._journal_uri is None:
@@ -373,10 +398,3 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         if not isinstance(limits, StaticBatching):
             limits = StaticBatching(max_padded_tokens=batching.max_padded_tokens)
         return limits.within(batching.max_padded_tokens, batching.max_instances)
-
-
-def _journal_directory(uri: str) -> str:
-    try:
-        return plain_directory(uri)
-    except ValueError as error:
-        raise JobSpecError(f"`journal_uri`: {error}; got {uri!r}. Nothing was sent or billed.") from None

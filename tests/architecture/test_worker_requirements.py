@@ -25,7 +25,7 @@ LOCAL_ONLY = {"milvus-lite"}
 
 def imports():
     """Returns the names that each import statement may load: both `a` and `a.b` for `from a import b`."""
-    for ring in ("spec", "engine", "batch", "pipeline"):
+    for ring in ("spec", "engine", "batch", "pipeline", "beam"):
         for path in (PACKAGE / ring).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):

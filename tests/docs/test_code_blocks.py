@@ -15,6 +15,7 @@ import pytest
 import sqlglot
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Param, task
+from apache_beam.yaml import main as yaml_main
 
 from airflow_provider_llmbeam import spec
 from airflow_provider_llmbeam.cli.main import llmbeam
@@ -71,6 +72,7 @@ def names() -> dict[str, Any]:
 
     job = {name: part for name, part in REST.items() if name != "model"}
     prompts = beam.Pipeline() | beam.Create(["a"])
+    tickets = beam.Pipeline() | beam.Create([beam.Row(id=1, text="a")])
     values = {
         "MODEL": REST["model"],
         "LIMITS": {"requests_per_minute": 600},
@@ -78,6 +80,7 @@ def names() -> dict[str, Any]:
         "tell_us": tell_us,
         "task": task,
         "prompts": prompts,
+        "tickets": tickets,
     }
     classes = (
         DAG, AsyncCallback, CompareInferenceOperator, DeadlineAlert, DeadlineReference, EstimateInferenceOperator,
@@ -97,6 +100,12 @@ def execute(code: str) -> dict[str, Any]:
     with DAG("shown", schedule=None, params={"question": Param(""), "tenant": Param("")}):
         exec(code, scope)
     return scope
+
+
+def build_yaml_pipeline(code: str) -> None:
+    """Builds a pipeline of Beam YAML as its command line does, without running it."""
+    _, build, _ = yaml_main.build_pipeline_components_from_argv(["--yaml_pipeline", code])
+    build(beam.Pipeline())
 
 
 def check_shell(code: str) -> None:
@@ -128,6 +137,8 @@ def test_a_block_of_code_is_right(language: str, code: str) -> None:
             assert JobSpec.problems(json.loads(code)) == ()
         case "sql":
             assert sqlglot.parse_one(code, dialect="bigquery")
+        case "yaml":
+            build_yaml_pipeline(code)
         case "console":
             check_shell(code)
         case _:
@@ -137,6 +148,8 @@ def test_a_block_of_code_is_right(language: str, code: str) -> None:
 def test_a_wrong_block_fails() -> None:
     with pytest.raises(ValueError, match="requests_per_minute"):
         execute('RunInferenceOperator(..., limits={"requests_per_minute": -1})')
+    with pytest.raises(ValueError, match="missing provider for type LLMInferenz"):
+        build_yaml_pipeline("pipeline: {transforms: [{type: LLMInferenz}]}")
     with pytest.raises(AssertionError):
         check_shell("$ scripts/no-such-script")
     with pytest.raises(AssertionError):

@@ -25,14 +25,14 @@ def test_the_dag_example_equals_its_file():
     assert len(shown.splitlines()) <= 24
 
 
-def test_the_custom_pipeline_example_runs():
+def test_the_custom_pipeline_example_runs(tmp_path):
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.testing.util import assert_that, equal_to
 
-    (shown,) = blocks_of_python(ROOT / "docs" / "reference" / "beam.md")
-    own = shown.replace('GeminiModel(name="gemini-2.5-flash")', "EchoModel(type='echo')")
-    own = own.replace("import GeminiModel,", "import EchoModel,")
+    shown, *_ = blocks_of_python(ROOT / "docs" / "beam.md")
+    own = shown.replace('GeminiModel(name="gemini-2.5-flash", project="my-project")', "EchoModel(type='echo')")
+    own = own.replace("import GeminiModel,", "import EchoModel,").replace("gs://my-bucket", str(tmp_path))
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         scope = {"prompts": pipeline | beam.Create(["a", "b"])}
         exec(own, scope)

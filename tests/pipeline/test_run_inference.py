@@ -77,11 +77,6 @@ def test_a_row_of_any_kind_can_carry_its_prompt(sandbox):
     predict(handler, [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}], check)
 
 
-def test_inference_args_are_rejected():
-    with pytest.raises(ValueError, match="`inference_args` are not used, set `generation` instead"):
-        LLMModelHandler(EchoModel(type="echo")).validate_inference_args({"temperature": 1})
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_gemini_handler_of_beam_answers_a_tenth_of_the_rows(sandbox, monkeypatch):
     """The reason for `LLMModelHandler`. If this test fails, Beam has fixed its handler: reconsider ours.

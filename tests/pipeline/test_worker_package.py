@@ -62,7 +62,7 @@ def test_the_wheel_contains_the_beam_side_and_nothing_of_the_airflow_side(wheel)
     names = contents(wheel).keys()
     package = "airflow_provider_llmbeam"
     directories = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") > 1}
-    assert directories == {"spec", "engine", "batch", "pipeline"}
+    assert directories == {"spec", "engine", "batch", "pipeline", "beam"}
     files = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") == 1}
     top = {"__init__", "alert", "characters", "counts", "difference", "exceptions", "manifest", "preview"}
     top |= {"redaction", "redirects", "retry_info", "server_reply"}
@@ -190,6 +190,20 @@ def test_a_whole_job_runs_with_beam_and_the_wheel_alone(worker, echo_job, tmp_pa
     ended = run(worker, module, "--spec", path, directory=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+
+
+def test_a_custom_pipeline_runs_with_beam_and_the_wheel_alone(worker, tmp_path):
+    code = (
+        "import apache_beam as beam\n"
+        "from airflow_provider_llmbeam.beam import LLMInference\n"
+        "with beam.Pipeline(runner='BundleBasedDirectRunner') as pipeline:\n"
+        "    rows = pipeline | beam.Create([beam.Row(id=1, text='a'), beam.Row(id=2, text='b')])\n"
+        "    answered = rows | LLMInference('Say {{ row.text }}', {'type': 'echo'})\n"
+        "    answered | beam.Map(lambda row: print(row.id, row.answer))\n"
+    )
+    ended = run(worker, ("-c", code), directory=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == ["1 Say a", "2 Say b"]
 
 
 def test_every_module_of_the_wheel_imports_on_a_worker(worker, tmp_path):

@@ -13,6 +13,7 @@ from typing import Any, assert_type
 from airflow.sdk import DAG, BaseOperator, XComArg
 from apache_beam.ml.inference.base import RunInference
 
+from airflow_provider_llmbeam.beam import LLMCaller, LLMInference, LLMModelHandler
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.endpoint import (
@@ -31,7 +32,6 @@ from airflow_provider_llmbeam.operators.model_registry import (
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import (
@@ -218,6 +218,17 @@ def handler_in_a_pipeline() -> RunInference:
         output_schema={"type": "object"},
     )
     return RunInference(handler)
+
+
+def beam_pipelines() -> None:
+    """A caller takes a handler, and the parts of a transform are values or mappings."""
+    model = GeminiModel(name="gemini-2.5-flash")
+    caller = LLMCaller(LLMModelHandler[str](model), timeout_seconds=20, failures="return")
+    caller(5)  # type: ignore[arg-type]
+    LLMCaller(model)  # type: ignore[arg-type]
+    LLMInference(PromptTemplate(template="{{ row.text }}"), model, answer_columns="flat")
+    LLMInference("{{ row.text }}", {"type": "echo"}, limits={"budget_usd": 1}, error_handling={"output": "failed"})
+    LLMInference("{{ row.text }}", {"type": "echo"}, answer_columns="wide")  # type: ignore[arg-type]
 
 
 def errors() -> None:

@@ -45,8 +45,8 @@ class Breaker:
                 return _unsent(error.kind, f"the server has replied to none for {seconds:.0f} s: {error.message}")
             return ModelUnavailableError(
                 f"The model server has not replied for {seconds:.0f} s: start it, or correct `model.base_url` or "
-                f"the network. {quoted(error.message)} Nothing more is sent; what was answered is in the "
-                "journal, and a retry sends only the rest."
+                f"the network. {quoted(error.message)} Nothing more is sent; a retry sends only what the journal, "
+                "if there is one, does not have."
             )
         verdict = self.pilot.verdict
         if verdict is None:

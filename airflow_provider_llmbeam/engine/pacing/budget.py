@@ -42,7 +42,7 @@ class Budget:
         return BudgetExceededError(
             f"This process has spent ${self.spent_usd:,.6g} on {self._bill.input_tokens:,} input and "
             f"{self._bill.output_tokens:,} output tokens, and `limits.budget_usd` is ${self._budget_usd:,.6g}. "
-            "Requests in flight were awaited, and this process sends and bills nothing more. The answers so far "
-            "are in the journal, and the previous output was kept: clear the task, or run the job again, to "
-            "continue from there with a new budget."
+            "Requests in flight were awaited, and this process sends and bills nothing more. The journal, if "
+            "there is one, has the answers so far, and the previous output was kept: clear the task, or run the "
+            "job again, to continue from there with a new budget."
         )

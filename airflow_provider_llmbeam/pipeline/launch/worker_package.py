@@ -16,8 +16,8 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
 
-#: Distributions that `spec`, `engine`, `batch` and `pipeline` import, without those of `apache-beam[gcp]`, which
-#: the container of a worker has. A test compares this with the imports and with pyproject.toml.
+#: Distributions that `spec`, `engine`, `batch`, `pipeline` and `beam` import, without those of `apache-beam[gcp]`,
+#: which the container of a worker has. A test compares this with the imports and with pyproject.toml.
 REQUIREMENTS = (
     "aiohttp",
     "genai-prices",
@@ -53,13 +53,13 @@ _TOP = (
     "retry_info.py",
     "server_reply.py",
 )
-_PACKAGES = ("spec", "engine", "batch", "pipeline")
+_PACKAGES = ("spec", "engine", "batch", "pipeline", "beam")
 #: The earliest time that a zip archive can store.
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
-    """Builds a wheel of `spec`, `engine`, `batch` and `pipeline`, which needs no Airflow.
+    """Builds a wheel of `spec`, `engine`, `batch`, `pipeline` and `beam`, which needs no Airflow.
 
     A wheel instead of an sdist, which needs a build backend, and network to fetch it. Its requirements are pinned
     to the versions that are installed here, as objects pickled here are unpickled by the workers. Builds of the

@@ -52,7 +52,7 @@ def test_the_error_has_the_cost_and_how_to_continue() -> None:
         "$0.5. "
     )
     assert "sends and bills nothing more" in str(error)
-    assert "in the journal" in str(error)
+    assert "The journal, if there is one, has the answers so far" in str(error)
     assert "run the job again" in str(error)
 
 
