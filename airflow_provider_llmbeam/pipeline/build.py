@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accurac
 from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
+from airflow_provider_llmbeam.pipeline.privacy.steps import restored, without_altered
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
 from airflow_provider_llmbeam.pipeline.reporting.tally import add_up
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
@@ -75,11 +76,11 @@ def build(
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="answered")
     )
-    answered = (inferred["answered"], *prompts.reused)
-    failed = (*prompts.failed, inferred[FAILED]) | "Failed" >> beam.Flatten()
+    answered, altered = without_altered((inferred["answered"], *prompts.reused), spec.safety.privacy)
+    failed = (*prompts.failed, inferred[FAILED], *altered) | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
-    answer_files = answered | "WriteAnswers" >> WriteStaged(
+    answer_files = restored(answered, spec) | "WriteAnswers" >> WriteStaged(
         spec.staging_uri,
         "answers",
         file_format=file_format,
@@ -96,7 +97,12 @@ def build(
         rows
         | f"CountOut{number}"
         >> beam.ParDo(
-            TallyRows(spec.batching.resolved_boundaries, spec.source.key, label_fields(spec.prompt.output_schema))
+            TallyRows(
+                spec.batching.resolved_boundaries,
+                spec.source.key,
+                label_fields(spec.prompt.output_schema),
+                has_privacy=spec.safety.privacy is not None,
+            )
         )
         for number, rows in enumerate((*answered, failed))
     ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.manifest import encoded_page
-from airflow_provider_llmbeam.pipeline.launch.client import check_model
+from airflow_provider_llmbeam.pipeline.launch.client import check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -192,8 +192,10 @@ def _in_process(spec: JobSpec, *, sends: bool = True) -> Iterator[None]:
         from airflow_provider_llmbeam.pipeline import storage
         from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 
-    if sends and not spec.environment_secrets:
-        check_model(spec)
+    if not spec.environment_secrets:
+        if sends:
+            check_model(spec)
+        check_privacy(spec)
     for uri in spec.private_uris:
         storage.make_private(uri)
     if sends:
@@ -232,6 +234,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         is_remote = isinstance(spec.runner, DataflowRunner)
         if not is_remote:  # on Dataflow only the workers need the keys
             check_model(spec)
+            check_privacy(spec)
         for uri in spec.private_uris:
             storage.make_private(uri)
         sinks.check(spec)

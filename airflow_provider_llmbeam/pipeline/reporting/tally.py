@@ -25,7 +25,8 @@ class Tally:
         answered: Number of answered rows by origin.
         failed: Number of failed rows by kind of failure.
         messages: The message of one failure per kind.
-        sums: Numbers of requests, 429s, shed requests and tokens.
+        sums: Numbers of requests, 429s, shed requests, tokens and placeholders.
+        masked: Number of masked values by kind.
         first_tokens: Number of streamed answers by latency class of their first token.
         tiers: Number of answers of this run by the tier that served them.
         costs: Cost in billionths of a US dollar by what was paid for: a tier, or `prefix_cache`.
@@ -42,6 +43,7 @@ class Tally:
     failed: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
     sums: Counter[str] = field(default_factory=Counter)
+    masked: Counter[str] = field(default_factory=Counter)
     first_tokens: Counter[int] = field(default_factory=Counter)
     tiers: Counter[str] = field(default_factory=Counter)
     costs: Counter[str] = field(default_factory=Counter)
@@ -86,7 +88,7 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
     """Adds up the tallies of all bundles."""
     total = Tally()
     for tally in tallies:
-        for name in ("answered", "failed", "sums", "first_tokens", "tiers", "costs", "buckets"):
+        for name in ("answered", "failed", "sums", "masked", "first_tokens", "tiers", "costs", "buckets"):
             getattr(total, name).update(getattr(tally, name))
         total.read += tally.read
         total.messages = {**tally.messages, **total.messages}

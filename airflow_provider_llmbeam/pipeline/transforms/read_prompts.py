@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.elements import FAILED
+from airflow_provider_llmbeam.pipeline.privacy.steps import MaskRows
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
@@ -52,7 +53,12 @@ def read_prompts(
         batch_since: Unix time at which the batch inference of this run began; `None` without any.
     """
     source = root | "Read" >> ReadRows(spec, progress_prefix)
-    rows, duplicate_keys, duplicates = unique(source["rows"], spec.source, progress_prefix)
+    every, unreadable = source["rows"], source[FAILED]
+    if (privacy := spec.safety.privacy) is not None:
+        mask = beam.ParDo(MaskRows(spec, privacy, progress_prefix)).with_outputs(FAILED, main="rows")
+        masked = (every, unreadable) | "AllRows" >> beam.Flatten() | "MaskRows" >> mask
+        every, unreadable = masked["rows"], masked[FAILED]
+    rows, duplicate_keys, duplicates = unique(every, spec.source, progress_prefix)
     rendered = rows | "Render" >> beam.ParDo(Render(spec, progress_prefix)).with_outputs(FAILED, main="rows")
     prompts, refused = rendered["rows"], [rendered[FAILED]]
     if spec.prompt.media:
@@ -66,6 +72,6 @@ def read_prompts(
     requests, reused, known_refusals = reuse(
         root, prompts, spec, duplicate_keys, oldest_at, started_at, progress_prefix, batch_since
     )
-    requests, *reused = after_row_check((requests, *reused), (source["rows"], source[FAILED]), spec)
-    failed = [source[FAILED], *duplicates, *refused, *known_refusals]
+    requests, *reused = after_row_check((requests, *reused), (every, unreadable), spec)
+    failed = [unreadable, *duplicates, *refused, *known_refusals]
     return Prompts(requests, reused, failed, source[TALLIES], oldest_at)

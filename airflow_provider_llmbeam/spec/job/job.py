@@ -233,7 +233,9 @@ class JobSpec(SpecModel):
     @property
     def secret_variables(self) -> tuple[str, ...]:
         """Environment variables with secrets that the job reads by the names in this spec."""
-        names = (*self.environment_secrets, *key_variables(self.model))
+        privacy = self.safety.privacy
+        own = () if privacy is None else (privacy.key_env,)
+        names = (*self.environment_secrets, *key_variables(self.model), *own)
         match self.sink:
             case PostgresSink():
                 return (*names, self.sink.dsn_env)
