@@ -32,8 +32,8 @@ def privacy_environment(privacy: Privacy | None) -> dict[str, str]:
         ) from error
     if not secret:
         raise JobSpecError(
-            f"`safety.privacy.key_conn_id`: connection {name!r} has no password. Expected the secret from which the "
-            "key of the placeholders is derived. Nothing was sent or billed."
+            f"`safety.privacy.key_conn_id`: connection {name!r} has no password. Expected the secret from which "
+            "the key of the placeholders is derived. Nothing was sent or billed."
         )
     mask_secret(secret)
     return {privacy.key_env: secret}

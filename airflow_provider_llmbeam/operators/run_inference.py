@@ -87,8 +87,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     Templated:
         `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `inference`, `limits`,
-        `batching`, `alerts`, `safety`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`, `gcp_conn_id`,
-        `impersonation_chain`.
+        `batching`, `alerts`, `safety`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`,
+        `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and

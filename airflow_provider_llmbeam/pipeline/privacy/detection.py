@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.privacy.patterns import TIMEOUT_SECONDS, Find, Finding, pattern_finders
+from airflow_provider_llmbeam.pipeline.privacy.patterns import TIMEOUT_SECONDS, Find, Finding, PatternFinder
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import placeholders_in
 from airflow_provider_llmbeam.spec.safety.privacy import CustomDetector, Detector, PatternsDetector
 
@@ -34,7 +34,7 @@ class Detection:
         self._finders: list[Find] = []
         for index, detector in enumerate(detectors):
             if isinstance(detector, PatternsDetector):
-                self._finders += pattern_finders(detector)
+                self._finders.append(PatternFinder(detector))
             elif detector.pattern is not None:
                 self._finders.append(_pattern_finder(detector.name, detector.pattern))
             else:

@@ -18,9 +18,11 @@ from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison
 from airflow_provider_llmbeam.pipeline.reporting.parts import (
     Answers,
     Part,
+    PrivacyCounts,
     SampledRows,
     Series,
     answers_of,
+    privacy_of,
     samples_of,
     series_of,
 )
@@ -76,26 +78,6 @@ class TokenCounts(Part):
     cached: int = 0
     output: int
     per_minute: float | None
-
-
-class PrivacyCounts(Part):
-    """Personal data of the rows, and what the model made of its placeholders.
-
-    Attributes:
-        masked: Values that were masked in rows and prompts, by kind.
-        issued: Placeholders in the prompts of the answered rows, each once for a row.
-        returned: Those that the answer has as they are.
-        lost: Those that it has neither as they are nor altered.
-        altered: Number of times that an answer has one in another form.
-        invented: Number of times that an answer has a placeholder that its prompt did not have.
-    """
-
-    masked: dict[str, int]
-    issued: int
-    returned: int
-    lost: int
-    altered: int
-    invented: int
 
 
 class Latency(Part):
@@ -367,14 +349,8 @@ def build_report(
         answers=answers_of(tally.profile, tally.failed["invalid_output"]),
         samples=samples_of(tally.samples, lambda text: redact(text, secrets)),
         series=series_of(tally.series),
-        privacy=None if masker is None else _privacy(tally),
+        privacy=None if masker is None else privacy_of(tally.masked, tally.sums),
     )
-
-
-def _privacy(tally: Tally) -> PrivacyCounts:
-    names = ("issued", "returned", "lost", "altered", "invented")
-    counts = {name: tally.sums[f"placeholders_{name}"] for name in names}
-    return PrivacyCounts(masked=dict(sorted(tally.masked.items())), **counts)
 
 
 def _usage(tally: Tally, cost_usd: float | None) -> RunUsage:
