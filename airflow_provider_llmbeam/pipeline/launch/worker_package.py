@@ -37,8 +37,8 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
     MilvusSink: ("pymilvus",),
 }
 
-#: Additional distributions of a job with `safety.privacy`. A container of Beam has cryptography, for its clients.
-PRIVACY_REQUIREMENTS = ("cryptography", "presidio-analyzer")
+#: Additional distributions of a job with `safety.privacy`; cryptography is one of `apache-beam[gcp]`.
+PRIVACY_REQUIREMENTS = ("presidio-analyzer",)
 
 _PACKAGE = "airflow_provider_llmbeam"
 _TOP = (
