@@ -36,9 +36,16 @@ NationalKind = Literal[
     "US_ITIN",
     "US_SSN",
 ]
-PatternKind = GeneralKind | NationalKind
+PatternKind = Literal[GeneralKind, NationalKind]
 Action = Literal["mask", "hash", "drop", "fail"]
 Country = Annotated[str, Field(pattern=r"^[A-Z]{2}$")]
+
+
+def _not_empty(items: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    # `min_length` would be reported besides the fault of an item.
+    if items == ():
+        raise ValueError("must have at least 1 item")
+    return items
 
 
 class PatternsDetector(SpecModel):
@@ -54,8 +61,10 @@ class PatternsDetector(SpecModel):
     """
 
     type: Literal["patterns"] = "patterns"
-    entities: Annotated[tuple[PatternKind, ...], Field(min_length=1)] | None = None
+    entities: tuple[PatternKind, ...] | None = None
     countries: tuple[Country, ...] = ("US", "GB", "DE", "FR")
+
+    _some = field_validator("entities")(_not_empty)
 
 
 class CustomDetector(SpecModel):
@@ -127,14 +136,15 @@ class Privacy(SpecModel):
             `fail` its row.
     """
 
-    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    detectors: Annotated[tuple[Detector, ...], Field(min_length=1)] = (PatternsDetector(),)
+    columns: tuple[str, ...] | None = None
+    detectors: tuple[Detector, ...] = (PatternsDetector(),)
     action: Action = "mask"
     actions: Mapping[str, Action] = Field(default_factory=dict)
     key_env: Annotated[str, Field(min_length=1)] = "LLMBEAM_PRIVACY_KEY"
     key_conn_id: str | None = None
     on_altered: Literal["keep", "fail"] = "keep"
 
+    _some = field_validator("columns", "detectors")(_not_empty)
     _variable = field_validator("key_env")(variable_name)
 
     @model_validator(mode="after")
