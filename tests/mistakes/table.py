@@ -8,6 +8,7 @@ from tests.mistakes.in_limits import MISTAKES as IN_LIMITS
 from tests.mistakes.in_model import MISTAKES as IN_MODEL
 from tests.mistakes.in_prompt import MISTAKES as IN_PROMPT
 from tests.mistakes.in_runner import MISTAKES as IN_RUNNER
+from tests.mistakes.in_safety import MISTAKES as IN_SAFETY
 from tests.mistakes.in_sink import MISTAKES as IN_SINK
 from tests.mistakes.in_source import MISTAKES as IN_SOURCE
 from tests.mistakes.in_the_answers import MISTAKES as IN_THE_ANSWERS
@@ -20,6 +21,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *IN_LIMITS,
     *IN_SINK,
     *IN_RUNNER,
+    *IN_SAFETY,
     *AT_THE_START,
     *IN_THE_ANSWERS,
     *IN_EVALUATION,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,12 @@ _DIGITS = re.compile(r"\d")
 #: A number with its blanks and signs, or a letter, between the digits.
 _RUN = re.compile(r"\d(?:[^\d\n]{0,3}\d)*")
 _NUMBER = re.compile(r"[+(]?\d(?:[\s().\-/]{0,3}\d){6,}")
+
+_DATE = re.compile(r"\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})|\d{4}([./-])\d{1,2}\2\d{1,2}")
+_AMERICAN = re.compile(r"\(?\d{3}\)?[-. ]{1,2}\d{3}[-. ]\d{4}")
+#: Cards that the recogniser leaves out: of 12 and of 19 digits, and those of Mastercard and JCB that begin with 2.
+#: Check digits decide.
+_MORE_CARDS = r"\b(?:[3-6]\d|2[1-7])(?:[ -]?\d){10,17}\b"
 
 
 def _always(_: str) -> bool:
@@ -122,7 +128,7 @@ class PatternFinder:
             recogniser = getattr(predefined_recognizers, name)
             spans: _Spans
             if kind == "PHONE":
-                spans = _Phones([recogniser(supported_regions=(country,)) for country in detector.countries])
+                spans = _Phones(recogniser, detector.countries)
             else:
                 spans = _whole(recogniser()) if kind == "IBAN" else _Patterns(kind, recogniser())
             self._kinds.append((kind, digits, may_have, spans))
@@ -135,7 +141,7 @@ class PatternFinder:
                 for start, end, score in spans(text):
                     if score >= MIN_SCORE:
                         yield Finding(start, end, kind, score)
-                        if score == 1.0:  # the phone numbers come last, and the digits of an IBAN are none
+                        if kind == "IBAN":  # the phone numbers come last, and its digits are read as several
                             text = f"{text[:start]}{'_' * (end - start)}{text[end:]}"
 
 
@@ -161,17 +167,22 @@ def _whole(recogniser: Any) -> _Spans:
 class _Phones:
     """Reads each number in a text as one of each country, until it is a phone number; a country takes 60 µs."""
 
-    def __init__(self, recognisers: list[Any]) -> None:
-        self._countries = [_whole(recogniser) for recogniser in recognisers]
+    def __init__(self, recogniser: Any, countries: Sequence[str]) -> None:
+        self._countries = [_whole(recogniser(supported_regions=(country,))) for country in countries]
+        # With its country's code, or in the form of America, also one that nobody was given.
+        self._any = [_whole(recogniser(supported_regions=countries[:1], leniency=0))]
 
     def __call__(self, text: str) -> Iterator[tuple[int, int, float]]:
         for number in _NUMBER.finditer(text):
-            if number[0].isdecimal() and len(number[0]) < _BARE_DIGITS and not number[0].startswith("0"):
+            written = number[0]
+            if written.isdecimal() and len(written) < _BARE_DIGITS and not written.startswith("0"):
+                continue
+            if _DATE.fullmatch(written):
                 continue
             begin = max(0, number.start() - _CONTEXT)
             part = text[begin : number.end() + _CONTEXT]
-            # A number with its country's code is read as the same one in all countries.
-            countries = self._countries[:1] if number[0].startswith("+") else self._countries
+            is_sure = written.startswith("+") or _AMERICAN.match(written)
+            countries = self._any if is_sure else self._countries
             for spans in countries:
                 if found := [(begin + start, begin + end, score) for start, end, score in spans(part)]:
                     yield from found
@@ -190,6 +201,8 @@ class _Patterns:
         self._patterns = [
             (regex.compile(pattern.regex, flags=_FLAGS), pattern.score) for pattern in recogniser.patterns
         ]
+        if kind == "CREDIT_CARD":
+            self._patterns.append((regex.compile(_MORE_CARDS), 0.0))
         self._invalidate = recogniser.invalidate_result
         # For an e-mail address it asks for a public suffix, of a list that is fetched from the network; and an
         # address of an internal domain has none.

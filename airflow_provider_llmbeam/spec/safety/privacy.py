@@ -64,7 +64,7 @@ class PatternsDetector(SpecModel):
     entities: tuple[PatternKind, ...] | None = None
     countries: tuple[Country, ...] = ("US", "GB", "DE", "FR")
 
-    _some = field_validator("entities")(_not_empty)
+    _some = field_validator("entities", "countries")(_not_empty)
 
 
 class CustomDetector(SpecModel):
