@@ -33,7 +33,7 @@ MISTAKES = (
         changes={"safety": {"privacy": {"key_env": "MASKING_KEY"}}},
         sentence=(
             "`safety.privacy.key_env`: the environment variable 'MASKING_KEY' is not set. Expected a secret of at "
-            "least 16 characters, from which the key of the placeholders is derived; on Dataflow, name it in "
+            "least 16 characters for the placeholders; on Dataflow, name it in "
             "`runner.environment_secrets`. Nothing was sent or billed."
         ),
         found="start",

@@ -72,8 +72,8 @@ def cipher_of(variable: str) -> Cipher:
         fault = f"has {len(secret)} characters" if secret else "is not set"
         raise JobSpecError(
             f"`safety.privacy.key_env`: the environment variable {variable!r} {fault}. Expected a secret of at "
-            f"least {MIN_SECRET} characters, from which the key of the placeholders is derived; on Dataflow, name "
-            "it in `runner.environment_secrets`. Nothing was sent or billed."
+            f"least {MIN_SECRET} characters for the placeholders; on Dataflow, name it in "
+            "`runner.environment_secrets`. Nothing was sent or billed."
         )
     return _cipher(secret)
 
