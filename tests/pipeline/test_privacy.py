@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.evaluation.compare import compare
 from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
@@ -300,6 +303,21 @@ def test_estimate_preview_evaluation_and_comparison_send_the_prompts_of_the_job(
         received = b"".join(each.body for each in model.received).decode()
     assert [value for value in PLANTED if value in received] == []
     assert leaks(tmp_path, job.source, golden) == []
+
+
+def test_request_files_of_batch_inference_are_masked(job, sandbox, monkeypatch):
+    monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(BatchInference, "clean_up", lambda _: None)  # so that the files are still there
+    count = PILOT_ROWS + 3
+    rows = [{"id": number, "text": f"Mail {number} to ann@example.com"} for number in range(count)]
+    ended = job.run(rows, inference={"mode": "batch"}, safety={"privacy": {}})
+    assert ended.origins == Counter(resumed=PILOT_ROWS, batch=3)
+    assert ended.report["privacy"]["masked"] == {"EMAIL": count}
+    assert ended.report["privacy"]["altered"] == count, "this model has no brackets in its answers"
+    files = [path.name for path in job.directory.rglob("*.jsonl")]
+    assert any(name.startswith("requests-") for name in files)
+    assert leaks(job.directory, job.source) == []
 
 
 def test_workers_get_what_finds_the_patterns():

@@ -15,13 +15,20 @@ from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError, ciph
 from airflow_provider_llmbeam.pipeline.privacy.detection import Detection, DetectionError
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import placeholders_in
 from airflow_provider_llmbeam.pipeline.privacy.values import mapped, restored, texts_of
-from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT, Issuer, opened, with_vault, without_vault
+from airflow_provider_llmbeam.pipeline.privacy.vault import (
+    VAULT,
+    Issuer,
+    opened,
+    sealed_values,
+    with_vault,
+    without_vault,
+)
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import Privacy
 
-#: Columns that this package adds to a row of the dead letter; they hold nothing that is not masked.
-_OWN_COLUMNS = frozenset({"llmbeam_error", VAULT})
+#: Column of the dead letter with the reason of a failure, in which nothing is restored.
+_ERROR = "llmbeam_error"
 #: Kind of a text that a detector could not read: it is masked as a whole.
 _UNREAD = "UNREAD"
 #: A number with fewer digits is no personal data that a pattern finds.
@@ -69,7 +76,7 @@ class Masker:
                 row = self.plain(row)
             except WrongKeyError:
                 return failed_row(
-                    row,
+                    self._of_another_key(row),
                     "personal_data",
                     f"the row was masked with another key than the one in {self._privacy.key_env!r}, or its "
                     f"column {VAULT!r} was changed; expected the key of the job that wrote it",
@@ -114,13 +121,9 @@ class Masker:
 
     def spec(self, plain: dict[str, Any]) -> dict[str, Any]:
         """Returns a spec as plain data without the personal data in its prompt and its rows."""
-
-        def shown(one: Any) -> Any:
-            return self.message(one) if isinstance(one, str) else one
-
-        masked = {**plain, "prompt": mapped(plain["prompt"], shown)}
+        masked = {**plain, "prompt": mapped(plain["prompt"], self._shown)}
         if "rows" in plain["source"]:
-            masked["source"] = {**plain["source"], "rows": mapped(plain["source"]["rows"], shown)}
+            masked["source"] = {**plain["source"], "rows": mapped(plain["source"]["rows"], self._shown)}
         return masked
 
     def plain(self, row: Row) -> Row:
@@ -134,7 +137,7 @@ class Masker:
         values = opened(row, self._cipher, with_keys=False)
         of_key = opened(row, self._cipher, with_keys=True)
         return {
-            name: value if name in _OWN_COLUMNS else restored(value, of_key if name in self._key else values)
+            name: value if name == _ERROR else restored(value, of_key if name in self._key else values)
             for name, value in without_vault(row).items()
         }
 
@@ -155,15 +158,28 @@ class Masker:
     def _failed(self, failed: FailedRow) -> FailedRow:
         """Masks a row that could not be read, whose columns may not be known."""
         row, message = failed.row, self.message(failed.failure.message)
-        with contextlib.suppress(WrongKeyError):  # it is masked already
+        try:
             row, _ = self._masked(self.plain(row), None)
+        except WrongKeyError:
+            row = self._of_another_key(row)
         return replace(failed, row=row, failure=replace(failed.failure, message=message))
+
+    def _of_another_key(self, row: Row) -> Row:
+        """Returns a row with the vault that another key may open; what is found besides cannot be restored."""
+        masked = {name: mapped(value, self._shown) for name, value in without_vault(row).items()}
+        return with_vault(masked, sealed_values(row))
+
+    def _shown(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool | float):
+            return value
+        text = value if isinstance(value, str) else str(value)
+        return value if (masked := self.message(text)) == text else masked
 
     def _masked(self, row: Row, columns: Collection[str] | None) -> tuple[Row, list[str]]:
         issuer = Issuer(self._cipher, lambda: self._in_templates | _forms(*row.values()))
         masked, faults = dict(row), list[str]()
         for name in sorted(row, key=lambda name: name not in self._key):  # the tags in a key are the longest
-            if name in _OWN_COLUMNS or not (columns is None or name in columns):
+            if name == VAULT or not (columns is None or name in columns or name == _ERROR):
                 continue
             where = f"column {name!r}"
             mask = partial(self._value, issuer=issuer, where=where, faults=faults, is_key=name in self._key)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from airflow_provider_llmbeam.pipeline.elements import Row
-from airflow_provider_llmbeam.pipeline.privacy.cipher import IV_BYTES, Cipher
+from airflow_provider_llmbeam.pipeline.privacy.cipher import IV_BYTES, Cipher, WrongKeyError
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import LENGTHS, is_ambiguous, tag_of
 from airflow_provider_llmbeam.spec.safety.privacy import Action
 
@@ -105,6 +105,18 @@ def without_vault(row: Row) -> Row:
     return {name: value for name, value in row.items() if name != VAULT} if VAULT in row else row
 
 
+def sealed_values(row: Row) -> dict[str, dict[str, str]] | None:
+    """Returns the encrypted values of a row, and those of its key; `None` if no job wrote its vault."""
+    vault = row.get(VAULT, {})
+    found: dict[str, dict[str, str]] = {}
+    for name in ("values", "keys"):
+        values = vault.get(name, {}) if isinstance(vault, dict) else None
+        if not isinstance(values, dict) or not all(isinstance(each, str) for each in values.values()):
+            return None
+        found[name] = values
+    return found
+
+
 def opened(row: Row, cipher: Cipher, *, with_keys: bool) -> dict[str, Any]:
     """Returns the values of the placeholders of a row.
 
@@ -116,6 +128,8 @@ def opened(row: Row, cipher: Cipher, *, with_keys: bool) -> dict[str, Any]:
     Raises:
         WrongKeyError: The row was masked with another key, or its vault is not intact.
     """
-    vault = row.get(VAULT) or {}
-    sealed = (vault.get("keys", {}) if with_keys else {}) | vault.get("values", {})
+    vault = sealed_values(row)
+    if vault is None:
+        raise WrongKeyError("the vault is not one that a job has written")
+    sealed = (vault["keys"] if with_keys else {}) | vault["values"]
     return {placeholder: cipher.open(tag_of(placeholder)[0], each) for placeholder, each in sealed.items()}

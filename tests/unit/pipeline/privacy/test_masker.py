@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -167,10 +168,29 @@ def test_a_row_that_another_key_masked_fails_and_stays_as_it_is(make_masker, mon
     monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "another secret of the tests")
     failed = make_masker().row(masked)
     assert isinstance(failed, FailedRow)
-    assert failed.row == masked
+    assert {name: failed.row[name] for name in ("id", "text")} == {name: masked[name] for name in ("id", "text")}
+    assert failed.row[VAULT] == {"values": masked[VAULT]["values"], "keys": {}}
     assert "masked with another key than the one in 'LLMBEAM_PRIVACY_KEY'" in failed.failure.message
     with pytest.raises(WrongKeyError):
         make_masker().restored(AnsweredRow({**masked, "sent": []}, "f", completion(), "fresh"))
+
+
+@pytest.mark.parametrize(
+    "vault", ["x", None, 5, {"values": "x"}, {"values": {"<A_1234>": 5}}, {"values": {"": "x"}}]
+)
+def test_a_row_with_a_vault_that_no_job_wrote_fails_masked(make_masker, vault):
+    masker = make_masker()
+    failed = masker.row({"id": 1, "text": "123456", "number": 1234567, VAULT: vault})
+    assert isinstance(failed, FailedRow)
+    assert (failed.row["text"], failed.row["number"]) == ("<NUMBER>", "<NUMBER>7")
+    again = masker.row(replace(failed, row={**failed.row, VAULT: vault}))
+    assert isinstance(again, FailedRow)
+    assert again.row == failed.row
+
+
+def test_the_error_of_an_earlier_job_without_privacy_is_masked(make_masker):
+    row = {"id": 1, "text": "x", "llmbeam_error": {"message": "no 123456"}}
+    assert "123456" not in json.dumps(make_masker(columns=["text"]).row(row))
 
 
 def test_a_failed_row_of_the_source_is_masked(make_masker):
