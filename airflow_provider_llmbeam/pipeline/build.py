@@ -17,12 +17,12 @@ from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accurac
 from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
-from airflow_provider_llmbeam.pipeline.privacy.steps import restored, without_altered
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
 from airflow_provider_llmbeam.pipeline.reporting.tally import add_up
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
+from airflow_provider_llmbeam.pipeline.transforms.personal_data import restored, without_altered
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
 from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged

@@ -13,10 +13,10 @@ def check_privacy(spec: JobSpec) -> None:
     """
     if (privacy := spec.safety.privacy) is not None:
         from airflow_provider_llmbeam.pipeline.privacy.cipher import cipher_of
-        from airflow_provider_llmbeam.pipeline.privacy.detection import Detection
+        from airflow_provider_llmbeam.pipeline.privacy.detection import detection_of
 
         cipher_of(privacy.key_env)
-        Detection(privacy.detectors)
+        detection_of(privacy.detectors)
 
 
 def check_model(spec: JobSpec) -> None:

@@ -138,3 +138,13 @@ def _function_finder(index: int, detector: CustomDetector) -> Find:
             yield Finding(start, end, name, 1.0)
 
     return find
+
+
+@lru_cache(8)
+def detection_of(detectors: tuple[Detector, ...]) -> Detection:
+    """Returns the detection that all steps of a process share, and with it the findings that it keeps.
+
+    Raises:
+        JobSpecError: See `Detection`.
+    """
+    return Detection(detectors)

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError, cipher_of
-from airflow_provider_llmbeam.pipeline.privacy.detection import Detection, DetectionError
+from airflow_provider_llmbeam.pipeline.privacy.detection import DetectionError, detection_of
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import placeholders_in
 from airflow_provider_llmbeam.pipeline.privacy.values import mapped, restored, texts_of
 from airflow_provider_llmbeam.pipeline.privacy.vault import (
@@ -58,7 +58,7 @@ class Masker:
         load_environment(spec.environment_secrets)
         self._privacy = privacy
         self._cipher = cipher_of(privacy.key_env)
-        self._detection = Detection(privacy.detectors)
+        self._detection = detection_of(privacy.detectors)
         self._key = frozenset(spec.source.key if key is None else key)
         self._columns = None if privacy.columns is None else frozenset((*privacy.columns, *columns))
         prompt = spec.prompt

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.elements import FAILED
-from airflow_provider_llmbeam.pipeline.privacy.steps import MaskRows
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
+from airflow_provider_llmbeam.pipeline.transforms.personal_data import MaskRows
 from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, ReadRows
 from airflow_provider_llmbeam.pipeline.transforms.render import Render
 from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at, reuse
