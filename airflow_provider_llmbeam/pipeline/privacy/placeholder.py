@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -53,9 +53,10 @@ def is_ambiguous(kind: str, tag: str, taken: Collection[str]) -> bool:
 
     Tags differ in at least two digits, so that a changed digit makes no other placeholder.
     """
-    return f"<{kind}_{tag}>" in taken or any(
-        other_kind == kind and len(other) == len(tag) and _differences(tag, other) < 2
-        for other_kind, other in map(tag_of, taken)
+    return bool(taken) and any(
+        f"<{kind}_{tag[:place]}{digit}{tag[place + 1 :]}>" in taken
+        for place in range(len(tag))
+        for digit in "0123456789abcdef"
     )
 
 
@@ -68,6 +69,11 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
     """
     if not sent and "<" not in text:
         return Returned()
+    own: dict[str, dict[str, str]] = {}
+    for placeholder in sent:
+        kind, tag = tag_of(placeholder)
+        own.setdefault(_plain(kind), {})[tag] = placeholder
+    placeholders = set(sent)
     found: set[str] = set()
     near: set[str] = set()
     altered: list[str] = []
@@ -77,9 +83,9 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
     for match in placeholders_in(text):
         rest.append(text[end : match.start()])
         end = match.end()
-        if match[0] in sent:
+        if match[0] in placeholders:
             found.add(match[0])
-        elif of := _nearest(match[1], (match[2],), sent):
+        elif of := _nearest({match[2]}, own.get(_plain(match[1]), {})):
             near.add(of)
             altered.append(match[0])
         else:
@@ -89,7 +95,7 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
         mention = _mention(tuple(sorted({tag_of(each)[0] for each in sent})))
         for match in (match for part in rest for match in mention.finditer(part)):
             _, kind, tag, more, close = match.groups(default="")
-            if of := _nearest(kind, (tag, tag + more), sent):
+            if of := _nearest({tag.lower(), (tag + more).lower()}, own.get(_plain(kind), {})):
                 near.add(of)
                 altered.append(match[0].strip())
             elif close and len(tag) >= LENGTHS[0]:
@@ -97,7 +103,7 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
     return Returned(
         returned=len(found),
         altered=len(altered),
-        lost=len(set(sent) - found - near),
+        lost=len(placeholders - found - near),
         invented=invented,
         first_altered=altered[0] if altered else "",
     )
@@ -112,13 +118,12 @@ def _mention(kinds: tuple[str, ...]) -> re.Pattern[str]:
     )
 
 
-def _nearest(kind: str, tags: tuple[str, ...], sent: Collection[str]) -> str | None:
-    kind = _plain(kind)
-    for placeholder in sent:
-        own_kind, own_tag = tag_of(placeholder)
-        if kind == _plain(own_kind) and any(_is_near(tag.lower(), own_tag) for tag in tags):
-            return placeholder
-    return None
+def _nearest(tags: set[str], own: Mapping[str, str]) -> str | None:
+    """Returns the placeholder of the prompt that has one of these tags, or nearly; `own` has those by tag."""
+    if same := tags & own.keys():
+        return own[same.pop()]
+    near = (placeholder for own_tag, placeholder in own.items() if any(_is_near(tag, own_tag) for tag in tags))
+    return next(near, None)
 
 
 def _plain(kind: str) -> str:
