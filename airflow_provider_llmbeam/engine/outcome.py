@@ -10,7 +10,15 @@ from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
 #: Kinds of rows for which no request was made.
 BEFORE_ANY_REQUEST: frozenset[FailureKind] = frozenset(
-    {"unreadable_row", "missing_key", "duplicate_key", "template_error", "media_error", "not_sent"}
+    {
+        "unreadable_row",
+        "missing_key",
+        "duplicate_key",
+        "template_error",
+        "media_error",
+        "personal_data",
+        "not_sent",
+    }
 )
 #: Kinds of answers that were billed and cannot be used. The journal keeps them, as the same request would buy the
 #: same refusal again.

@@ -154,6 +154,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow.
         """
         from airflow_provider_llmbeam.hooks.postgres import sink_environment
+        from airflow_provider_llmbeam.hooks.privacy import privacy_environment
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
         data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
@@ -173,7 +174,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         model_there = with_base_url(spec.model, os.environ, self.log)
         spec = spec.model_copy(update={"model": model_there})
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
-        environment = secrets | sink_environment(spec.sink)
+        environment = secrets | sink_environment(spec.sink) | privacy_environment(spec.safety.privacy)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
 

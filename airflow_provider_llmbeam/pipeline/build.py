@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.pipeline.reporting.tally import add_up
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
+from airflow_provider_llmbeam.pipeline.transforms.personal_data import restored, without_altered
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
 from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged
@@ -79,16 +80,15 @@ def build(
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="answered")
     )
-    results = Results(
-        [inferred["answered"], *prompts.reused], [*prompts.failed, inferred[FAILED]], prompts.tallies
-    )
+    answered, altered = without_altered((inferred["answered"], *prompts.reused), spec.safety.privacy)
+    results = Results([*answered], [*prompts.failed, inferred[FAILED], *altered], prompts.tallies)
     if moderation is not None:
         results = moderation.of_answers(results)
     answered = (*results.answered, *prompts.replaced)
     failed = results.failed | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
-    answer_files = answered | "WriteAnswers" >> WriteStaged(
+    answer_files = restored(answered, spec) | "WriteAnswers" >> WriteStaged(
         spec.staging_uri,
         "answers",
         file_format=file_format,
@@ -105,7 +105,12 @@ def build(
         rows
         | f"CountOut{number}"
         >> beam.ParDo(
-            TallyRows(spec.batching.resolved_boundaries, spec.source.key, label_fields(spec.prompt.output_schema))
+            TallyRows(
+                spec.batching.resolved_boundaries,
+                spec.source.key,
+                label_fields(spec.prompt.output_schema),
+                has_privacy=spec.safety.privacy is not None,
+            )
         )
         for number, rows in enumerate((*answered, failed))
     ]

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from airflow_provider_llmbeam.pipeline.job import importing_beam, preparation
-from airflow_provider_llmbeam.pipeline.launch.client import check_model
+from airflow_provider_llmbeam.pipeline.launch.client import check_model, check_privacy
 from airflow_provider_llmbeam.spec.evaluation import (
     AnswerSample,
     Comparison,
@@ -146,8 +146,10 @@ def _in_process(spec: JobSpec, *, sends: bool = True) -> Iterator[None]:
         from airflow_provider_llmbeam.pipeline.audit.load import loaded
         from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 
-    if sends and not spec.environment_secrets:
-        check_model(spec)
+    if not spec.environment_secrets:
+        if sends:
+            check_model(spec)
+        check_privacy(spec)
     for uri in spec.private_uris:
         storage.make_private(uri)
     if sends:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.manifest import encoded_page
-from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model
+from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
@@ -129,6 +129,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         if not is_remote:  # on Dataflow only the workers need the keys
             check_model(spec)
             check_guard(spec)
+            check_privacy(spec)
         for uri in spec.private_uris:
             storage.make_private(uri)
         sinks.check(spec)

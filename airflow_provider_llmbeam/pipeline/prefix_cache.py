@@ -91,6 +91,8 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
         spec.inference.prefix_cache
         and isinstance(model, GeminiModel)
         and spec.embedding is None
+        # The head would be stored as it is in the templates, and the prompts have it masked.
+        and (spec.safety.privacy is None or spec.safety.privacy.columns is not None)
         # A request with a cache has no tools, and Model Armor would not see the stored part.
         and not (spec.generation.google_search or spec.generation.model_armor)
         # A job on Dataflow outlives the process that extends and deletes the cache.

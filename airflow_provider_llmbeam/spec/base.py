@@ -204,7 +204,7 @@ def without_user(uri: str | None) -> str | None:
 
 
 #: Fields that may hold a secret by mistake, where the name of the secret is expected: values are never quoted.
-_NEVER_SHOWN = frozenset({"environment_secrets", "container_env", "api_key_env", "dsn_env"})
+_NEVER_SHOWN = frozenset({"environment_secrets", "container_env", "api_key_env", "dsn_env", "key_env"})
 #: Levels of lists that a message shows; `repr` fails for a value of hundreds.
 _SHOWN_LEVELS = 5
 #: Fields that hold one of several types; pydantic appends the name of the type to their path.
@@ -224,6 +224,8 @@ def _problem(item: dict[str, Any], instead: str) -> SpecProblem:
         del path[1]
     elif len(path) > 2 and (path[0] == "metrics" or path[:2] == ["safety", "audit"]):
         del path[2]
+    elif len(path) > 4 and path[:3] == ["safety", "privacy", "detectors"]:
+        del path[4]
     elif path and path[0] in _ENDPOINT_TYPES:
         del path[0]
     field = ".".join(path)

@@ -14,7 +14,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import airflow_provider_llmbeam
-from airflow_provider_llmbeam.pipeline.launch.worker_package import REQUIREMENTS, SINK_REQUIREMENTS
+from airflow_provider_llmbeam.pipeline.launch.worker_package import (
+    PRIVACY_REQUIREMENTS,
+    REQUIREMENTS,
+    SINK_REQUIREMENTS,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(airflow_provider_llmbeam.__file__).parent
@@ -69,9 +73,11 @@ def test_the_wheel_requires_what_its_code_imports_and_beam_does_not_bring(import
     }
     of_sinks = names(line for lines in SINK_REQUIREMENTS.values() for line in lines)
     assert of_sinks <= imported
+    of_privacy = names(PRIVACY_REQUIREMENTS)
+    assert of_privacy <= imported
     own = names(REQUIREMENTS)
     # Packages whose objects are pickled or passed to Arrow need one version on both sides, even those of Beam.
-    assert imported - brought - of_sinks - LOCAL_ONLY - {BEAM} <= own <= imported
+    assert imported - brought - of_sinks - of_privacy - LOCAL_ONLY - {BEAM} <= own <= imported
     assert "google-cloud-secret-manager" in brought, "else the workers could not read a secret"
 
 

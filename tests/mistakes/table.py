@@ -10,6 +10,7 @@ from tests.mistakes.in_moderation import MISTAKES as IN_MODERATION
 from tests.mistakes.in_prompt import MISTAKES as IN_PROMPT
 from tests.mistakes.in_review import MISTAKES as IN_REVIEW
 from tests.mistakes.in_runner import MISTAKES as IN_RUNNER
+from tests.mistakes.in_safety import MISTAKES as IN_SAFETY
 from tests.mistakes.in_sink import MISTAKES as IN_SINK
 from tests.mistakes.in_source import MISTAKES as IN_SOURCE
 from tests.mistakes.in_the_answers import MISTAKES as IN_THE_ANSWERS
@@ -23,6 +24,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *IN_SINK,
     *IN_RUNNER,
     *IN_MODERATION,
+    *IN_SAFETY,
     *AT_THE_START,
     *IN_THE_ANSWERS,
     *IN_EVALUATION,

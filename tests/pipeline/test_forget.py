@@ -99,6 +99,24 @@ def test_a_row_that_has_left_the_source_is_found_by_its_answer(echo_job, tmp_pat
     assert mentions(tmp_path / "out", "<7>") == []
 
 
+def test_a_row_whose_personal_data_is_masked_is_forgotten(job, sandbox, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "the secret of the tests")
+    job.spec |= {"safety": {"privacy": {}}}
+    rows = [{"id": f"{number}@example.com", "text": f"Call {number}@example.org"} for number in range(6)]
+    job.write([*rows, {"id": "none@example.com"}])
+    job.run()
+    sent = len(sandbox.requests)
+    assert counted(forgotten(job, "3@example.com", "none@example.com")) == {
+        "journal": 1,
+        "report": 2,
+        "answers": 1,
+        "dead letter": 1,
+    }
+    assert not read_lines(job.out / "dead_letter-00000-of-00001.jsonl")
+    assert job.run(rows).origins["resumed"] == 5
+    assert len(sandbox.requests) == sent + 1
+
+
 def test_a_row_of_the_dead_letter_is_forgotten(job, sandbox, tmp_path):
     sandbox.faults.every("gemini.generateContent", 1, Fault(kind="error", http_status=400, message="no"))
     with pytest.raises(PermanentFailureError):

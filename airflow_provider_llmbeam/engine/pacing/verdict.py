@@ -15,6 +15,8 @@ _SENTENCES: dict[FailureKind, str] = {
     "unreadable_row": "{rows} lines are no rows: correct `source.format` or the file.",
     "missing_key": "{rows} rows have no key: correct `source.key` or the rows.",
     "template_error": "{rows} rows become no prompt: correct `prompt.template` or the source.",
+    "personal_data": "{rows} rows have personal data that `safety.privacy` lets no row have, or were masked with "
+    "another key: change `actions`, the source or the key.",
     "media_error": "{rows} rows lack a file that can be sent: correct `prompt.media`.",
     "bad_request": "The server refused {rows} requests: change what it names in the spec, or the rows.",
     "unauthorized": "{rows} rows failed as the server refuses the key: set one, or credentials, for the model.",

@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
+from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.sources.files import check_source
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
@@ -128,6 +129,7 @@ class _Sampler:
     def __init__(self, spec: JobSpec) -> None:
         self._source = spec.source
         self._is_audited = spec.safety.audit is not None
+        self._masker = masker_of(spec)
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
         self._identifier = MediaIdentifier(spec) if spec.prompt.media else None
@@ -144,6 +146,8 @@ class _Sampler:
         for read in rows:
             self._found.rows += 1
             row = with_key(read, self._source.key)
+            if self._masker is not None:
+                row = self._masker.row(row)
             if isinstance(row, FailedRow):
                 self._fail(row.failure.message)
             elif self._source.on_duplicate_key == "dead_letter":
@@ -183,8 +187,11 @@ class _Sampler:
     def _render(self, row: Row) -> int:
         try:
             prompt = self._renderer.render(row)
+            if self._masker is not None:
+                _, prompt = self._masker.prompt(row, prompt)
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
-            self._fail(f"{type(error).__name__}: {error}")
+            message = f"{type(error).__name__}: {error}"
+            self._fail(message if self._masker is None else self._masker.message(message))
             return 0
         if self._is_audited:
             key = {column: row[column] for column in self._source.key}

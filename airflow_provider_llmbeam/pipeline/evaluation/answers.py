@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.evaluation.rows import KeyedRows
+from airflow_provider_llmbeam.pipeline.privacy.masker import PersonalDataError, masker_of
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
@@ -22,7 +23,13 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 
 #: Kinds of failures that say something of the prompt or of the row, and nothing of the server.
-_OF_THE_ROW: frozenset[FailureKind] = REFUSED | {"bad_request", "not_sent", "template_error", "media_error"}
+_OF_THE_ROW: frozenset[FailureKind] = REFUSED | {
+    "bad_request",
+    "not_sent",
+    "template_error",
+    "media_error",
+    "personal_data",
+}
 _MEDIA_THREADS = 16
 
 #: A fingerprint with its prompt, or why a row becomes none.
@@ -63,14 +70,22 @@ class Answers:
 
 def rendered(spec: JobSpec, rows: KeyedRows) -> dict[str, Rendered]:
     """Renders the prompts of rows; nothing is sent."""
-    renderer = PromptRenderer(spec.prompt)
+    renderer, masker = PromptRenderer(spec.prompt), masker_of(spec)
     prompts: dict[str, Prompt] = {}
     found: dict[str, Rendered] = {}
     for key, row in rows.items():
         try:
-            prompts[key] = renderer.render(row)
+            prompt = renderer.render(row)
+            if masker is not None:
+                _, prompt = masker.prompt(row, prompt)
+            prompts[key] = prompt
+        except PersonalDataError as error:
+            found[key] = Failure(kind="personal_data", message=str(error))
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
-            found[key] = Failure(kind="template_error", message=f"{type(error).__name__}: {error}")
+            message = f"{type(error).__name__}: {error}"
+            found[key] = Failure(
+                kind="template_error", message=message if masker is None else masker.message(message)
+            )
     if not spec.prompt.media:
         fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema)
         return found | {key: (fingerprint(each.text, each.system), each) for key, each in prompts.items()}

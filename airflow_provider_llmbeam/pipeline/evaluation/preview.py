@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 
@@ -69,11 +70,18 @@ def _rows_of_keys(spec: JobSpec, keys: Sequence[str]) -> KeyedRows:
         return str(values[0]) if len(values) == 1 else json.dumps(values)
 
     wanted = {key if len(spec.source.key) == 1 else _list(key) for key in keys}
-    try:
-        rows = sampled_rows(spec, len(wanted), accepts=lambda row: name(row) in wanted).rows
-    except JobSpecError:
-        rows = {}
-    if missing := wanted - {name(row) for row in rows.values()}:
+    found = set[str]()
+
+    def accepts(row: Row) -> bool:
+        is_wanted = (own := name(row)) in wanted
+        if is_wanted:
+            found.add(own)
+        return is_wanted
+
+    rows: KeyedRows = {}
+    with contextlib.suppress(JobSpecError):
+        rows = sampled_rows(spec, len(wanted), accepts=accepts).rows
+    if missing := wanted - found:
         raise JobSpecError(
             f"`source`: no row has the key {', '.join(map(repr, sorted(missing)))}. The key has the columns "
             f"{', '.join(map(repr, spec.source.key))}; a large source is read in part. Nothing was sent or billed."

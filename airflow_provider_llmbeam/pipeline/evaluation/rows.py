@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, read_source
+from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -41,17 +42,18 @@ class RowSample:
     is_partial: bool
 
 
-def golden_rows(spec: JobSpec, golden: Source) -> KeyedRows:
+def golden_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -> KeyedRows:
     """Reads a golden set.
 
     Args:
         spec: The job, below whose state a BigQuery table is exported.
         golden: The golden set.
+        expected: Columns with expected values: those of a job with `safety.privacy` are masked, like its answers.
 
     Raises:
         JobSpecError: It is empty or too large, or has a row without a key or two rows with one key.
     """
-    rows = _all_rows(spec, golden)
+    rows = _all_rows(spec, golden, expected)
     if not rows:
         raise JobSpecError("`golden`: the golden set has no rows. Nothing was sent or billed.")
     return rows
@@ -64,13 +66,16 @@ def rows_so_far(spec: JobSpec, golden: Source) -> KeyedRows:
     return _all_rows(spec, golden)
 
 
-def _all_rows(spec: JobSpec, golden: Source) -> KeyedRows:
+def _all_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -> KeyedRows:
     rows: dict[str, Row] = {}
     repeated: list[str] = []
+    masker = masker_of(spec, golden.key, expected)
     with _of_golden_set(), _read(spec, golden) as (found, reading):
         for number, row in enumerate(found, 1):
             if number > MAX_ROWS:
                 raise _too_large(f"more than {MAX_ROWS:,} rows")
+            if masker is not None:
+                row = masker.row(row)
             if isinstance(row, FailedRow):
                 raise JobSpecError(f"`golden`: row {number}: {row.failure.message}. Nothing was sent or billed.")
             key = _text(encode_key(row, golden.key))
@@ -118,6 +123,13 @@ def sampled_rows(
 
     with _read(spec, spec.source) as (found, reading):
         picked = heapq.nsmallest(size, hashed(found), key=lambda each: each[:2])
+    if (masker := masker_of(spec)) is not None:
+        masked = [(order, masker.row(row)) for order, _, row in picked]
+        picked = [
+            (order, _text(encode_key(row, spec.source.key)), row)
+            for order, row in masked
+            if not isinstance(row, FailedRow)
+        ]
     if not picked:
         raise JobSpecError("`source`: it has no row with a key. Nothing was sent or billed.")
     return RowSample({key: row for _, key, row in picked}, count, reading.is_partial)

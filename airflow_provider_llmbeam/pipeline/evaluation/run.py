@@ -52,7 +52,7 @@ def evaluate(spec: JobSpec, evaluation: Evaluation) -> EvaluationReport:
         BudgetExceededError: The budget of the job or of a judge is spent.
     """
     check_generates(spec)
-    rows = golden_rows(spec, evaluation.golden)
+    rows = golden_rows(spec, evaluation.golden, evaluation.expected_columns)
     schema = spec.prompt.output_schema
     markers = {name: marker_of(name, metric, rows, schema) for name, metric in evaluation.metrics.items()}
     judges = {

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import read_source
 from airflow_provider_llmbeam.pipeline.forget.keys import key_text
 from airflow_provider_llmbeam.pipeline.forget.rewrite import rows_of
+from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
@@ -87,10 +88,16 @@ class _Renderer:
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
         self._media = MediaIdentifier(spec) if spec.prompt.media else None
+        self._masker = masker_of(spec)
 
     def prompt(self, row: Row) -> Prompt | None:
         try:
-            return self._renderer.render(row)
+            if self._masker is None:
+                return self._renderer.render(row)
+            masked = self._masker.row(row)
+            if isinstance(masked, FailedRow):
+                return None
+            return self._masker.prompt(masked, self._renderer.render(masked))[1]
         except Exception:  # noqa: BLE001 - a row that becomes no prompt has no answer
             return None
 
@@ -103,7 +110,7 @@ class _Renderer:
 
 def _rows(spec: JobSpec) -> Iterator[tuple[Row, bool]]:
     """Yields the rows of the source, and those of the dead letter, which may have left it."""
-    export_uri = f"{spec.export_uri}{uuid.uuid4().hex}/"
+    export_uri, plain = f"{spec.export_uri}{uuid.uuid4().hex}/", plain_rows(spec)
     try:
         _, portions = read_source(spec.source, export_uri, sys.maxsize)
         for portion in portions:
@@ -118,7 +125,7 @@ def _rows(spec: JobSpec) -> Iterator[tuple[Row, bool]]:
             discard(export_uri)
     if storage.exists(spec.dead_letter_uri):
         for row in rows_of(spec.dead_letter_uri):
-            yield {name: value for name, value in row.items() if name != "llmbeam_error"}, False
+            yield {name: value for name, value in plain(row).items() if name != "llmbeam_error"}, False
 
 
 def _add_answered(spec: JobSpec, keys: frozenset[str], found: FoundPrompts) -> None:

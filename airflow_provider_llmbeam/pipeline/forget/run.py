@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.pipeline.forget.prompts import FoundPrompts, find_
 from airflow_provider_llmbeam.pipeline.forget.rewrite import lines_removed, rows_of, rows_removed
 from airflow_provider_llmbeam.pipeline.forget.statements import statement
 from airflow_provider_llmbeam.pipeline.lease import leased, merging
+from airflow_provider_llmbeam.pipeline.privacy.masker import plain_rows
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.safety import RowsToForget
@@ -96,8 +97,13 @@ class _Removal:
                 removed = rows_removed(uri, self._spec.staging_uri, self._is_row, dry_run=self._dry_run)
                 self._count("answers", removed, "rows", uri)
         if storage.exists(uri := self._spec.dead_letter_uri):
+            plain = plain_rows(self._spec)
             removed = rows_removed(
-                uri, self._spec.staging_uri, self._is_row, dry_run=self._dry_run, is_private=True
+                uri,
+                self._spec.staging_uri,
+                lambda row: self._is_row(plain(row)),
+                dry_run=self._dry_run,
+                is_private=True,
             )
             self._count("dead letter", removed, "rows", uri)
         return Forgotten(

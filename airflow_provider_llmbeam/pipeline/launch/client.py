@@ -1,8 +1,22 @@
-"""The client of a job's model, which is opened once before a row is read."""
+"""What a job needs on the machine where it runs: its keys are checked once, before a row is read."""
 
 from __future__ import annotations
 
 from airflow_provider_llmbeam.spec.job import JobSpec
+
+
+def check_privacy(spec: JobSpec) -> None:
+    """Checks the key and the detectors of `safety.privacy`.
+
+    Raises:
+        JobSpecError: The secret is missing, or a detector cannot be used.
+    """
+    if (privacy := spec.safety.privacy) is not None:
+        from airflow_provider_llmbeam.pipeline.privacy.cipher import cipher_of
+        from airflow_provider_llmbeam.pipeline.privacy.detection import detection_of
+
+        cipher_of(privacy.key_env)
+        detection_of(privacy.detectors)
 
 
 def check_model(spec: JobSpec) -> None:

@@ -37,6 +37,9 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
     MilvusSink: ("pymilvus",),
 }
 
+#: Additional distributions of a job with `safety.privacy`; cryptography is one of `apache-beam[gcp]`.
+PRIVACY_REQUIREMENTS = ("presidio-analyzer",)
+
 _PACKAGE = "airflow_provider_llmbeam"
 _TOP = (
     "__init__.py",
@@ -67,7 +70,7 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
 
     Args:
         directory: Existing directory for the wheel.
-        spec: The job; the requirements of its sink are added.
+        spec: The job; the requirements of its sink and its privacy are added.
 
     Returns:
         The wheel.
@@ -80,7 +83,10 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     info = f"{_PACKAGE}_worker-{release}.dist-info"
     files = dict(_modules(Path(airflow_provider_llmbeam.__file__).parent))
     files[f"{info}/METADATA"] = _metadata(
-        release, pinned_requirements(*([type(spec.sink)] if spec else []))
+        release,
+        pinned_requirements(
+            *([type(spec.sink)] if spec else []), has_privacy=spec is not None and spec.safety.privacy is not None
+        ),
     ).encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: llmbeam\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD").encode()
@@ -95,16 +101,19 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     return wheel
 
 
-def pinned_requirements(*sinks: type[Sink]) -> list[str]:
+def pinned_requirements(*sinks: type[Sink], has_privacy: bool = False) -> list[str]:
     """Returns the requirements of a worker, e.g. `aiohttp==3.14.5`, in the versions installed here.
 
     Args:
         sinks: Types of the sinks that the worker writes.
+        has_privacy: Whether the worker masks personal data.
 
     Raises:
         JobSpecError: A requirement is not installed here.
     """
     extra = [name for sink in sinks for name in SINK_REQUIREMENTS.get(sink, ())]
+    if has_privacy:
+        extra += PRIVACY_REQUIREMENTS
     return [_pinned(name) for name in (*REQUIREMENTS, *extra)]
 
 

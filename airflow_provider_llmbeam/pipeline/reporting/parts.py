@@ -145,6 +145,38 @@ class Answers(Part):
     labels: dict[str, dict[str, int]]
 
 
+class PrivacyCounts(Part):
+    """Personal data of the rows, and what the model made of its placeholders.
+
+    Attributes:
+        masked: Values that were masked in rows and prompts, by kind.
+        issued: Placeholders in the prompts of the answered rows, each once for a row.
+        returned: Those that the answer has as they are.
+        lost: Those that it has neither as they are nor altered.
+        altered: Number of times that an answer has one in another form.
+        invented: Number of times that an answer has a placeholder that its prompt did not have.
+    """
+
+    masked: dict[str, int]
+    issued: int
+    returned: int
+    lost: int
+    altered: int
+    invented: int
+
+
+def privacy_of(masked: Counter[str], sums: Counter[str]) -> PrivacyCounts:
+    """Returns the personal data of a run.
+
+    Args:
+        masked: See `Tally.masked`.
+        sums: See `Tally.sums`.
+    """
+    names = ("issued", "returned", "lost", "altered", "invented")
+    counts = {name: sums[f"placeholders_{name}"] for name in names}
+    return PrivacyCounts(masked=dict(sorted(masked.items())), **counts)
+
+
 def series_of(series: TimeSeries) -> Series | None:
     """Returns the time series; `None` for a run without events."""
     if not series.intervals:

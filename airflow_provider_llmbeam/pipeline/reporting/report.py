@@ -15,15 +15,18 @@ from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.elements import Origin
+from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison
 from airflow_provider_llmbeam.pipeline.reporting.moderation import ModerationCounts, moderation_of, unsent_prompts
 from airflow_provider_llmbeam.pipeline.reporting.parts import (
     Answers,
     Part,
+    PrivacyCounts,
     SampledRows,
     Series,
     answers_of,
     categories_of,
+    privacy_of,
     samples_of,
     series_of,
 )
@@ -198,6 +201,7 @@ class Report(Part):
         comparison: Comparison with earlier runs of the task; `None` for the first one.
         samples: Some failed rows, and some answers.
         series: Events of this run by time; `None` if nothing was sent.
+        privacy: Personal data that was masked; `None` without `safety.privacy`.
     """
 
     version: int = 2
@@ -242,6 +246,7 @@ class Report(Part):
     comparison: Comparison | None = None
     samples: SampledRows
     series: Series | None = None
+    privacy: PrivacyCounts | None = None
 
     def manifest(self) -> dict[str, Any]:
         """Returns the part that fits an XCom: counts and addresses, no rows."""
@@ -264,6 +269,7 @@ def build_report(
     budget_usd: float | None = None,
     deadline_at: float | None = None,
     batch_began_at: float | None = None,
+    masker: Masker | None = None,
 ) -> Report:
     """Builds the report from the sums.
 
@@ -282,6 +288,7 @@ def build_report(
         budget_usd: Budget of the whole run.
         deadline_at: Unix time by which the answers were needed.
         batch_began_at: Unix time at which the batch inference of the run began.
+        masker: Masks the prompt and the rows in the spec; `None` if nothing is masked.
     """
     seconds = tally.last_answered_at - tally.first_sent_at
     minutes = seconds / 60 if 0 < seconds < float("inf") else None
@@ -290,6 +297,7 @@ def build_report(
     cost = None if sums["unpriced"] else round(sums["cost_nano_usd"] / NANO, 6)
     boundaries = spec.batching.resolved_boundaries
     secrets = known_secrets(spec.secret_variables)
+    plain_spec = spec.model_dump(mode="json")
     return Report(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -348,10 +356,11 @@ def build_report(
         report_uri=report_uri,
         report_html_uri=report_html_uri,
         # Rows, variables and options of the spec may hold secrets by mistake. Addresses are kept as they are.
-        spec=redact_all(spec.model_dump(mode="json"), secrets),
+        spec=redact_all(plain_spec if masker is None else masker.spec(plain_spec), secrets),
         answers=answers_of(tally.profile, tally.failed["invalid_output"]),
         samples=samples_of(tally.samples, lambda text: redact(text, secrets)),
         series=series_of(tally.series),
+        privacy=None if masker is None else privacy_of(tally.masked, tally.sums),
     )
 
 

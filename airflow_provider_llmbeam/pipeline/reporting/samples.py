@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
+from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.records import encode_record
 
 #: Number of failed rows of each kind.
@@ -141,7 +142,7 @@ def _drop_above(kept: dict[str, SampledAnswer] | dict[str, SampledFailure], numb
 
 
 def _row(row: Row) -> str:
-    return _cut(encode_record(row).decode().rstrip("\n"), MAX_ROW_CHARACTERS)
+    return _cut(encode_record(without_vault(row)).decode().rstrip("\n"), MAX_ROW_CHARACTERS)
 
 
 def _cut(text: str, characters: int) -> str:

@@ -28,7 +28,8 @@ class Tally:
         moderation: Numbers of rows, texts, requests and tokens of the guard model, by what it judged, group and
             name, see `reporting.moderation`.
         categories: Number of failed rows by kind of failure and category; a row of several counts in each.
-        sums: Numbers of requests, 429s, shed requests and tokens.
+        sums: Numbers of requests, 429s, shed requests, tokens and placeholders.
+        masked: Number of masked values by kind.
         first_tokens: Number of streamed answers by latency class of their first token.
         tiers: Number of answers of this run by the tier that served them.
         costs: Cost in billionths of a US dollar by what was paid for: a tier, or `prefix_cache`.
@@ -47,6 +48,7 @@ class Tally:
     categories: Counter[tuple[str, str]] = field(default_factory=Counter)
     moderation: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     sums: Counter[str] = field(default_factory=Counter)
+    masked: Counter[str] = field(default_factory=Counter)
     first_tokens: Counter[int] = field(default_factory=Counter)
     tiers: Counter[str] = field(default_factory=Counter)
     costs: Counter[str] = field(default_factory=Counter)
@@ -97,6 +99,7 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
             "categories",
             "moderation",
             "sums",
+            "masked",
             "first_tokens",
             "tiers",
             "costs",

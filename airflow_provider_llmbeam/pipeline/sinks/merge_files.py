@@ -84,7 +84,13 @@ def publish(sink: FilesSink, columns: OutputColumns, staged: Mapping[int, str], 
 
 
 def merge_dead_letter(
-    uri: str, new: str, staging_uri: str, columns: OutputColumns, done: Iterable[Row], file_format: str
+    uri: str,
+    new: str,
+    staging_uri: str,
+    columns: OutputColumns,
+    done: Iterable[Row],
+    file_format: str,
+    plain: Callable[[Row], Row] = lambda row: row,
 ) -> str:
     """Writes the dead letter with the rows of an earlier one that this run neither answered nor failed.
 
@@ -95,6 +101,7 @@ def merge_dead_letter(
         columns: Columns of the answers.
         done: Rows that this run answered and published.
         file_format: Format of the answers, which decides whether the keys 1 and "1" differ.
+        plain: Returns a row of the dead letter with its key as the answers have it.
 
     Returns:
         The address of the result.
@@ -103,7 +110,7 @@ def merge_dead_letter(
 
     def identity(row: Row) -> bytes:
         if all(row.get(column) is not None for column in columns.key):
-            return identify(row)
+            return identify(plain(row))
         return _digest(encode_record({name: value for name, value in row.items() if name != "llmbeam_error"}))
 
     seen = {identity(row) for row, _ in _read(new, "jsonl")} | {identify(row) for row in done}

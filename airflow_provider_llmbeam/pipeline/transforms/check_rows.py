@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -43,18 +43,26 @@ def after_row_check(
         rows: All rows of the source.
         spec: The job.
     """
-    passthrough = getattr(spec.sink, "passthrough", ())
-    if not passthrough and spec.source.min_rows < 2:
+    wanted = wanted_columns(spec)
+    if not wanted and spec.source.min_rows < 2:
         return list(branches)
     bundles = [
-        part | f"RowFacts{number}" >> beam.ParDo(_CollectFacts(passthrough)) for number, part in enumerate(rows)
+        part | f"RowFacts{number}" >> beam.ParDo(_CollectFacts(tuple(wanted))) for number, part in enumerate(rows)
     ]
     facts = bundles | "AllBundles" >> beam.Flatten() | "AllRowFacts" >> beam.CombineGlobally(add_up_facts)
-    check = _Check(spec.source, passthrough)
+    check = _Check(spec.source, wanted)
     return [
         branch | f"RowsAreChecked{number}" >> beam.ParDo(check, beam.pvalue.AsSingleton(facts))
         for number, branch in enumerate(branches)
     ]
+
+
+def wanted_columns(spec: JobSpec) -> dict[str, str]:
+    """Returns the columns that a row must have if any row is sent, each with the field that names it."""
+    privacy = spec.safety.privacy
+    masked = privacy.columns if privacy is not None and privacy.columns is not None else ()
+    passthrough = getattr(spec.sink, "passthrough", ())
+    return dict.fromkeys(masked, "safety.privacy.columns") | dict.fromkeys(passthrough, "sink.passthrough")
 
 
 def add_up_facts(parts: Iterable[RowFacts]) -> RowFacts:
@@ -65,21 +73,26 @@ def add_up_facts(parts: Iterable[RowFacts]) -> RowFacts:
     return total
 
 
-def check_facts(facts: RowFacts, source: Source, passthrough: tuple[str, ...]) -> None:
+def check_facts(facts: RowFacts, source: Source, wanted: Mapping[str, str]) -> None:
     """Checks the rows.
+
+    Args:
+        facts: What is known of them.
+        source: Their source.
+        wanted: See `wanted_columns`.
 
     Raises:
         SourceEmptyError: There are fewer than `source.min_rows`.
-        JobSpecError: No row has a column of `sink.passthrough`.
+        JobSpecError: No row has a wanted column.
     """
     check_count(facts.rows, source)
-    missing = [column for column in passthrough if column not in facts.found]
+    missing = [column for column in wanted if column not in facts.found]
     if missing and facts.columns:
         close = get_close_matches(missing[0], facts.columns, 1)
         names = ", ".join(map(repr, facts.columns[:_MAX_NAMED]))
         hint = f"did you mean {close[0]!r}?" if close else f"a row has {names}."
         raise JobSpecError(
-            f"`sink.passthrough`: no row has column {missing[0]!r}; {hint} Nothing was sent or billed."
+            f"`{wanted[missing[0]]}`: no row has column {missing[0]!r}; {hint} Nothing was sent or billed."
         )
 
 
@@ -137,13 +150,13 @@ class _CollectFacts(beam.DoFn):
 
 
 class _Check(beam.DoFn):
-    def __init__(self, source: Source, passthrough: tuple[str, ...]) -> None:
+    def __init__(self, source: Source, wanted: Mapping[str, str]) -> None:
         self._source = source
-        self._passthrough = passthrough
+        self._wanted = wanted
         self._is_checked = False
 
     def process(self, element: object, facts: RowFacts) -> Iterator[object]:
         if not self._is_checked:
-            check_facts(facts, self._source, self._passthrough)
+            check_facts(facts, self._source, self._wanted)
             self._is_checked = True
         yield element

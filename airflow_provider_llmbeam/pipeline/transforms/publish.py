@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchMani
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
+from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import (
     RunSummary,
@@ -144,7 +145,13 @@ class Publish(beam.DoFn):
         if not storage.exists(failed):  # An earlier attempt has published and deleted it.
             return self._write_report(tally, sinks.publish(spec, staged))
         merge = partial(
-            merge_dead_letter, spec.dead_letter_uri, failed, spec.staging_uri, columns, file_format=file_format
+            merge_dead_letter,
+            spec.dead_letter_uri,
+            failed,
+            spec.staging_uri,
+            columns,
+            file_format=file_format,
+            plain=plain_rows(spec),
         )
         try:
             self._check(tally)
@@ -202,6 +209,7 @@ class Publish(beam.DoFn):
             budget_usd=None if budget is None else budget + (batch.cost_usd if batch else 0.0),
             deadline_at=self._deadline_at,
             batch_began_at=batch.created_at if batch and batch.files else None,
+            masker=masker_of(spec),
         )
 
     def _compared(self, report: Report) -> tuple[Report, RunSummary]:

@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_ch
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
+from airflow_provider_llmbeam.pipeline.transforms.personal_data import MaskRows
 from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, ReadRows
 from airflow_provider_llmbeam.pipeline.transforms.render import Render
 from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at, reuse
@@ -83,7 +84,12 @@ def read_prompts(
         moderate: Adds the moderation of the prompts; `None` for none.
     """
     source = root | "Read" >> ReadRows(spec, progress_prefix)
-    rows, duplicate_keys, duplicates = unique(source["rows"], spec.source, progress_prefix)
+    every, unreadable = source["rows"], source[FAILED]
+    if (privacy := spec.safety.privacy) is not None:
+        mask = beam.ParDo(MaskRows(spec, privacy, progress_prefix)).with_outputs(FAILED, main="rows")
+        masked = (every, unreadable) | "AllRows" >> beam.Flatten() | "MaskRows" >> mask
+        every, unreadable = masked["rows"], masked[FAILED]
+    rows, duplicate_keys, duplicates = unique(every, spec.source, progress_prefix)
     rendered = rows | "Render" >> beam.ParDo(Render(spec, progress_prefix)).with_outputs(FAILED, main="rows")
     prompts, refused = rendered["rows"], [rendered[FAILED]]
     if spec.prompt.media:
@@ -97,7 +103,7 @@ def read_prompts(
     if moderate is not None:
 
         def checked(requests: beam.PCollection) -> beam.PCollection:
-            (requests,) = after_row_check([requests], (source["rows"], source[FAILED]), spec)
+            (requests,) = after_row_check([requests], (every, unreadable), spec)
             return after_sink_check(root, requests, spec)
 
         judged = moderate(prompts, checked, duplicate_keys)
@@ -107,6 +113,6 @@ def read_prompts(
     requests, reused, known_refusals = reuse(
         root, prompts, spec, duplicate_keys, oldest_at, started_at, progress_prefix, batch_since
     )
-    requests, *reused = after_row_check((requests, *reused), (source["rows"], source[FAILED]), spec)
-    failed = [source[FAILED], *duplicates, *refused, *known_refusals]
+    requests, *reused = after_row_check((requests, *reused), (every, unreadable), spec)
+    failed = [unreadable, *duplicates, *refused, *known_refusals]
     return Prompts(requests, reused, replaced, failed, tallies, oldest_at)

@@ -10,7 +10,10 @@ import jinja2
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, Row, failed_row
+from airflow_provider_llmbeam.pipeline.privacy.masker import PersonalDataError, masker_of
+from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
@@ -42,7 +45,7 @@ class PromptRenderer:
                 much a `TemplateLimitError`, and an empty text to embed a `ValueError`.
         """
         self._begin_row()
-        scope = {"row": row, "variables": self._variables}
+        scope = {"row": without_vault(row), "variables": self._variables}
         text = valid_text(self._text.render(scope))
         if self._is_embedded and not text.strip():
             # APIs reject a whole request for one empty text, and isolating it takes many more.
@@ -71,6 +74,7 @@ class Render(CountingDoFn):
     def setup(self) -> None:
         """Compiles the templates once per worker."""
         spec = self._spec
+        self._masker = masker_of(spec)
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 
@@ -78,10 +82,18 @@ class Render(CountingDoFn):
         """Renders one row."""
         try:
             prompt = self._renderer.render(row)
+            if self._masker is not None:
+                row, prompt = self._masker.prompt(row, prompt)
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
             self.count("failed")
-            kind = "" if isinstance(error, jinja2.UndefinedError) else f"{type(error).__name__}: "
-            yield beam.pvalue.TaggedOutput(FAILED, failed_row(row, "template_error", f"{kind}{error}"))
+            yield beam.pvalue.TaggedOutput(FAILED, failed_row(row, *self._fault(error)))
             return
         rendered = (row, prompt.text, prompt.system, prompt.media, prompt.media_tokens)
         yield self._fingerprint(prompt.text, prompt.system, prompt.media), rendered
+
+    def _fault(self, error: Exception) -> tuple[FailureKind, str]:
+        if isinstance(error, PersonalDataError):
+            return "personal_data", str(error)
+        kind = "" if isinstance(error, jinja2.UndefinedError) else f"{type(error).__name__}: "
+        message = f"{kind}{error}"
+        return "template_error", message if self._masker is None else self._masker.message(message)

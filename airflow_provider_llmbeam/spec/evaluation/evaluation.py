@@ -8,7 +8,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel
-from airflow_provider_llmbeam.spec.evaluation.metric import JudgeMetric, Metric
+from airflow_provider_llmbeam.spec.evaluation.metric import (
+    ExactMetric,
+    JudgeMetric,
+    LabelF1Metric,
+    Metric,
+    NumericMetric,
+)
 from airflow_provider_llmbeam.spec.fields.names import MetricName
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 from airflow_provider_llmbeam.spec.model import Model
@@ -49,6 +55,14 @@ class Evaluation(SpecModel):
                 known = ", ".join(map(repr, self.metrics))
                 raise FieldFaultError(f"minimum.{name}", instead or f"is not the name of a metric: {known}")
         return self
+
+    @property
+    def expected_columns(self) -> tuple[str, ...]:
+        """Columns of the golden set with expected values."""
+        compared = (ExactMetric, LabelF1Metric, NumericMetric)
+        return tuple(
+            metric.column_of(name) for name, metric in self.metrics.items() if isinstance(metric, compared)
+        )
 
     @property
     def models(self) -> tuple[Model, ...]:

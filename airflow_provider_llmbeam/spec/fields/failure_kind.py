@@ -11,6 +11,7 @@ FailureKind = Literal[
     "duplicate_key",  # another row has the same key, and `on_duplicate_key` selects one of them
     "template_error",  # the prompt could not be rendered
     "media_error",  # a file of `prompt.media` cannot be read, or the server does not take it
+    "personal_data",  # it has personal data that `safety.privacy` lets no row have, or cannot mask or restore
     "not_sent",  # the first rows all failed for one reason, which the message names
     # answered by the server, final
     "bad_request",  # 4xx: the message of the server says why

@@ -45,6 +45,9 @@ FunctionPath = Annotated[
     str,
     _like(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "the path of a function that can be imported, 'package.module:name'"),
 ]
+PersonalDataKind = Annotated[
+    str, _like(r"[A-Z][A-Z0-9_]{0,31}", "a name of at most 32 capital letters, digits and _, e.g. 'CUSTOMER_ID'")
+]
 
 ProjectId = Annotated[
     str,

@@ -257,7 +257,9 @@ class JobSpec(SpecModel):
     def secret_variables(self) -> tuple[str, ...]:
         """Environment variables with secrets that the job reads by the names in this spec."""
         keys = (name for model in self.models for name in key_variables(model))
-        names = (*self.environment_secrets, *keys)
+        privacy = self.safety.privacy
+        own = () if privacy is None else (privacy.key_env,)
+        names = (*self.environment_secrets, *keys, *own)
         match self.sink:
             case PostgresSink():
                 return (*names, self.sink.dsn_env)

@@ -10,6 +10,7 @@ from airflow_provider_llmbeam.spec.job.generation_rules import generation_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.moderation_rules import moderation_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
+from airflow_provider_llmbeam.spec.job.privacy_rules import privacy_fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
 from airflow_provider_llmbeam.spec.model.parameters import given
@@ -48,6 +49,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or moderation_fault(spec)
         or _price_fault(spec)
         or _local_file_fault(spec)
+        or privacy_fault(spec)
         or _worker_key_fault(spec, has_project=has_project)
     )
 

@@ -3,6 +3,17 @@
 from airflow_provider_llmbeam.spec.safety.audit import AirflowRun, BigQueryAudit, FilesAudit
 from airflow_provider_llmbeam.spec.safety.forget import RowsToForget
 from airflow_provider_llmbeam.spec.safety.moderation import Moderation
+from airflow_provider_llmbeam.spec.safety.privacy import CustomDetector, PatternsDetector, Privacy
 from airflow_provider_llmbeam.spec.safety.safety import Safety
 
-__all__ = ["AirflowRun", "BigQueryAudit", "FilesAudit", "Moderation", "RowsToForget", "Safety"]
+__all__ = [
+    "AirflowRun",
+    "BigQueryAudit",
+    "CustomDetector",
+    "FilesAudit",
+    "Moderation",
+    "PatternsDetector",
+    "Privacy",
+    "RowsToForget",
+    "Safety",
+]

@@ -1,0 +1,81 @@
+"""The encryption of personal data: AES-SIV (RFC 5297), which is deterministic and authenticated."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from functools import lru_cache
+from typing import Any
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+
+#: Shortest secret, in characters.
+MIN_SECRET = 16
+#: Size of the synthetic IV, with which a ciphertext begins.
+IV_BYTES = 16
+
+_INFO = b"llmbeam privacy 1"
+_KEY_BYTES = 64  # AES-256
+
+
+class WrongKeyError(Exception):
+    """A value was encrypted with another key, or was changed since then."""
+
+
+class Cipher:
+    """Encrypts values: equal values of one kind become equal ciphertexts, so that prompts remain equal.
+
+    Args:
+        secret: Secret from which the key is derived.
+    """
+
+    def __init__(self, secret: str) -> None:
+        # Imported here, as jobs without privacy do not need it.
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        self._faults = (InvalidTag, ValueError)  # that of base64 is a ValueError
+        key = HKDF(SHA256(), length=_KEY_BYTES, salt=None, info=_INFO).derive(secret.encode())
+        self._siv = AESSIV(key)
+
+    def seal(self, kind: str, value: Any) -> bytes:
+        """Returns the ciphertext of a JSON value; it begins with the synthetic IV."""
+        return self._siv.encrypt(json.dumps(value).encode(), [kind.encode()])
+
+    def open(self, kind: str, sealed: str) -> Any:
+        """Returns a value.
+
+        Args:
+            kind: Its kind.
+            sealed: Its ciphertext as base64.
+
+        Raises:
+            WrongKeyError: It was encrypted with another key or as another kind, or it is not intact.
+        """
+        try:
+            return json.loads(self._siv.decrypt(base64.b64decode(sealed, validate=True), [kind.encode()]))
+        except self._faults:
+            raise WrongKeyError("a value was encrypted with another key, or changed since then") from None
+
+
+def cipher_of(variable: str) -> Cipher:
+    """Returns the cipher of the secret in an environment variable.
+
+    Raises:
+        JobSpecError: There is no secret, or it is too short.
+    """
+    secret = os.environ.get(variable, "")
+    if len(secret) < MIN_SECRET:
+        fault = f"has {len(secret)} characters" if secret else "is not set"
+        raise JobSpecError(
+            f"`safety.privacy.key_env`: the environment variable {variable!r} {fault}. Expected a secret of at "
+            f"least {MIN_SECRET} characters for the placeholders; on Dataflow, name it in "
+            "`runner.environment_secrets`. Nothing was sent or billed."
+        )
+    return _cipher(secret)
+
+
+_cipher = lru_cache(8)(Cipher)

@@ -1,0 +1,144 @@
+"""Placeholders: their form, and what a model made of them in an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+_FORM = re.compile(r"<([A-Z][A-Z0-9_]{0,39})_([0-9a-f]{4,32})>")
+#: Numbers of digits of a tag. The shortest one that is unambiguous in its row is taken.
+LENGTHS = (4, 8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What an answer has of the placeholders of its prompt.
+
+    Attributes:
+        returned: Placeholders of the prompt that it has as they are.
+        altered: Number of times that it has one in another form: other case, a bracket missing, one character
+            changed, added or left out, or divided.
+        lost: Placeholders of the prompt that it has in neither way.
+        invented: Number of times that it has a placeholder that the prompt did not have.
+        first_altered: The first altered one, as it is in the answer.
+    """
+
+    returned: int = 0
+    altered: int = 0
+    lost: int = 0
+    invented: int = 0
+    first_altered: str = ""
+
+
+def placeholders_in(text: str) -> Iterator[re.Match[str]]:
+    """Yields what has the form of a placeholder in a text; the groups are kind and tag."""
+    return _FORM.finditer(text) if "<" in text else iter(())
+
+
+def replaced(text: str, values: dict[str, str]) -> str:
+    """Returns a text with the values of those placeholders that have one."""
+    return _FORM.sub(lambda match: values.get(match[0], match[0]), text)
+
+
+def tag_of(placeholder: str) -> tuple[str, str]:
+    """Returns the kind and the tag of a placeholder."""
+    kind, _, tag = placeholder[1:-1].rpartition("_")
+    return kind, tag
+
+
+def is_ambiguous(kind: str, tag: str, taken: Collection[str]) -> bool:
+    """Returns whether a placeholder could be mistaken for one of others.
+
+    Tags differ in at least two digits, so that a changed digit makes no other placeholder.
+    """
+    return bool(taken) and any(
+        f"<{kind}_{tag[:place]}{digit}{tag[place + 1 :]}>" in taken
+        for place in range(len(tag))
+        for digit in "0123456789abcdef"
+    )
+
+
+def returned_in(text: str, sent: Collection[str]) -> Returned:
+    """Compares an answer with the placeholders of its prompt.
+
+    Args:
+        text: The answer.
+        sent: Placeholders of the prompt.
+    """
+    if not sent and "<" not in text:
+        return Returned()
+    own: dict[str, dict[str, str]] = {}
+    for placeholder in sent:
+        kind, tag = tag_of(placeholder)
+        own.setdefault(_plain(kind), {})[tag] = placeholder
+    placeholders = set(sent)
+    found: set[str] = set()
+    near: set[str] = set()
+    altered: list[str] = []
+    invented = 0
+    rest: list[str] = []
+    end = 0
+    for match in placeholders_in(text):
+        rest.append(text[end : match.start()])
+        end = match.end()
+        if match[0] in placeholders:
+            found.add(match[0])
+        elif of := _nearest({match[2]}, own.get(_plain(match[1]), {})):
+            near.add(of)
+            altered.append(match[0])
+        else:
+            invented += 1
+    rest.append(text[end:])
+    if sent:
+        mention = _mention(tuple(sorted({tag_of(each)[0] for each in sent})))
+        for match in (match for part in rest for match in mention.finditer(part)):
+            _, kind, tag, more, close = match.groups(default="")
+            if of := _nearest({tag.lower(), (tag + more).lower()}, own.get(_plain(kind), {})):
+                near.add(of)
+                altered.append(match[0].strip())
+            elif close and len(tag) >= LENGTHS[0]:
+                invented += 1
+    return Returned(
+        returned=len(found),
+        altered=len(altered),
+        lost=len(placeholders - found - near),
+        invented=invented,
+        first_altered=altered[0] if altered else "",
+    )
+
+
+@lru_cache(256)
+def _mention(kinds: tuple[str, ...]) -> re.Pattern[str]:
+    names = "|".join(re.escape(kind).replace("_", r"[\s_-]?") for kind in sorted(kinds, key=len, reverse=True))
+    return re.compile(
+        rf"(<?)\s?(?<![A-Za-z0-9])({names})[\s_-]{{0,3}}([0-9a-z]{{1,33}})(?=(?:[\s_-]{{1,2}}([0-9a-z]{{1,33}}))?)(\s?>)?",
+        re.IGNORECASE,
+    )
+
+
+def _nearest(tags: set[str], own: Mapping[str, str]) -> str | None:
+    """Returns the placeholder of the prompt that has one of these tags, or nearly; `own` has those by tag."""
+    if same := tags & own.keys():
+        return own[same.pop()]
+    near = (placeholder for own_tag, placeholder in own.items() if any(_is_near(tag, own_tag) for tag in tags))
+    return next(near, None)
+
+
+def _plain(kind: str) -> str:
+    return re.sub(r"[\s_-]", "", kind).upper()
+
+
+def _differences(one: str, other: str) -> int:
+    return sum(a != b for a, b in zip(one, other, strict=True))
+
+
+def _is_near(tag: str, own: str) -> bool:
+    """Returns whether at most one character was changed, added or left out."""
+    if len(tag) == len(own):
+        return _differences(tag, own) < 2
+    short, long = sorted((tag, own), key=len)
+    return len(long) - len(short) == 1 and any(
+        long[:index] + long[index + 1 :] == short for index in range(len(long))
+    )

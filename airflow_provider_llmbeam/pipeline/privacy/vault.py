@@ -1,0 +1,135 @@
+"""The vault: what a masked row carries, so that its placeholders can be restored and counted."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any
+
+from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.privacy.cipher import IV_BYTES, Cipher, WrongKeyError
+from airflow_provider_llmbeam.pipeline.privacy.placeholder import LENGTHS, is_ambiguous, tag_of
+from airflow_provider_llmbeam.spec.safety.privacy import Action
+
+#: Column of a masked row with its vault, also in the dead letter. Templates do not see it.
+VAULT = "llmbeam_vault"
+#: Number of digits of the tag in a pseudonym: two values have the same one by chance in 1 of 10^19 pairs.
+_HASH_DIGITS = 16
+
+
+class Issuer:
+    """Issues the placeholders of one row.
+
+    Args:
+        cipher: Encrypts the values.
+        taken: Returns what has the form of a placeholder in the row and the templates; none of it is issued.
+        vault: Vault of the row so far.
+    """
+
+    def __init__(self, cipher: Cipher, taken: Callable[[], Collection[str]], vault: Row | None = None) -> None:
+        self._cipher = cipher
+        self._find_taken = taken
+        self._taken: set[str] | None = None
+        vault = vault or {}
+        self._values: dict[str, str] = dict(vault.get("values", {}))
+        self._keys: dict[str, str] = dict(vault.get("keys", {}))
+        self._masked = Counter[str](vault.get("masked", {}))
+        self._issued = {sealed: placeholder for placeholder, sealed in (self._keys | self._values).items()}
+        self._pseudonyms = dict[str, str]()
+
+    def issue(self, kind: str, value: Any, action: Action, *, is_key: bool = False) -> str:
+        """Returns what stands for a value.
+
+        Args:
+            kind: Kind of the value.
+            value: The value.
+            action: What is done with it.
+            is_key: Whether it is in a key column: no two keys may become one, and the sink needs it again.
+        """
+        self._masked[kind] += 1
+        is_restored = action in ("mask", "fail")
+        if action == "drop" and not is_key:
+            return ""
+        iv_and_text = self._cipher.seal(kind, value)
+        sealed = base64.b64encode(iv_and_text).decode()
+        known = self._issued if is_restored or is_key else self._pseudonyms
+        if (placeholder := known.get(sealed)) is None:
+            tag = iv_and_text[:IV_BYTES].hex()
+            if is_key:
+                placeholder = f"<{kind}_{tag}>"
+            else:
+                placeholder = self._placeholder(kind, tag) if is_restored else f"<{kind}_{tag[:_HASH_DIGITS]}>"
+            known[sealed] = placeholder
+        if is_restored:
+            self._values[placeholder] = sealed
+        elif is_key:
+            self._keys[placeholder] = sealed
+        return placeholder
+
+    def _placeholder(self, kind: str, tag: str) -> str:
+        if self._taken is None:
+            self._taken = {*self._find_taken(), *self._keys, *self._values}
+        for length in LENGTHS:
+            if not is_ambiguous(kind, tag[:length], self._taken):
+                break
+        self._taken.add(f"<{kind}_{tag[:length]}>")
+        return f"<{kind}_{tag[:length]}>"
+
+    def vault(self, sent: Collection[str] = ()) -> Row | None:
+        """Returns the vault; `None` if nothing was masked.
+
+        Args:
+            sent: Placeholders in the prompt.
+        """
+        if not self._masked and not sent:
+            return None
+        vault: Row = {"masked": dict(self._masked)}
+        if self._values:
+            vault["values"] = self._values
+        if self._keys:
+            vault["keys"] = self._keys
+        if sent:
+            vault["sent"] = list(sent)
+        return vault
+
+
+def with_vault(row: Row, vault: Row | None) -> Row:
+    """Returns a row with this vault, or without one."""
+    plain = without_vault(row)
+    return plain if vault is None else {**plain, VAULT: vault}
+
+
+def without_vault(row: Row) -> Row:
+    """Returns a row without its vault."""
+    return {name: value for name, value in row.items() if name != VAULT} if VAULT in row else row
+
+
+def sealed_values(row: Row) -> dict[str, dict[str, str]] | None:
+    """Returns the encrypted values of a row, and those of its key; `None` if no job wrote its vault."""
+    vault = row.get(VAULT, {})
+    found: dict[str, dict[str, str]] = {}
+    for name in ("values", "keys"):
+        values = vault.get(name, {}) if isinstance(vault, dict) else None
+        if not isinstance(values, dict) or not all(isinstance(each, str) for each in values.values()):
+            return None
+        found[name] = values
+    return found
+
+
+def opened(row: Row, cipher: Cipher, *, with_keys: bool) -> dict[str, Any]:
+    """Returns the values of the placeholders of a row.
+
+    Args:
+        row: A masked row.
+        cipher: Cipher with the key by which it was masked.
+        with_keys: Whether the values that are restored in key columns alone are among them.
+
+    Raises:
+        WrongKeyError: The row was masked with another key, or its vault is not intact.
+    """
+    vault = sealed_values(row)
+    if vault is None:
+        raise WrongKeyError("the vault is not one that a job has written")
+    sealed = (vault["keys"] if with_keys else {}) | vault["values"]
+    return {placeholder: cipher.open(tag_of(placeholder)[0], each) for placeholder, each in sealed.items()}

@@ -1,0 +1,173 @@
+"""Personal data: what is masked before a prompt is rendered, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel, variable_name
+from airflow_provider_llmbeam.spec.fields.names import FunctionPath, PersonalDataKind
+from airflow_provider_llmbeam.spec.fields.suggestion import nearest
+from airflow_provider_llmbeam.spec.fields.text import from_text
+
+#: Kinds that the patterns find in texts of every country.
+GeneralKind = Literal["EMAIL", "PHONE", "CREDIT_CARD", "IBAN", "IP_ADDRESS", "MAC_ADDRESS", "CRYPTO_WALLET", "URL"]
+#: Identity numbers of one country, whose code their name begins with.
+NationalKind = Literal[
+    "AU_TFN",
+    "CA_SIN",
+    "DE_SOCIAL_SECURITY",
+    "DE_TAX_ID",
+    "ES_NIE",
+    "ES_NIF",
+    "FI_PERSONAL_ID",
+    "GB_NHS",
+    "GB_NINO",
+    "IN_AADHAAR",
+    "IN_PAN",
+    "IT_FISCAL_CODE",
+    "KR_RRN",
+    "PL_PESEL",
+    "SE_PERSONNUMMER",
+    "SG_NRIC",
+    "TH_TNIN",
+    "US_ITIN",
+    "US_SSN",
+]
+PatternKind = Literal[GeneralKind, NationalKind]
+Action = Literal["mask", "hash", "drop", "fail"]
+Country = Annotated[str, Field(pattern=r"^[A-Z]{2}$")]
+
+
+def _not_empty(items: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    # `min_length` would be reported besides the fault of an item.
+    if items == ():
+        raise ValueError("must have at least 1 item")
+    return items
+
+
+class PatternsDetector(SpecModel):
+    """Finds values by their form and their check digits. It needs the extra `privacy`, and no download.
+
+    It finds no names of people, and no addresses: docs/privacy.md has the recall of each kind.
+
+    Attributes:
+        entities: Kinds that are found. `None`: all general ones but `URL`, and the identity numbers of the
+            `countries`.
+        countries: Countries, by their codes, whose phone numbers are found without +, and whose identity numbers
+            are found. Each costs time with every text that has a number of six digits or more.
+    """
+
+    type: Literal["patterns"] = "patterns"
+    entities: tuple[PatternKind, ...] | None = None
+    countries: tuple[Country, ...] = ("US", "GB", "DE", "FR")
+
+    _some = field_validator("entities", "countries")(_not_empty)
+
+
+class CustomDetector(SpecModel):
+    """Finds values by a regular expression or a function of yours.
+
+    Attributes:
+        name: Kind of the values, e.g. `CUSTOMER_ID`; their placeholders begin with it.
+        pattern: Regular expression of the package `regex`. A text on which it takes more than 0.5 s fails its row.
+        function: Where a function is, `package.module:name`; the Python of the job imports it. It is called with a
+            text, and returns the `(start, end)` of each value. If it raises, it fails the row.
+    """
+
+    type: Literal["custom"]
+    name: PersonalDataKind
+    pattern: Annotated[str, Field(min_length=1)] | None = None
+    function: FunctionPath | None = None
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_pattern(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            import regex
+
+            try:
+                matches_nothing = regex.fullmatch(pattern, "", timeout=0.5) is not None
+            except regex.error as error:
+                raise ValueError(f"is not a regular expression ({error})") from None
+            if matches_nothing:
+                raise ValueError("must not match an empty text: it would be found between any two characters")
+        return pattern
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if (self.pattern is None) == (self.function is None):
+            raise FieldFaultError("pattern", "exactly one of this field and `function` is needed", self.pattern)
+        return self
+
+
+def _by_type(value: Any) -> Any:
+    """Returns the fields of a detector that is given by its type alone."""
+    value = from_text(value)
+    return {"type": value} if isinstance(value, str) else value
+
+
+Detector = Annotated[
+    Annotated[PatternsDetector | CustomDetector, Field(discriminator="type")], BeforeValidator(_by_type)
+]
+
+
+class Privacy(SpecModel):
+    """Masks personal data in rows and prompts, and restores it in the answers that the sink stores.
+
+    Journal, cache, request files, dead letter, report, logs and the model get placeholders, e.g. `<EMAIL_7f3a>`.
+    One value has one placeholder for one key, so that equal prompts are still sent once.
+
+    Attributes:
+        columns: Columns whose values are masked. `None`: all columns, and the whole rendered prompt with its
+            system instruction.
+        detectors: What finds personal data. A text in place of a detector is its `type`.
+        action: What is done with a value: `mask` by a placeholder that the sink restores, `hash` by one that
+            is never restored, `drop` the value, or `fail` its row, which goes to the dead letter.
+        actions: The same by kind, for kinds that differ, e.g. `{"CREDIT_CARD": "drop"}`. Key columns are always
+            masked and restored.
+        key_env: Environment variable with the secret from which the key of the placeholders is derived, of at
+            least 16 characters; on Dataflow named in `runner.environment_secrets`.
+        key_conn_id: Airflow connection, of any type, whose password is that secret; the operator sets the variable
+            for the process of the job. `None`: the worker has the variable.
+        on_altered: What is done with an answer in which the model altered a placeholder: `keep` it as it is, or
+            `fail` its row.
+    """
+
+    columns: tuple[str, ...] | None = None
+    detectors: tuple[Detector, ...] = (PatternsDetector(),)
+    action: Action = "mask"
+    actions: Mapping[str, Action] = Field(default_factory=dict)
+    key_env: Annotated[str, Field(min_length=1)] = "LLMBEAM_PRIVACY_KEY"
+    key_conn_id: str | None = None
+    on_altered: Literal["keep", "fail"] = "keep"
+
+    _some = field_validator("columns", "detectors")(_not_empty)
+    _variable = field_validator("key_env")(variable_name)
+
+    @model_validator(mode="after")
+    def _actions_are_of_kinds(self) -> Self:
+        kinds = {kind for detector in self.detectors for kind in kinds_of(detector)}
+        for kind in self.actions:
+            if kind not in kinds:
+                known = ", ".join(sorted(kinds))
+                want = nearest(kind, kinds) or f"is no kind that the detectors find: {known}"
+                raise FieldFaultError(f"actions.{kind}", want)
+        return self
+
+    def action_of(self, kind: str) -> Action:
+        """Returns what is done with values of a kind."""
+        return self.actions.get(kind, self.action)
+
+
+def kinds_of(detector: PatternsDetector | CustomDetector) -> tuple[str, ...]:
+    """Returns the kinds of values that a detector finds."""
+    if isinstance(detector, CustomDetector):
+        return (detector.name,)
+    if detector.entities is not None:
+        return detector.entities
+    general = [kind for kind in GeneralKind.__args__ if kind != "URL"]  # type: ignore[attr-defined]
+    national = [kind for kind in NationalKind.__args__ if kind[:2] in detector.countries]  # type: ignore[attr-defined]
+    return (*general, *national)

@@ -1,0 +1,41 @@
+"""Mistakes in `safety`."""
+
+from __future__ import annotations
+
+from tests.mistakes.mistake import Mistake
+
+MISTAKES = (
+    Mistake(
+        changes={"safety": {"privacy": {"actions": {"MAIL": "drop"}}}},
+        sentence="`safety.privacy.actions.MAIL`: did you mean `EMAIL`? Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"safety": {"privacy": {"on_altered": "repair"}}},
+        sentence=(
+            "`safety.privacy.on_altered`: must be 'keep' or 'fail'; got 'repair'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"safety": {"privacy": {"detectors": [{"type": "custom", "name": "ORDER"}]}}},
+        sentence=(
+            "`safety.privacy.detectors.0.pattern`: exactly one of this field and `function` is needed; got None. "
+            "Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"safety": {"privacy": {}}, "prompt.media": [{"uri": "gs://scans/{{ row.id }}.png"}]},
+        sentence=(
+            "`safety.privacy.columns`: this field is needed with `prompt.media`: files are sent as they are, and "
+            "only texts are masked; name the columns whose texts are; got None. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"safety": {"privacy": {"key_env": "MASKING_KEY"}}},
+        sentence=(
+            "`safety.privacy.key_env`: the environment variable 'MASKING_KEY' is not set. Expected a secret of at "
+            "least 16 characters for the placeholders; on Dataflow, name it in "
+            "`runner.environment_secrets`. Nothing was sent or billed."
+        ),
+        found="start",
+    ),
+)

@@ -1,0 +1,251 @@
+"""Rows and prompts are masked, and only what a row issued is restored."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, failed_row
+from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError
+from airflow_provider_llmbeam.pipeline.privacy.masker import PersonalDataError
+from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT
+from tests.outcomes import completion
+
+FORM = re.compile(r"<([A-Z_]+)_([0-9a-f]+)>")
+
+
+def answer_of(masker, row, answer, parsed=None):
+    """Masks a row, lets the model answer, and returns what the sink gets."""
+    masked = masker.row(row)
+    masked, prompt = masker.prompt(masked, Prompt(f"Say: {masked.get('text')}"))
+    found = completion(answer(prompt.text), parsed=parsed and parsed(prompt.text))
+    return masker.restored(AnsweredRow(masked, "f", found, "fresh"))
+
+
+def test_a_copied_placeholder_is_restored(make_masker):
+    row = {"id": 1, "text": "Write to ann@example.com."}
+    found = answer_of(make_masker(), row, lambda prompt: prompt)
+    assert found.completion.text == "Say: Write to ann@example.com."
+    assert found.row == row
+
+
+def test_the_masked_row_has_no_plain_value(make_masker):
+    row = {
+        "id": "ann@example.com",
+        "text": ["call 123456", {"who bob@x.org": {"n": 4930123456, "ok": True}}],
+        "p": 1.5,
+    }
+    masked = make_masker().row(row)
+    text = json.dumps(masked)
+    assert not re.search("ann@|bob@|123456", text)
+    assert make_masker().plain(masked) == row
+    assert masked[VAULT]["masked"] == {"EMAIL": 2, "NUMBER": 2}
+
+
+def test_a_row_without_personal_data_is_left_as_it_is(make_masker):
+    row = {"id": 1, "text": "nothing", "none": None}
+    assert make_masker().row(row) is row
+    prompt = Prompt("nothing", "at all")
+    assert make_masker().prompt(row, prompt) == (row, prompt)
+
+
+def test_only_the_given_columns_are_masked(make_masker):
+    masker = make_masker(columns=["text"])
+    masked = masker.row({"id": 1, "text": "123456", "other": "654321"})
+    assert masked["other"] == "654321"
+    assert masker.prompt(masked, Prompt("654321 " + masked["text"]))[1].text == f"654321 {masked['text']}"
+
+
+def test_the_whole_prompt_is_masked_without_columns(make_masker):
+    row, prompt = make_masker().prompt({"id": 1}, Prompt("12 and 123456", "of 654321"))
+    assert FORM.fullmatch(prompt.text.removeprefix("12 and "))
+    assert FORM.fullmatch(prompt.system.removeprefix("of "))
+    assert len(row[VAULT]["sent"]) == len(row[VAULT]["values"]) == 2
+
+
+def test_equal_values_have_equal_placeholders_in_all_rows(make_masker):
+    rows = [make_masker().row({"id": number, "text": "123456"}) for number in range(2)]
+    assert rows[0]["text"] == rows[1]["text"]
+    assert re.fullmatch(r"<NUMBER_[0-9a-f]{4}>", rows[0]["text"])
+
+
+def test_values_in_keys_stay_distinct(make_masker):
+    masked = make_masker().row({"id": "123456", "text": "123456"})
+    assert re.fullmatch(r"<NUMBER_[0-9a-f]{32}>", masked["id"])
+    assert masked["text"] == masked["id"]
+
+
+def test_a_pseudonym_is_never_restored_but_in_a_key(make_masker):
+    masker = make_masker(action="hash")
+    row = {"id": "123456", "text": "123456 and 654321"}
+    found = answer_of(masker, row, lambda prompt: prompt)
+    assert found.row["id"] == "123456"
+    assert re.fullmatch(r"<NUMBER_[0-9a-f]{16}> and <NUMBER_[0-9a-f]{16}>", found.row["text"])
+    assert found.completion.text == f"Say: {found.row['text']}"
+    assert not re.search("123456|654321", json.dumps(masker.row(row)))
+
+
+def test_a_dropped_value_is_gone(make_masker):
+    masker = make_masker(actions={"NUMBER": "drop"})
+    assert masker.row({"id": 1, "text": "a 123456 b"}) == {
+        "id": 1,
+        "text": "a  b",
+        VAULT: {"masked": {"NUMBER": 1}},
+    }
+
+
+def test_a_row_with_what_no_row_may_have_fails_masked(make_masker):
+    masker = make_masker(actions={"NUMBER": "fail"})
+    failed = masker.row({"id": 1, "text": "a 123456 b"})
+    assert isinstance(failed, FailedRow)
+    assert (failed.failure.kind, failed.failure.attempts) == ("personal_data", 0)
+    assert failed.failure.message.startswith("column 'text' has a value of kind NUMBER")
+    assert "123456" not in repr(failed)
+    assert masker.plain(failed.row)["text"] == "a 123456 b"
+    with pytest.raises(PersonalDataError, match="the prompt has a value of kind NUMBER"):
+        masker.prompt({"id": 1}, Prompt("123456"))
+
+
+def test_a_text_that_a_detector_cannot_read_fails_masked_as_a_whole(make_masker):
+    masker = make_masker(detectors=[{"type": "custom", "name": "X", "function": "builtins:len"}])
+    failed = masker.row({"id": 1, "text": "ann", "number": 1234567})
+    assert isinstance(failed, FailedRow)
+    assert "raised TypeError" in failed.failure.message
+    assert "ann" not in json.dumps(failed.row)
+    assert masker.plain(failed.row)["text"] == "ann"
+    assert "that is not shown" in masker.message("ann")
+
+
+def test_what_looks_like_a_placeholder_in_the_source_is_not_restored(make_masker):
+    masker = make_masker()
+    own = masker.row({"id": 1, "text": "123456"})["text"]
+    found = answer_of(masker, {"id": 1, "text": f"{own} is not 123456"}, lambda prompt: prompt)
+    assert found.completion.text == f"Say: {own} is not 123456"
+    masker = make_masker(template=f"Keep placeholders such as {own}: {{{{ row.text }}}}")
+    assert masker.row({"id": 1, "text": "123456"})["text"] != own
+
+
+def test_an_answer_with_a_schema_is_restored_inside_its_strings(make_masker):
+    row = {"id": 1, "text": "123456"}
+    found = answer_of(
+        make_masker(), row, lambda prompt: "{}", lambda prompt: {"a": [prompt, 5, None], prompt[5:]: {"b": True}}
+    )
+    assert found.completion.parsed == {"a": ["Say: 123456", 5, None], "123456": {"b": True}}
+
+
+def test_a_vector_and_citations(make_masker):
+    masker = make_masker()
+    row, prompt = masker.prompt(masker.row({"id": 1, "text": "123456"}), Prompt("123456"))
+    vector = AnsweredRow(row, "f", completion("", parsed=[0.5]), "fresh")
+    assert masker.restored(vector).completion.parsed == [0.5]
+    cited = AnsweredRow(row, "f", completion("x", citations=[{"texts": [prompt.text]}]), "fresh")
+    assert masker.restored(cited).completion.citations == [{"texts": ["123456"]}]
+
+
+def test_a_placeholder_of_a_column_that_was_not_sent_is_not_restored(make_masker):
+    masker = make_masker()
+    masked = masker.row({"id": 1, "text": "123456", "secret": "654321"})
+    sent, _ = masker.prompt(masked, Prompt(masked["text"]))
+    guessed = AnsweredRow(sent, "f", completion(masked["secret"]), "fresh")
+    assert masker.restored(guessed).completion.text == masked["secret"]
+
+
+def test_a_row_of_a_dead_letter_gets_its_placeholders_again(make_masker):
+    masker = make_masker()
+    masked = masker.row({"id": "123456", "text": "654321"})
+    read = {**masked, "llmbeam_error": {"message": "<NUMBER>"}}
+    assert masker.row(read) == {**masked, "llmbeam_error": {"message": "<NUMBER>"}}
+
+
+def test_a_row_that_another_key_masked_fails_and_stays_as_it_is(make_masker, monkeypatch):
+    masked = make_masker().row({"id": "123456", "text": "654321"})
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "another secret of the tests")
+    failed = make_masker().row(masked)
+    assert isinstance(failed, FailedRow)
+    assert {name: failed.row[name] for name in ("id", "text")} == {name: masked[name] for name in ("id", "text")}
+    assert failed.row[VAULT] == {"values": masked[VAULT]["values"], "keys": {}}
+    assert "masked with another key than the one in 'LLMBEAM_PRIVACY_KEY'" in failed.failure.message
+    with pytest.raises(WrongKeyError):
+        make_masker().restored(AnsweredRow({**masked, "sent": []}, "f", completion(), "fresh"))
+
+
+@pytest.mark.parametrize(
+    "vault", ["x", None, 5, {"values": "x"}, {"values": {"<A_1234>": 5}}, {"values": {"": "x"}}]
+)
+def test_a_row_with_a_vault_that_no_job_wrote_fails_masked(make_masker, vault):
+    masker = make_masker()
+    failed = masker.row({"id": 1, "text": "123456", "number": 1234567, VAULT: vault})
+    assert isinstance(failed, FailedRow)
+    assert (failed.row["text"], failed.row["number"]) == ("<NUMBER>", "<NUMBER>7")
+    again = masker.row(replace(failed, row={**failed.row, VAULT: vault}))
+    assert isinstance(again, FailedRow)
+    assert again.row == failed.row
+
+
+def test_the_error_of_an_earlier_job_without_privacy_is_masked(make_masker):
+    row = {"id": 1, "text": "x", "llmbeam_error": {"message": "no 123456"}}
+    assert "123456" not in json.dumps(make_masker(columns=["text"]).row(row))
+
+
+def test_a_failed_row_of_the_source_is_masked(make_masker):
+    failed = make_masker().row(failed_row({"llmbeam_raw": "no JSON: 123456"}, "unreadable_row", "at 654321"))
+    assert "123456" not in json.dumps(failed.row)
+    assert failed.failure.message == "at <NUMBER>"
+
+
+def test_the_spec_is_shown_without_personal_data(make_masker):
+    plain = {
+        "prompt": {"template": "x 123456", "max_repairs": 1},
+        "source": {"rows": [{"id": "654321"}]},
+        "a": "123456",
+    }
+    assert make_masker().spec(plain) == {
+        "prompt": {"template": "x <NUMBER>", "max_repairs": 1},
+        "source": {"rows": [{"id": "<NUMBER>"}]},
+        "a": "123456",
+    }
+
+
+VALUES = st.lists(st.from_regex(r"[1-9][0-9]{5}", fullmatch=True), min_size=1, max_size=6, unique=True)
+FATES = st.lists(st.sampled_from(["copied", "cased", "bare", "split", "changed", "lost"]), min_size=6, max_size=6)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(VALUES, FATES, st.lists(st.from_regex(r"[0-9a-f]{4}", fullmatch=True), max_size=3))
+def test_whatever_a_model_does_no_value_is_restored_wrongly(make_masker, values, fates, invented):
+    row = {"id": 1, "text": " ".join(values)}
+    kept: list[str] = []
+
+    def answer(prompt: str) -> str:
+        parts = []
+        placeholders = [match[0] for match in FORM.finditer(prompt)]
+        assert len(placeholders) == len(values) == len(set(placeholders))
+        for placeholder, fate in zip(placeholders, fates, strict=False):
+            body = placeholder[1:-1]
+            changed = f"<{body[:-1]}{'1' if body[-1] != '1' else '2'}>"
+            part = {
+                "copied": placeholder,
+                "cased": f"<{body.title()}>",
+                "bare": body,
+                "split": f"<{body[:-2]} {body[-2:]}>",
+                "changed": changed,
+                "lost": "-",
+            }[fate]
+            parts.append(part)
+        kept.extend(parts)
+        others = [f"<NUMBER_{tag}>" for tag in invented if f"<NUMBER_{tag}>" not in placeholders]
+        kept.extend(others)
+        return " | ".join((*parts, *others))
+
+    found = answer_of(make_masker(), row, answer).completion.text.split(" | ")
+    expected = [
+        values[place] if place < len(values) and fates[place] == "copied" else part
+        for place, part in enumerate(kept)
+    ]
+    assert found == expected

@@ -1,0 +1,104 @@
+"""What a model makes of placeholders: exact counts, and never a wrong restoration."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_llmbeam.pipeline.privacy.placeholder import Returned, is_ambiguous, replaced, returned_in
+
+SENT = ("<EMAIL_7f3a>", "<PHONE_00c1>")
+
+
+def counts(found: Returned) -> tuple[int, int, int, int]:
+    return found.returned, found.altered, found.lost, found.invented
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Write to <EMAIL_7f3a> or call <PHONE_00c1>.", (2, 0, 0, 0)),
+        ("<EMAIL_7f3a>s and <EMAIL_7f3a>", (1, 0, 1, 0)),
+        ("<email_7F3A> <PHONE_00c1>", (1, 1, 0, 0)),
+        ("EMAIL_7f3a, <PHONE_00c1>", (1, 1, 0, 0)),
+        ("<EMAIL_7f3a <PHONE_00c1>", (1, 1, 0, 0)),
+        ("<EMAIL 7f3a> <PHONE_00c1>", (1, 1, 0, 0)),
+        ("<EMAIL_7f 3a> <PHONE_00c1>", (1, 1, 0, 0)),
+        ("<EMAIL_\n7f3a> <PHONE_00c1>", (1, 1, 0, 0)),
+        ("<EMAIL_7f3b> <PHONE_00c1>", (1, 1, 0, 0)),
+        ("<EMAIL_7f3as> <PHONE_00c1>", (1, 1, 0, 0)),
+        ("&lt;EMAIL_7f3a&gt; <PHONE_00c1>", (1, 1, 0, 0)),
+        ("<EMAIL_beef> <IBAN_1234>", (0, 0, 2, 2)),
+        ("My email 2020 is lost, and so is my phone.", (0, 0, 2, 0)),
+        ("", (0, 0, 2, 0)),
+    ],
+)
+def test_placeholders_of_an_answer_are_counted(answer, expected):
+    assert counts(returned_in(answer, SENT)) == expected
+
+
+def test_the_first_altered_one_is_named():
+    assert returned_in("<email_7f3a>, EMAIL_7f3a", SENT).first_altered == "<email_7f3a>"
+
+
+def test_a_placeholder_without_any_in_the_prompt_is_invented():
+    assert counts(returned_in("<EMAIL_7f3a>", ())) == (0, 0, 0, 1)
+    assert returned_in("1 < 2", ()) == Returned()
+
+
+def test_tags_that_differ_in_one_digit_are_ambiguous():
+    assert is_ambiguous("EMAIL", "7f3b", SENT)
+    assert not is_ambiguous("EMAIL", "7fbb", SENT)
+    assert not is_ambiguous("IBAN", "7f3a", SENT)
+    assert is_ambiguous("IBAN", "7f3a", ("<IBAN_7f3a>",))
+
+
+tags = st.text("0123456789abcdef", min_size=4, max_size=4)
+
+
+@st.composite
+def answers(draw):
+    """Draws placeholders of a prompt, and an answer that copies, alters, loses and invents some."""
+    sent: list[str] = []
+    for tag in draw(st.lists(tags, min_size=1, max_size=5)):
+        kind = draw(st.sampled_from(["EMAIL", "US_SSN"]))
+        if not is_ambiguous(kind, tag, sent):
+            sent.append(f"<{kind}_{tag}>")
+    parts, expected = [], [0, 0, 0, 0]
+    for placeholder in sent:
+        fate = draw(st.sampled_from(["copied", "cased", "bare", "split", "changed", "lost"]))
+        expected[{"copied": 0, "lost": 2}.get(fate, 1)] += 1
+        body, digit = placeholder[1:-1], draw(st.sampled_from("ghxyz"))
+        parts.append(
+            {
+                "copied": placeholder,
+                "cased": f"<{body.title()}>",
+                "bare": body,
+                "split": f"<{body[:-2]} {body[-2:]}>",
+                "changed": f"<{body[:-1]}{digit}>",
+                "lost": "nothing",
+            }[fate]
+        )
+    for tag in draw(st.lists(tags, max_size=3)):
+        if not is_ambiguous("IBAN", tag, ()):
+            parts.append(f"<IBAN_{tag}>")
+            expected[3] += 1
+    return sent, " and ".join(draw(st.permutations(parts))), tuple(expected)
+
+
+@given(answers())
+def test_counts_are_exact_whatever_a_model_does(drawn):
+    sent, answer, expected = drawn
+    assert counts(returned_in(answer, sent)) == expected
+
+
+@pytest.mark.fuzz
+@given(st.lists(tags, max_size=5, unique=True), st.text("<>EMAIL_ 0123abcf", max_size=60))
+def test_nothing_but_an_exact_placeholder_is_replaced(issued, answer):
+    values = {f"<EMAIL_{tag}>": f"«{number}»" for number, tag in enumerate(issued)}
+    found = replaced(answer, values)
+    for placeholder, value in values.items():
+        assert found.count(value) == answer.count(placeholder)
+        found = found.replace(value, placeholder)
+    assert found == answer
