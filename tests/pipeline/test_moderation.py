@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from tests.pipeline.conftest import read_lines
 
 GUARD = "meta-llama/Llama-Guard-3-8B"
 METHOD = "openai.chatCompletions"
@@ -175,6 +176,18 @@ def test_a_stopped_job_asks_the_guard_for_the_rest_alone(moderated, sandbox, mon
     assert 20 <= asked(sandbox)["guard"] < 40
     job.run()
     assert asked(sandbox) == Counter(job=36, guard=76)
+
+
+def test_an_audit_has_the_requests_to_the_guard_with_the_rows_whose_texts_it_judged(moderated, sandbox, tmp_path):
+    job = moderated()
+    job.spec["safety"] |= {"audit": {"uri": str(tmp_path / "audit")}}
+    job.run(ROWS)
+    records = [record for path in (tmp_path / "audit").rglob("*.jsonl") for record in read_lines(path)]
+    assert Counter("guard" if record["requested_model"] == GUARD else "job" for record in records) == asked(
+        sandbox
+    )
+    assert all(record["row_key_hashes"] for record in records)
+    assert len({each for record in records for each in record["row_key_hashes"]}) == len(ROWS)
 
 
 def test_the_guard_has_a_budget_of_its_own(moderated, sandbox):

@@ -36,7 +36,7 @@ _log = logging.getLogger("llmbeam")
 #: Source: cloud.google.com/bigquery/quotas, "Maximum number of source URIs per job configuration".
 _MAX_FILES = 10_000
 _TEXTS = ("deployment", "dag_id", "task_id", "run_id", "account", "model_type", "requested_model", "fingerprint")
-_MORE_TEXTS = ("origin", "outcome", "model", "service_tier", "system", "prompt", "answer")
+_MORE_TEXTS = ("origin", "outcome", "category", "model", "service_tier", "system", "prompt", "answer")
 _NUMBERS = ("map_index", "http_status", "input_tokens", "cached_tokens", "output_tokens", "attempts", "rejections")
 SCHEMA = (
     SchemaField("schema_version", "INTEGER"),

@@ -89,6 +89,7 @@ class AuditRecord:
         fingerprint: Fingerprint of the prompt.
         origin: `online`, or `batch` for batch inference.
         outcome: `answered`, or the kind of failure.
+        category: Why a blocked text was blocked, as the server says; `None` for other outcomes.
         http_status: HTTP status of the last response to a failed request.
         model: Version of the model, as reported by the server; `None` for a failure.
         service_tier: Tier that served it.
@@ -111,6 +112,7 @@ class AuditRecord:
     fingerprint: str
     origin: Literal["online", "batch"]
     outcome: str
+    category: str | None
     http_status: int | None
     model: str | None
     service_tier: str
@@ -154,6 +156,7 @@ class AuditRecord:
             fingerprint=fingerprint,
             origin=origin,
             outcome="answered" if isinstance(outcome, Completion) else outcome.kind,
+            category=None if isinstance(outcome, Completion) else outcome.category or None,
             http_status=None if isinstance(outcome, Completion) else outcome.http_status,
             model=outcome.model if isinstance(outcome, Completion) else None,
             service_tier=outcome.service_tier,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from apache_beam.ml.inference.base import PredictionResult
@@ -47,5 +48,8 @@ class GuardHandler(LLMModelHandler[Request]):
         """Answers a batch; the prediction of a text without a verdict is a `Failure`."""
         prompts = [request.prompt for request in batch]
         fingerprints = [request.fingerprint for request in batch]
-        outcomes = model.answer(prompts, fingerprints, self._throttled.signal_throttled, lambda counts: None)
+        audited = None if self._audit is None else partial(self._audit.batch, batch)
+        outcomes = model.answer(
+            prompts, fingerprints, self._throttled.signal_throttled, lambda counts: None, audited
+        )
         return self.results(batch, outcomes)

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
-from airflow_provider_llmbeam.pipeline.elements import Request
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Request, Row
 from airflow_provider_llmbeam.pipeline.moderation.guard import GuardHandler
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, read_journal
@@ -23,8 +23,8 @@ from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.safety.moderation import PLACE, Moderation
 
 _KNOWN = "known"
-#: Column of a row of the guard's job, which holds the element that is judged.
-_ELEMENT = "element"
+#: Column of a row of the guard's job, which holds the element that is judged, beside the key of its row.
+_ELEMENT = "llmbeam_element"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class AskGuard(beam.PTransform):
             | "ByText" >> beam.CoGroupByKey()
             | "LookUp"
             >> beam.ParDo(
-                _LookUp(self._moderation, answer_form(self._guard, self._started_at)), *checks
+                _LookUp(self._guard, self._moderation, answer_form(self._guard, self._started_at)), *checks
             ).with_outputs(_KNOWN, main="requests")
         )
         asked = (
@@ -113,7 +113,8 @@ class _Fingerprint(beam.DoFn):
 
 
 class _LookUp(beam.DoFn):
-    def __init__(self, moderation: Moderation, form: AnswerForm) -> None:
+    def __init__(self, guard: JobSpec, moderation: Moderation, form: AnswerForm) -> None:
+        self._key = guard.source.key
         self._moderation = moderation
         self._form = form
 
@@ -132,8 +133,13 @@ class _LookUp(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(_KNOWN, Judged(element, verdict, is_first=False))
         elif texts:
             question = self._moderation.template.replace(PLACE, texts[0][0])
-            rows = tuple({_ELEMENT: element} for _, element in texts)
+            rows = tuple({**self._key_of(element), _ELEMENT: element} for _, element in texts)
             yield Request(fingerprint, rows, Prompt(question, self._moderation.system))
+
+    def _key_of(self, element: Any) -> Row:
+        """Returns the key of the row of an `AnsweredRow` or of a `(fingerprint, RenderedRow)`, for the audit."""
+        row: Row = element.row if isinstance(element, AnsweredRow) else element[1][0]
+        return {column: row[column] for column in self._key}
 
 
 def _judged(result: PredictionResult) -> Iterator[Judged]:
