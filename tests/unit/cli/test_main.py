@@ -80,3 +80,12 @@ def test_a_wrong_command_says_what_is_wrong_and_exits_with_2(command):
     ended = CliRunner().invoke(llmbeam, command.split())
     assert ended.exit_code == 2
     assert "Usage: " in ended.output
+
+
+def test_ctrl_c_before_the_job_begins_leaves_a_sentence(monkeypatch):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry_point, "main", interrupted)
+    ended = CliRunner().invoke(llmbeam, ["run", "J"])
+    assert (ended.exit_code, ended.stderr) == (130, "Interrupted. The same command continues.\n")
