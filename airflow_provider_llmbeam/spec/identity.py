@@ -49,8 +49,8 @@ def readable_part(job: str) -> str:
 
 
 def spec_digest(spec: JobSpec) -> str:
-    """Returns a digest of the spec but its alerts, which change no answer: eight hexadecimal digits."""
-    return hashlib.sha256(spec.model_dump_json(exclude={"alerts"}).encode()).hexdigest()[:8]
+    """Returns a digest of the spec without alerts and Dag run, which change no answer: eight hexadecimal digits."""
+    return hashlib.sha256(spec.model_dump_json(exclude={"alerts", "airflow_run"}).encode()).hexdigest()[:8]
 
 
 def dataflow_name(spec: JobSpec) -> str:

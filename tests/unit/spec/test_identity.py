@@ -144,3 +144,10 @@ def test_any_dag_and_task_become_labels_that_a_spec_takes(dag_id, task_id):
     }
     labelled = with_billing_labels(JobSpec.parse(job), dag_id, task_id)
     assert JobSpec.from_json(labelled.model_dump_json()) == labelled
+
+
+def test_another_dag_run_or_other_alerts_are_no_other_spec(job):
+    digest = spec_digest(JobSpec.parse(job()))
+    run = {"dag_id": "d", "task_id": "t", "run_id": "manual", "map_index": -1}
+    assert spec_digest(JobSpec.parse(job(airflow_run=run, alerts={"on_drift": "fail"}))) == digest
+    assert spec_digest(JobSpec.parse(job(generation={"seed": 1}))) != digest
