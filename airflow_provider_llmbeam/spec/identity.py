@@ -49,7 +49,7 @@ def readable_part(job: str) -> str:
 
 
 def spec_digest(spec: JobSpec) -> str:
-    """Returns a digest of the spec without alerts and Dag run, which change no answer: eight hexadecimal digits."""
+    """Returns a digest of the spec without alerts and Dag run, which change no answer: 8 hexadecimal digits."""
     return hashlib.sha256(spec.model_dump_json(exclude={"alerts", "airflow_run"}).encode()).hexdigest()[:8]
 
 
