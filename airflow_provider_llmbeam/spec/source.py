@@ -104,8 +104,8 @@ class FilesSource(_Source):
         format: `jsonl` (one object per line), `csv` (every value is text), `parquet` or `avro`. `None`: derived
             from the extension of `uri`.
         csv: How CSV files are written; by default with commas, double quotes, a header, in UTF-8.
-        failed_kinds: Of a dead letter, the kinds of failure whose rows are read, e.g. `("truncated",)`; empty for
-            all. The other rows stay in it.
+        failed_kinds: Kinds of failure whose rows are read from a dead letter, e.g. `("truncated",)`; empty for all
+            kinds. The other rows stay in the dead letter.
     """
 
     type: Literal["files"] = "files"

@@ -55,7 +55,7 @@ class AuditResults(beam.PTransform):
 
     Args:
         trail: The trail of the job.
-        directory: That of `IndexRows`.
+        directory: The directory that `IndexRows` wrote; ends in `/`.
         job_id: Identity of the batch-inference job.
         rows: Number of its requests.
     """
