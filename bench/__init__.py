@@ -18,7 +18,7 @@ table, plot     the results as text for the terminal and as an image
 machine         environment of the measurements: processor, versions, commit
 simulation      the governor alone with a simulated server; simulates an hour within seconds
 
-Separate programs: `soak` runs the engine for hours against random faults, `real_server` measures a model server
-other than the sandbox, `waiting_sensors` the cost of waiting sensors for a triggerer (with `exhausted_cloud` and
-`dags/`), and `import_cost` the import of operators.
+Separate programs: `soak` runs the engine for hours against random faults, `gpu` measures a real model server and
+the memory and time of static batches, `waiting_sensors` the cost of waiting sensors for a triggerer (with
+`exhausted_cloud` and `dags/`), and `import_cost` the import of operators.
 """

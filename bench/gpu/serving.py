@@ -1,28 +1,22 @@
-"""Measures a server other than the sandbox: `transformers serve`, with generated tiny random Gemma 3 weights.
-
-It requires a separate environment with `transformers[serving]` and `torch`, which this package never installs:
-
-    python -m bench.real_server --python /path/to/venv/bin/python
+"""Measures `transformers serve`, a server other than the sandbox, with a model of random weights.
 
 It prints the rows per second at several numbers of requests in flight, the prediction of the plan if each answer
-takes as long as with one request in flight, and the results of requests that a server might reject. A server
-cannot be faster than predicted, and one without continuous batching is as fast as with one request in flight.
+takes as long as with one request in flight, the same with the limit that the engine finds by latency, and the
+results of requests that a server might reject. A server cannot be faster than predicted, and one without
+continuous batching is as fast as with one request in flight.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import heapq
 import random
 import socket
 import subprocess
-import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,68 +25,48 @@ from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.plan import plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec import Generation, Limits, OpenAIModel
+from bench.gpu.padding import print_line
 
-_TEXT = "the quick brown fox jumps over a lazy dog while rain falls on quiet streets of an old town"
-_MAKE_WEIGHTS = """
-import sys
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedTokenizerFast
-
-directory, text = sys.argv[1], sys.argv[2]
-special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
-inner = Tokenizer(models.BPE(unk_token="<unk>"))
-inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-inner.decoder = decoders.ByteLevel()
-inner.train_from_iterator(
-    [text] * 10,
-    trainers.BpeTrainer(
-        vocab_size=512, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    ),
-)
-tokenizer = PreTrainedTokenizerFast(
-    tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>", unk_token="<unk>"
-)
-tokenizer.chat_template = (
-    "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message['role'] }}\\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}{{ part.get('text', '') }}{% endfor %}{% endif %}"
-    "<end_of_turn>\\n{% endfor %}<start_of_turn>model\\n"
-)
-tokenizer.save_pretrained(directory)
-config = Gemma3TextConfig(
-    vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=6, num_attention_heads=4,
-    num_key_value_heads=1, head_dim=16, sliding_window=64, max_position_embeddings=4096,
-    pad_token_id=0, eos_token_id=1, bos_token_id=2,
-)
-Gemma3ForCausalLM(config).save_pretrained(directory)
-"""
+#: The words of the prompts, which are the tokens of the model.
+TEXT = "the quick brown fox jumps over a lazy dog while rain falls on quiet streets of an old town"
 
 
-def main() -> None:
-    """Generates the weights, starts the server, sends requests and prints the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True, type=Path, help="interpreter that has transformers[serving]")
-    parser.add_argument("--rows", type=int, default=32, help="number of rows (default: 32)")
-    parser.add_argument("--max-output-tokens", type=int, default=8, help="tokens per answer (default: 8)")
-    parser.add_argument("--continuous-batching", action="store_true", help="start the server with this option")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        weights = Path(directory) / "tiny-gemma-3"
-        subprocess.run([arguments.python, "-c", _MAKE_WEIGHTS, str(weights), _TEXT], check=True)
-        with _server(arguments.python, weights, arguments.continuous_batching) as base_url:
-            model = OpenAIModel(type="openai", name=str(weights), base_url=base_url)
-            asyncio.run(_measure(model, arguments.rows, arguments.max_output_tokens))
-            asyncio.run(_send_edge_cases(model))
+def measure(
+    python: Path,
+    weights: Path,
+    *,
+    device: str,
+    is_batching: bool,
+    rows: int,
+    max_output_tokens: int,
+    in_flight: Sequence[int],
+) -> None:
+    """Starts the server, sends requests and prints the results.
+
+    Args:
+        python: Interpreter that has `transformers[serving]`.
+        weights: Directory of the model.
+        device: `cuda` or `cpu`.
+        is_batching: Whether the server has continuous batching.
+        rows: Number of prompts.
+        max_output_tokens: Tokens per answer.
+        in_flight: Fixed numbers of requests in flight; the limit by latency begins with the largest.
+    """
+    with _server(python, weights, device, is_batching) as base_url:
+        model = OpenAIModel(type="openai", name=str(weights), base_url=base_url)
+        asyncio.run(_measure(model, rows, max_output_tokens, in_flight))
+        asyncio.run(_send_edge_cases(model))
 
 
 @contextmanager
-def _server(python: Path, weights: Path, is_batching: bool) -> Iterator[str]:
+def _server(python: Path, weights: Path, device: str, is_batching: bool) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -100,10 +74,10 @@ def _server(python: Path, weights: Path, is_batching: bool) -> Iterator[str]:
     if is_batching:
         command.append("--continuous-batching")
     started = time.monotonic()
-    process = subprocess.Popen([str(part) for part in [*command, "--device", "cpu"]])
+    process = subprocess.Popen([str(part) for part in [*command, "--device", device]])
     try:
         _wait_until_healthy(f"http://127.0.0.1:{port}/health", process)
-        _print_line(f"{'cold start':>24}  {time.monotonic() - started:.1f} s")
+        print_line(f"{'cold start':>24}  {time.monotonic() - started:.1f} s")
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.terminate()
@@ -125,19 +99,18 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_seco
     raise SystemExit(f"{url} did not answer within {timeout_seconds:g} s (exit status {process.poll()}).")
 
 
-def _print_line(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def _prompts(count: int) -> list[Prompt]:
     """Returns prompts of very different lengths, the same in every run."""
-    rng, words = random.Random(6), _TEXT.split()
+    rng, words = random.Random(6), TEXT.split()
     return [Prompt(" ".join(rng.choices(words, k=int(rng.lognormvariate(3.5, 1))))) for _ in range(count)]
 
 
 async def _answers(
-    model: OpenAIModel, prompts: list[Prompt], generation: Generation, in_flight: int
+    model: OpenAIModel,
+    prompts: list[Prompt],
+    generation: Generation,
+    in_flight: int,
+    concurrency: ConcurrencyLimit | None = None,
 ) -> tuple[list[Outcome], float]:
     engine = Engine(
         OpenAIBackend(model, generation, None),
@@ -147,6 +120,7 @@ async def _answers(
         policy=RetryPolicy(3, 60),
         max_in_flight=in_flight,
         request_timeout_seconds=Limits().request_timeout_seconds,
+        concurrency=concurrency,
     )
     started = time.monotonic()
     try:
@@ -156,7 +130,7 @@ async def _answers(
     return outcomes, time.monotonic() - started
 
 
-async def _measure(model: OpenAIModel, rows: int, max_output_tokens: int) -> None:
+async def _measure(model: OpenAIModel, rows: int, max_output_tokens: int, in_flight: Sequence[int]) -> None:
     generation = Generation(max_output_tokens=max_output_tokens)
     prompts = _prompts(rows)
     await _answers(model, prompts[:2], generation, 1)
@@ -166,15 +140,17 @@ async def _measure(model: OpenAIModel, rows: int, max_output_tokens: int) -> Non
         for prompt, outcome in zip(prompts, alone, strict=True)
         if isinstance(outcome, Completion)
     }
-    _print_line(f"{'in flight':>24}  rows/s  predicted  answered  input tokens reported/estimated")
-    for in_flight in (1, 4, 16):
-        outcomes, seconds = await _answers(model, prompts, generation, in_flight)
+    print_line(f"{'in flight':>24}  rows/s  predicted  answered  input tokens reported/estimated")
+    by_latency = ConcurrencyLimit(max(in_flight))
+    for most, concurrency in (*((number, None) for number in in_flight), (max(in_flight), by_latency)):
+        outcomes, seconds = await _answers(model, prompts, generation, most, concurrency)
         answered = [outcome for outcome in outcomes if isinstance(outcome, Completion)]
-        predicted_seconds = _makespan_seconds(prompts, latency_of, in_flight)
+        predicted_seconds = _makespan_seconds(prompts, latency_of, most)
         reported = sum(outcome.input_tokens for outcome in answered)
         estimated = sum(estimate_tokens(prompt.text) for prompt in prompts)
-        _print_line(
-            f"{in_flight:>24}  {rows / seconds:6.1f}  {rows / predicted_seconds:9.1f}  "
+        name = f"{most}, by latency {concurrency.limit}" if concurrency else str(most)
+        print_line(
+            f"{name:>24}  {rows / seconds:6.1f}  {rows / predicted_seconds:9.1f}  "
             f"{len(answered):4}/{rows:<4}  {reported}/{estimated}"
         )
 
@@ -211,8 +187,4 @@ async def _send_edge_cases(model: OpenAIModel) -> None:
             )
         else:
             result = f"{outcome.kind} {outcome.http_status}: {outcome.message[:140]}"
-        _print_line(f"{name:>24}  {seconds:5.2f} s  {result}")
-
-
-if __name__ == "__main__":
-    main()
+        print_line(f"{name:>24}  {seconds:5.2f} s  {result}")

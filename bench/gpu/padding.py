@@ -1,0 +1,89 @@
+"""Measures what padding costs a static-batch server: three ways to divide the same prompts into batches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import ARCHITECTURES, sequence_bytes
+from bench.gpu.batches import in_beam_buckets, in_order_of_arrival, in_planned_requests
+from bench.rows import make_rows
+
+LOOP = Path(__file__).with_name("static_loop.py")
+#: Longest prompt, in tokens: longer ones are left out, as they decide the memory.
+LONGEST_TOKENS = 2048
+
+
+def measure(
+    python: Path, weights: Path, size: str, device: str, rows: int, batch: int, output_tokens: int
+) -> None:
+    """Runs the loop and prints its table.
+
+    Args:
+        python: Interpreter that has `transformers`.
+        weights: Directory of the model.
+        size: Its size.
+        device: `cuda` or `cpu`.
+        rows: Number of prompts, with ShareGPT-like lengths.
+        batch: Number of prompts of a batch.
+        output_tokens: Tokens of each answer.
+
+    Raises:
+        subprocess.CalledProcessError: The loop failed; its output is printed.
+    """
+    prompts = [Prompt(row["text"]) for row in make_rows("sharegpt", rows)]
+    prompts = [prompt for prompt in prompts if estimate_tokens(prompt.text) <= LONGEST_TOKENS]
+    lengths = [estimate_tokens(prompt.text) for prompt in prompts]
+    ways = {
+        "order of arrival": in_order_of_arrival(lengths, batch),
+        "Beam's buckets": in_beam_buckets(lengths, batch),
+        "planned requests": in_planned_requests(prompts, batch),
+    }
+    asked = {"device": device, "output_tokens": output_tokens, "lengths": lengths, "ways": ways}
+    command = [str(python), str(LOOP), str(weights)]
+    completed = subprocess.run(command, input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=True)
+    result = json.loads(completed.stdout)
+    real = sum(lengths)
+    print_line(
+        f"{len(prompts):,} prompts of {real:,} tokens, {output_tokens} tokens an answer, on {device}; weights of "
+        f"{result['weights_gb']:.3g} GB, copies at {result['copy_gb_per_second']:,.0f} GB/s"
+    )
+    print_line(
+        f"{'batches':>18}  number  padding  seconds  output tokens/s  "
+        "of the bandwidth limit  peak GB  calculated GB"
+    )
+    for name, batches in ways.items():
+        figures = result["ways"][name]
+        seconds = figures["seconds"]
+        # Each step of a batch reads all weights once.
+        least = len(batches) * output_tokens * result["weights_gb"] / result["copy_gb_per_second"]
+        peak = "-" if figures["peak_gb"] is None else f"{figures['peak_gb']:.2f}"
+        print_line(
+            f"{name:>18}  {len(batches):6}  {1 - real / figures['padded_tokens']:7.1%}  {seconds:7.1f}  "
+            f"{len(prompts) * output_tokens / seconds:15,.0f}  {least / seconds:22.1%}  {peak:>7}  "
+            f"{_calculated_gb(size, batches, lengths, output_tokens, result['weights_gb']):>13}"
+        )
+
+
+def _calculated_gb(
+    size: str, batches: list[list[int]], lengths: list[int], output_tokens: int, weights_gb: float
+) -> str:
+    """Returns weights and KV cache of the largest batch, calculated as in docs/gpu-memory.md, without overhead."""
+    architecture = ARCHITECTURES.get(f"gemma-3-{size}")
+    if architecture is None:
+        return "-"
+    most = max(
+        len(batch) * sequence_bytes(architecture, max(lengths[at] for at in batch) + output_tokens)
+        for batch in batches
+    )
+    return f"{weights_gb + most / 1e9:.2f}"
+
+
+def print_line(line: str) -> None:
+    """Prints a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
