@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.pipeline.launch.worker_package import pinned_requi
 from airflow_provider_llmbeam.pipeline.transforms import publish
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
-from tests.pipeline.conftest import Job
+from tests.pipeline.conftest import Job, read_lines
 from tests.replying import Received, Replying, raw
 
 SECRET = "the secret of the tests"
@@ -286,38 +286,46 @@ def test_estimate_preview_evaluation_and_comparison_send_the_prompts_of_the_job(
     )
     with Model(lambda prompt: prompt) as model:
         job = job_of(tmp_path, model, columns=["text"])
+        job.spec["safety"] |= {"audit": {"uri": str(tmp_path / "audit")}}
         job.write(ROWS[:3])
         spec = JobSpec.parse(job.spec)
-        assert make_estimate(spec).sample_usage.requests == 3
-        plain = make_preview(spec, PreviewSample(rows=3, sends=True)).plain()
+        plain = make_preview(spec, PreviewSample(rows=1, sends=True)).plain()
+        assert make_estimate(spec).sample_usage.requests == 2
         assert [value for value in PLANTED if value in json.dumps(plain)] == []
         report = evaluate(
             spec, Evaluation.parse({"golden": {"uri": str(golden), "key": "id"}, "metrics": {"copy": "exact"}})
         )
         assert report.scores["copy"].score == 1
-        assert len(model.received) == 3, "all of them are the prompts that the estimate has sent"
+        assert len(model.received) == 3, "all of them are the prompts that the preview and the estimate have sent"
         compare(
             spec, Comparison.parse({"other": {"prompt": {"template": "Tell: {{ row.text }}"}}, "sample_size": 3})
         )
         assert job.run().origins == Counter(resumed=3)
+        records = [line for path in (tmp_path / "audit").rglob("*.jsonl") for line in read_lines(path)]
+        masked = Counter(each["kind"] for record in records for each in record.get("masked", ()))
+        assert masked == Counter(CREDIT_CARD=1, EMAIL=2, PHONE=1), "those of the preview and the estimate"
         received = b"".join(each.body for each in model.received).decode()
     assert [value for value in PLANTED if value in received] == []
     assert leaks(tmp_path, job.source, golden) == []
 
 
-def test_request_files_of_batch_inference_are_masked(job, sandbox, monkeypatch):
+def test_request_files_of_batch_inference_are_masked(job, sandbox, monkeypatch, tmp_path):
     monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
     monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
     monkeypatch.setattr(BatchInference, "clean_up", lambda _: None)  # so that the files are still there
     count = PILOT_ROWS + 3
     rows = [{"id": number, "text": f"Mail {number} to ann@example.com"} for number in range(count)]
-    ended = job.run(rows, inference={"mode": "batch"}, safety={"privacy": {}})
+    audit = {"uri": str(tmp_path / "audit")}
+    ended = job.run(rows, inference={"mode": "batch"}, safety={"privacy": {}, "audit": audit})
     assert ended.origins == Counter(resumed=PILOT_ROWS, batch=3)
     assert ended.report["privacy"]["masked"] == {"EMAIL": count}
     assert ended.report["privacy"]["altered"] == count, "this model has no brackets in its answers"
     files = [path.name for path in job.directory.rglob("*.jsonl")]
     assert any(name.startswith("requests-") for name in files)
     assert leaks(job.directory, job.source) == []
+    records = [line for path in (tmp_path / "audit").rglob("*.jsonl") for line in read_lines(path)]
+    assert Counter(record["origin"] for record in records) == Counter(online=PILOT_ROWS, batch=3)
+    assert [record["masked"] for record in records] == [[{"kind": "EMAIL", "count": 1}]] * count
 
 
 def test_workers_get_what_finds_the_patterns():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
@@ -42,7 +43,7 @@ class SourceSample:
         tokens: Estimated input tokens of each distinct prompt, by fingerprint.
         repeats: Number of rows by fingerprint, for prompts of several rows.
         candidates: A random selection of the prompts by fingerprint, the same every time.
-        keys: Keys of the rows of a prompt, by its text and system text, for a job with an audit.
+        keys: What an audit needs of the rows of a prompt, by its text and system text; empty without one.
         scale: Rows of the source over rows read; 1 if all were read.
         spread_ratio: Relative standard error of the tokens of the source due to sampling; 0 if all rows were read.
     """
@@ -188,14 +189,14 @@ class _Sampler:
         try:
             prompt = self._renderer.render(row)
             if self._masker is not None:
-                _, prompt = self._masker.prompt(row, prompt)
+                row, prompt = self._masker.prompt(row, prompt)
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
             message = f"{type(error).__name__}: {error}"
             self._fail(message if self._masker is None else self._masker.message(message))
             return 0
         if self._is_audited:
-            key = {column: row[column] for column in self._source.key}
-            self._found.keys.setdefault((prompt.text, prompt.system), []).append(key)
+            audited = audited_row(row, self._source.key)
+            self._found.keys.setdefault((prompt.text, prompt.system), []).append(audited)
         if self._identifier is not None:
             self._unidentified.append(prompt)
             return self._identify() if len(self._unidentified) == _MEDIA_AT_ONCE else 0

@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
+from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Request, Row
 from airflow_provider_llmbeam.pipeline.moderation.guard import GuardHandler
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
@@ -133,13 +134,12 @@ class _LookUp(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(_KNOWN, Judged(element, verdict, is_first=False))
         elif texts:
             question = self._moderation.template.replace(PLACE, texts[0][0])
-            rows = tuple({**self._key_of(element), _ELEMENT: element} for _, element in texts)
+            rows = tuple({**self._audited(element), _ELEMENT: element} for _, element in texts)
             yield Request(fingerprint, rows, Prompt(question, self._moderation.system))
 
-    def _key_of(self, element: Any) -> Row:
-        """Returns the key of the row of an `AnsweredRow` or of a `(fingerprint, RenderedRow)`, for the audit."""
-        row: Row = element.row if isinstance(element, AnsweredRow) else element[1][0]
-        return {column: row[column] for column in self._key}
+    def _audited(self, element: Any) -> Row:
+        """Returns what the audit needs of the row of an `AnsweredRow` or of a `(fingerprint, RenderedRow)`."""
+        return audited_row(element.row if isinstance(element, AnsweredRow) else element[1][0], self._key)
 
 
 def _judged(result: PredictionResult) -> Iterator[Judged]:
