@@ -11,8 +11,8 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
-from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, RenderedRow
-from airflow_provider_llmbeam.pipeline.moderation.judging import Judged
+from airflow_provider_llmbeam.pipeline.elements import FAILED, FLAG, AnsweredRow, FailedRow, Origin, RenderedRow
+from airflow_provider_llmbeam.pipeline.further_requests.ask import Asked
 from airflow_provider_llmbeam.pipeline.moderation.verdict import UNREADABLE, Decision, decide
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
@@ -20,12 +20,10 @@ from airflow_provider_llmbeam.spec.safety.moderation import Moderation, Side
 
 REPLACED, TALLIES = "replaced", "tallies"
 FINISH_REASON = "moderated"
-#: Column that carries the flag of a prompt with its row until the row is answered; no source has one of this name.
-_FLAG = "\0moderation_input"
 
 
 class _Decide(CountingDoFn):
-    """Decides what follows for each `Judged` element, and counts it.
+    """Decides what follows for each `Asked` element, and counts it.
 
     Args:
         moderation: The moderation.
@@ -50,7 +48,7 @@ class _Decide(CountingDoFn):
         tally = Tally(moderation=self._numbers)
         yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(tally))
 
-    def decision(self, judged: Judged) -> Decision:
+    def decision(self, judged: Asked) -> Decision:
         """Returns what follows for an element."""
         found = decide(judged.outcome, self._moderation)
         self._count_decision(found)
@@ -99,14 +97,14 @@ class DecideOnPrompts(_Decide):
 
     side: Side = "input"
 
-    def process(self, judged: Judged) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
+    def process(self, judged: Asked) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
         """Decides on one prompt."""
         found, (fingerprint, (row, *prompt)) = self.decision(judged), judged.element
         match found.action:
             case "allow":
                 yield judged.element
             case "flag":
-                yield fingerprint, ({**row, _FLAG: found.category}, *prompt)
+                yield fingerprint, ({**row, FLAG: found.category}, *prompt)
             case "replace":
                 self.count("resumed")  # done, and no prompt of the job is sent for it
                 answer = Completion(
@@ -133,7 +131,7 @@ class DecideOnAnswers(_Decide):
 
     side: Side = "output"
 
-    def process(self, judged: Judged) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
+    def process(self, judged: Asked) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
         """Decides on one answer."""
         found, answered = self.decision(judged), cast("AnsweredRow", judged.element)
         match found.action:
@@ -174,9 +172,9 @@ def _with_cost(failure: Failure, paid: Completion) -> Failure:
 
 def with_flag(element: Any) -> Any:
     """Returns an `AnsweredRow` or a `FailedRow` whose row is as read: the flag of its prompt is an attribute."""
-    if _FLAG not in element.row:
+    if FLAG not in element.row:
         return element
-    row = {column: value for column, value in element.row.items() if column != _FLAG}
+    row = {column: value for column, value in element.row.items() if column != FLAG}
     if isinstance(element, FailedRow):
         return replace(element, row=row)
-    return replace(element, row=row, moderation_input=element.row[_FLAG])
+    return replace(element, row=row, moderation_input=element.row[FLAG])
