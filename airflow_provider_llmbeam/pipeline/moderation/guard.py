@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_llmbeam.pipeline.moderation.verdict import VERDICT_SCHEMA
+from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
@@ -23,5 +24,6 @@ def guard_job(spec: JobSpec, moderation: Moderation) -> JobSpec:
             "generation": moderation.generation,
             "limits": moderation.limits,
             "batching": Batching(),
+            "inference": Inference(),
         }
     )

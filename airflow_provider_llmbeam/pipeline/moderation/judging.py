@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import apache_beam as beam
 
+from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.further_requests.ask import Ask
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
@@ -56,20 +56,18 @@ class Questions:
     """
 
     def __init__(self, guard: JobSpec, moderation: Moderation) -> None:
-        fingerprint = Fingerprinter(guard.model, guard.generation, guard.prompt.output_schema)
-        self._fingerprint = partial(fingerprint, system=moderation.system)
+        self._fingerprint = Fingerprinter(guard.model, guard.generation, guard.prompt.output_schema)
         self._moderation = moderation
 
-    def of(self, text: str) -> tuple[str, str]:
+    def of(self, text: str) -> tuple[str, Prompt]:
         """Returns the fingerprint of the question about a text, and the question."""
-        question = self._moderation.template.replace(PLACE, text)
-        return self._fingerprint(question), question
+        question = Prompt(self._moderation.template.replace(PLACE, text), self._moderation.system)
+        return self._fingerprint(question.text, question.system), question
 
 
 class _Question(beam.DoFn):
     def __init__(self, guard: JobSpec, moderation: Moderation) -> None:
-        self._guard = guard
-        self._moderation = moderation
+        self._guard, self._moderation = guard, moderation
 
     def setup(self) -> None:
         self._questions = Questions(self._guard, self._moderation)
@@ -77,4 +75,4 @@ class _Question(beam.DoFn):
     def process(self, element: tuple[str, Any]) -> Iterator[tuple[str, tuple[str, str | None, Any]]]:
         text, judged = element
         fingerprint, question = self._questions.of(text)
-        yield fingerprint, (question, self._moderation.system, judged)
+        yield fingerprint, (question.text, question.system, judged)
