@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
+from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
@@ -17,6 +18,8 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     NothingAnsweredError,
 )
+from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
@@ -230,6 +233,30 @@ def test_an_estimate_has_the_guard_in_a_block_of_its_own_and_sends_no_unsafe_pro
     again = make_estimate(JobSpec.parse(job.spec), sample_size=0)
     assert (again.requests, again.failed) == (0, 4)
     assert (again.guard.input.requests, again.guard.output.requests, again.guard.sample) == (0, 0, {})
+
+
+def test_request_files_of_batch_inference_have_no_unsafe_prompt_and_its_answers_are_judged(
+    moderated, job, sandbox, monkeypatch
+):
+    monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(BatchInference, "clean_up", lambda _: None)  # so that the files are still there
+    job.spec |= {"safety": moderated().spec["safety"], "inference": {"mode": "batch"}}
+    rows = [{"id": number, "text": text(number)} for number in range(PILOT_ROWS + 48)]
+    unsafe = {row["id"] for row in rows if "unsafe" in row["text"]}
+    ended = job.run(rows)
+    lines = [line for path in job.directory.rglob("requests-*.jsonl") for line in path.read_text().splitlines()]
+    assert 0 < len(lines) < len(rows) - len(unsafe)
+    assert not any("unsafe" in line for line in lines)
+    categories = {row["id"]: row["llmbeam_error"]["category"] for row in ended.dead_letter}
+    tempting = {row["id"]: "S6" for row in rows if "tempts" in row["text"]}
+    assert categories == dict.fromkeys(unsafe, "S1") | tempting
+    assert ended.origins["batch"] == len(lines) - len([line for line in lines if "tempts" in line])
+    guard = ended.report["moderation"]
+    assert guard["input"]["texts"] == len(rows)
+    assert guard["output"]["texts"] == len(rows) - len(unsafe)
+    assert guard["requests_sent"] == asked(sandbox)["guard"] == 2 * len(rows) - len(unsafe)
+    assert guard["input"]["actions"] == {"fail": len(unsafe)}
 
 
 def test_duplicate_keys_and_missing_columns_are_found_before_the_guard_is_asked(moderated, sandbox):

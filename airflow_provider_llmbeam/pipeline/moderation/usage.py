@@ -7,6 +7,9 @@ from collections import Counter
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.spec.safety.moderation import Side
 
+#: Groups of the numbers of `usage_of`; those of verdicts are counted by row.
+USAGE_GROUPS = frozenset({"requests", "tokens", "cost"})
+
 
 def usage_of(side: Side, outcome: Outcome) -> Counter[tuple[str, str, str]]:
     """Returns the numbers of one request that was made in this run, see `Tally.moderation`."""
