@@ -55,7 +55,7 @@ def without_altered(
     )
     return Results(
         [found["answered"], settled["answered"]],
-        [*results.failed, settled[FAILED]],
+        [*results.failed, found[FAILED], settled[FAILED]],
         [*results.tallies, settled[_TALLIES]],
     )
 
@@ -93,7 +93,12 @@ class _AskAgain(beam.DoFn):
             return
         # Answers do not carry their prompt: it is rendered again, and has the same placeholders as before.
         row = {column: value for column, value in answered.row.items() if column != FLAG}
-        _, prompt = self._masker.prompt(row, self._renderer.render(row))
+        try:
+            _, prompt = self._masker.prompt(row, self._renderer.render(row))
+        except Exception as error:  # noqa: BLE001 - e.g. the time limit of a pattern; only this row fails
+            action = f"its prompt could not be rendered again for a repair ({type(error).__name__})"
+            yield beam.pvalue.TaggedOutput(FAILED, altered_row(answered, found, action))
+            return
         question = repair_text(prompt.text, found), prompt.system, answered
         yield beam.pvalue.TaggedOutput(_ALTERED, (repair_fingerprint(answered.fingerprint), question))
 
