@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accuracy
 from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
+from airflow_provider_llmbeam.pipeline.further_requests.altered import without_altered
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
@@ -23,7 +24,7 @@ from airflow_provider_llmbeam.pipeline.reporting.tally import add_up
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
-from airflow_provider_llmbeam.pipeline.transforms.personal_data import restored, without_altered
+from airflow_provider_llmbeam.pipeline.transforms.personal_data import restored
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
 from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged
@@ -80,8 +81,10 @@ def build(
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="answered")
     )
-    answered, altered = without_altered((inferred["answered"], *prompts.reused), spec.safety.privacy)
-    results = Results([*answered], [*prompts.failed, inferred[FAILED], *altered], prompts.tallies)
+    results = Results(
+        [inferred["answered"], *prompts.reused], [*prompts.failed, inferred[FAILED]], prompts.tallies
+    )
+    results = without_altered(results, spec, handler, started_at)
     if moderation is not None:
         results = moderation.of_answers(results)
     answered = (*results.answered, *prompts.replaced)

@@ -22,6 +22,9 @@ MODERATION_COLUMNS = frozenset({"moderation_input", "moderation_output"})
 #: Tag of the output with `FailedRow`s.
 FAILED = "failed"
 
+#: Column that carries the flag of a prompt with its row until the row is answered; no source has one of this name.
+FLAG = "\0moderation_input"
+
 
 #: A row and the text, system text, media and tokens of media of its prompt. A plain tuple: it crosses a shuffle,
 #: and Beam's own coder takes 0.9 µs for one, and 6 µs for a custom class, which it pickles.

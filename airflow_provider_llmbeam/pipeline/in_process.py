@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from airflow_provider_llmbeam.pipeline.job import importing_beam, preparation
-from airflow_provider_llmbeam.pipeline.launch.client import check_model, check_privacy
+from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.spec.evaluation import (
     AnswerSample,
     Comparison,
@@ -31,6 +31,8 @@ def estimate(spec: JobSpec, sample_size: int) -> dict[str, Any]:
         NothingAnsweredError: The model answered none of the prompts.
     """
     with _in_process(spec, sends=sample_size > 0):
+        if sample_size > 0 and not spec.environment_secrets:
+            check_guard(spec)
         from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 
         return make_estimate(spec, sample_size).model_dump(mode="json")

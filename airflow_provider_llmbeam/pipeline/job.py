@@ -156,9 +156,8 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
 
             with errors_of_job(spec):
                 batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
-        if manifest is not None and (budget := spec.limits.budget_usd) is not None:
-            limits = spec.limits.model_copy(update={"budget_usd": max(budget - manifest.cost_usd, 1e-9)})
-            spec = spec.model_copy(update={"limits": limits})
+        if manifest is not None:
+            spec = manifest.left_of(spec)
         # After batch inference only its rest is left, of a few rows.
         has_rest = manifest is not None and manifest.files
         until_end.enter_context(uploads_deleted(spec))

@@ -51,11 +51,4 @@ MISTAKES = (
             "Nothing was sent or billed."
         ),
     ),
-    Mistake(
-        changes={**_changes(), "inference": {"mode": "batch"}},
-        sentence=(
-            "`safety.moderation.on`: must be ['output'] with `inference.mode` 'batch': prompts are moderated only "
-            "before online requests; got ['input', 'output']. Nothing was sent or billed."
-        ),
-    ),
 )

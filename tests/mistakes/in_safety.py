@@ -10,9 +10,20 @@ MISTAKES = (
         sentence="`safety.privacy.actions.MAIL`: did you mean `EMAIL`? Nothing was sent or billed.",
     ),
     Mistake(
-        changes={"safety": {"privacy": {"on_altered": "repair"}}},
+        changes={"safety": {"privacy": {"on_altered": "restore"}}},
         sentence=(
-            "`safety.privacy.on_altered`: must be 'keep' or 'fail'; got 'repair'. Nothing was sent or billed."
+            "`safety.privacy.on_altered`: must be 'keep', 'fail' or 'repair'; got 'restore'. Nothing was sent or "
+            "billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "safety": {"privacy": {"on_altered": "repair", "columns": ["text"]}},
+            "prompt.media": [{"uri": "gs://scans/{{ row.id }}.png"}],
+        },
+        sentence=(
+            "`safety.privacy.on_altered`: must be 'keep' or 'fail' with `prompt.media`: a repair would send and "
+            "bill the files again; got 'repair'. Nothing was sent or billed."
         ),
     ),
     Mistake(

@@ -89,7 +89,7 @@ def test_a_load_whose_end_was_not_seen_is_not_repeated(client, sandbox, monkeypa
         patched.setattr(files, "delete", _killed)
         with pytest.raises(KeyboardInterrupt):
             _write_and_load(spec)
-    assert len(records(client)) == 2
+    assert [record["masked"] for record in records(client)] == [[{"kind": "EMAIL", "count": 2}]] * 2
     load(spec)
     assert len(records(client)) == 2
     assert not list(storage.Client().list_blobs("state", prefix="job/audit/"))
@@ -140,7 +140,6 @@ def _killed(_: object) -> None:
 
 def _write_and_load(spec: JobSpec) -> None:
     for number in range(2):
-        files.replace(
-            f"gs://state/job/audit/{number}.jsonl", b'{"record_id": "%d", "at": "2026-01-01T00:00:00Z"}\n' % number
-        )
+        line = b'{"record_id": "%d", "at": "2026-01-01T00:00:00Z", "masked": [{"kind": "EMAIL", "count": 2}]}\n'
+        files.replace(f"gs://state/job/audit/{number}.jsonl", line % number)
     load(spec)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
+from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
@@ -17,8 +18,12 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     NothingAnsweredError,
 )
+from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.sandbox.models.answers import prompt_sha256
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 from tests.pipeline.conftest import read_lines
@@ -196,6 +201,62 @@ def test_the_guard_has_a_budget_of_its_own(moderated, sandbox):
     with pytest.raises(BudgetExceededError):
         job.run(ROWS)
     assert asked(sandbox)["guard"] < 40
+
+
+PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 2.0}
+
+
+def test_an_estimate_has_the_guard_in_a_block_of_its_own_and_sends_no_unsafe_prompt(moderated, sandbox):
+    limits = {"price": PRICE, "max_dead_letter_ratio": 1.0}
+    job = moderated(job={"limits": limits}, limits={"price": PRICE, "budget_usd": 1e-6})
+    job.write(ROWS)
+    assert make_estimate(JobSpec.parse(job.spec), sample_size=0).exceeds_budget
+    job = moderated(job={"limits": limits}, limits={"price": PRICE})
+    found = make_estimate(JobSpec.parse(job.spec), sample_size=16)
+    sent = asked(sandbox)
+    assert sent["job"] == found.sample_usage.requests < 16
+    assert sent["guard"] == 16 + sent["job"]
+    unsafe = {prompt_sha256(f"Say it: {text(number)}") for number in UNSAFE_PROMPTS}
+    assert unsafe.isdisjoint(record.prompt_sha256 for record in sandbox.requests if record.model != GUARD)
+    guard = found.guard
+    assert guard is not None
+    assert (guard.input.requests, guard.sample["input.requests.texts"]) == (24, 16)
+    assert found.total_cost_usd == pytest.approx(found.cost_usd + guard.cost_usd, abs=1e-6)
+    assert not found.exceeds_budget
+    assert any(line.startswith("Guard     24 prompts + ") for line in found.lines())
+
+    ended = job.run().report["moderation"]
+    assert ended["input"]["texts"] == 24
+    assert ended["output"]["texts"] == pytest.approx(guard.output.requests, abs=4)
+    assert ended["cost_usd"] == pytest.approx(guard.cost_usd, rel=0.25)
+    assert asked(sandbox) == Counter(job=36, guard=76), "nothing is judged twice"
+    again = make_estimate(JobSpec.parse(job.spec), sample_size=0)
+    assert (again.requests, again.failed) == (0, 4)
+    assert (again.guard.input.requests, again.guard.output.requests, again.guard.sample) == (0, 0, {})
+
+
+def test_request_files_of_batch_inference_have_no_unsafe_prompt_and_its_answers_are_judged(
+    moderated, job, sandbox, monkeypatch
+):
+    monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(BatchInference, "clean_up", lambda _: None)  # so that the files are still there
+    job.spec |= {"safety": moderated().spec["safety"], "inference": {"mode": "batch"}}
+    rows = [{"id": number, "text": text(number)} for number in range(PILOT_ROWS + 48)]
+    unsafe = {row["id"] for row in rows if "unsafe" in row["text"]}
+    ended = job.run(rows)
+    lines = [line for path in job.directory.rglob("requests-*.jsonl") for line in path.read_text().splitlines()]
+    assert 0 < len(lines) < len(rows) - len(unsafe)
+    assert not any("unsafe" in line for line in lines)
+    categories = {row["id"]: row["llmbeam_error"]["category"] for row in ended.dead_letter}
+    tempting = {row["id"]: "S6" for row in rows if "tempts" in row["text"]}
+    assert categories == dict.fromkeys(unsafe, "S1") | tempting
+    assert ended.origins["batch"] == len(lines) - len([line for line in lines if "tempts" in line])
+    guard = ended.report["moderation"]
+    assert guard["input"]["texts"] == len(rows)
+    assert guard["output"]["texts"] == len(rows) - len(unsafe)
+    assert guard["requests_sent"] == asked(sandbox)["guard"] == 2 * len(rows) - len(unsafe)
+    assert guard["input"]["actions"] == {"fail": len(unsafe)}
 
 
 def test_duplicate_keys_and_missing_columns_are_found_before_the_guard_is_asked(moderated, sandbox):

@@ -13,19 +13,21 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.batch import decide
-from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.evaluation.compare import compare
 from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
 from airflow_provider_llmbeam.pipeline.evaluation.run import evaluate
+from airflow_provider_llmbeam.pipeline.forget.run import forget
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.launch.worker_package import pinned_requirements
 from airflow_provider_llmbeam.pipeline.transforms import publish
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
-from tests.pipeline.conftest import Job
+from airflow_provider_llmbeam.spec.safety import RowsToForget
+from tests.pipeline.conftest import Job, read_lines
 from tests.replying import Received, Replying, raw
 
 SECRET = "the secret of the tests"
@@ -63,7 +65,7 @@ def private_job(echo_job):
 
 
 class Model(Replying):
-    """An OpenAI-compatible server that answers with what `write` makes of the prompt."""
+    """An OpenAI-compatible server that answers with what `write` makes of the prompt, or fails."""
 
     def __init__(self, write) -> None:
         super().__init__(self._reply)
@@ -71,7 +73,9 @@ class Model(Replying):
 
     def _reply(self, request: Received) -> bytes:
         prompt = json.loads(request.body)["messages"][-1]["content"]
-        choice = {"message": {"role": "assistant", "content": self.write(prompt)}, "finish_reason": "stop"}
+        if (answer := self.write(prompt)) is None:
+            return raw("down", 500)
+        choice = {"message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
         return raw({"model": "m", "choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 5}})
 
 
@@ -112,6 +116,7 @@ def test_a_model_that_copies_gets_all_values_restored_and_no_file_has_them(priva
         "lost": 0,
         "altered": 0,
         "invented": 0,
+        "repaired": 0,
     }
     assert ended.origins == Counter(fresh=4, duplicate=1), "equal prompts are still sent once"
     assert "Personal data" in (private_job.out / "report.html").read_text()
@@ -286,38 +291,102 @@ def test_estimate_preview_evaluation_and_comparison_send_the_prompts_of_the_job(
     )
     with Model(lambda prompt: prompt) as model:
         job = job_of(tmp_path, model, columns=["text"])
+        job.spec["safety"] |= {"audit": {"uri": str(tmp_path / "audit")}}
         job.write(ROWS[:3])
         spec = JobSpec.parse(job.spec)
-        assert make_estimate(spec).sample_usage.requests == 3
-        plain = make_preview(spec, PreviewSample(rows=3, sends=True)).plain()
+        plain = make_preview(spec, PreviewSample(rows=1, sends=True)).plain()
+        assert make_estimate(spec).sample_usage.requests == 2
         assert [value for value in PLANTED if value in json.dumps(plain)] == []
         report = evaluate(
             spec, Evaluation.parse({"golden": {"uri": str(golden), "key": "id"}, "metrics": {"copy": "exact"}})
         )
         assert report.scores["copy"].score == 1
-        assert len(model.received) == 3, "all of them are the prompts that the estimate has sent"
+        assert len(model.received) == 3, "all of them are the prompts that the preview and the estimate have sent"
         compare(
             spec, Comparison.parse({"other": {"prompt": {"template": "Tell: {{ row.text }}"}}, "sample_size": 3})
         )
         assert job.run().origins == Counter(resumed=3)
+        records = [line for path in (tmp_path / "audit").rglob("*.jsonl") for line in read_lines(path)]
+        masked = Counter(each["kind"] for record in records for each in record.get("masked", ()))
+        assert masked == Counter(CREDIT_CARD=1, EMAIL=2, PHONE=1), "those of the preview and the estimate"
         received = b"".join(each.body for each in model.received).decode()
     assert [value for value in PLANTED if value in received] == []
     assert leaks(tmp_path, job.source, golden) == []
 
 
-def test_request_files_of_batch_inference_are_masked(job, sandbox, monkeypatch):
+_EMAIL = re.compile(r"<EMAIL_\w+>")
+
+
+def refused_once(prompt: str) -> str:
+    """Changes the placeholders of a prompt, and copies them when it is asked again."""
+    if "was refused" in prompt:
+        return f"Dear {' and '.join(sorted(set(_EMAIL.findall(prompt))))}"
+    return prompt.replace("<EMAIL_", "<email_")
+
+
+def test_an_altered_placeholder_is_repaired_by_one_more_request_that_is_paid_once(tmp_path):
+    with Model(lambda prompt: None if "was refused" in prompt else refused_once(prompt)) as model:
+        job = job_of(tmp_path, model, on_altered="repair")
+        job.spec["safety"] |= {"audit": {"uri": str(tmp_path / "audit")}}
+        job.spec["limits"] |= {"max_attempts": 1}
+        ended = job.run(ROWS[:4])
+        assert ended.kinds == Counter(server_error=3)
+        assert {row["llmbeam_error"]["attempts"] for row in ended.dead_letter} == {2}
+        model.write, first = refused_once, len(model.received)
+        ended = job.run()
+        asked = [json.loads(each.body)["messages"][-1]["content"] for each in model.received[first:]]
+        assert len(asked) == 2, "the repairs alone, and one for two rows with an equal prompt"
+        assert all("as it changed these placeholders: <EMAIL_" in each for each in asked)
+        again = job.run()
+        assert len(model.received) == first + 2
+    answers = {row["id"]: row["answer"] for row in ended.answers}
+    assert answers == {3: "Say it: nothing"} | dict.fromkeys((1, 2, 4), "Dear ann@example.com")
+    assert (ended.origins, again.origins) == (Counter(resumed=2, repaired=2), Counter(resumed=4))
+    counts = again.report["privacy"]
+    assert (counts["altered"], counts["returned"], counts["repaired"]) == (0, 3, 3)
+    assert ended.report["requests"]["sent"] == 2
+    records = [line for path in (tmp_path / "audit").rglob("*.jsonl") for line in read_lines(path)]
+    assert Counter(record["outcome"] for record in records) == Counter(answered=5, server_error=2)
+    assert leaks(tmp_path, job.source) == []
+
+
+def test_a_repair_that_alters_a_placeholder_again_fails_its_row_and_both_answers_are_paid_once(tmp_path):
+    with Model(lambda prompt: refused_once(prompt) if "call" in prompt else prompt.replace(">", "")) as model:
+        job = job_of(tmp_path, model, on_altered="repair")
+        ended = job.run(ROWS[:3])
+        assert ended.kinds == Counter(invalid_output=1)
+        assert ended.dead_letter[0]["llmbeam_error"]["message"].endswith("so that it is not paid again")
+        assert ended.origins == Counter(fresh=1, repaired=1)
+        sums = ended.report["requests"]["sent"], ended.report["tokens"]["input"]
+        assert (*sums, len(model.received)) == (5, 25, 5)
+        assert job.run().kinds == Counter(invalid_output=1)
+        assert len(model.received) == 5
+        forget(JobSpec.parse(job.spec), RowsToForget(keys=("1",)))
+        assert job.run().origins["repaired"] == 1
+        assert len(model.received) == 7, "the answer and its repair are both forgotten"
+
+
+def test_request_files_of_batch_inference_are_masked(job, sandbox, monkeypatch, tmp_path):
     monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
     monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
     monkeypatch.setattr(BatchInference, "clean_up", lambda _: None)  # so that the files are still there
     count = PILOT_ROWS + 3
     rows = [{"id": number, "text": f"Mail {number} to ann@example.com"} for number in range(count)]
-    ended = job.run(rows, inference={"mode": "batch"}, safety={"privacy": {}})
+    audit = {"uri": str(tmp_path / "audit")}
+    ended = job.run(rows, inference={"mode": "batch"}, safety={"privacy": {}, "audit": audit})
     assert ended.origins == Counter(resumed=PILOT_ROWS, batch=3)
     assert ended.report["privacy"]["masked"] == {"EMAIL": count}
     assert ended.report["privacy"]["altered"] == count, "this model has no brackets in its answers"
     files = [path.name for path in job.directory.rglob("*.jsonl")]
     assert any(name.startswith("requests-") for name in files)
     assert leaks(job.directory, job.source) == []
+    records = [line for path in (tmp_path / "audit").rglob("*.jsonl") for line in read_lines(path)]
+    assert Counter(record["origin"] for record in records) == Counter(online=PILOT_ROWS, batch=3)
+    assert [record["masked"] for record in records] == [[{"kind": "EMAIL", "count": 1}]] * count
+    with pytest.raises(PermanentFailureError, match="the model altered a placeholder"):
+        job.run(inference={"mode": "batch"}, safety={"privacy": {"on_altered": "repair"}})
+    online = [request for request in sandbox.requests if request.method == "gemini.generateContent"]
+    assert len(online) == PILOT_ROWS + count, "answers of batch inference are repaired online as well"
 
 
 def test_workers_get_what_finds_the_patterns():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 
@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.record import key_hashes
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.elements import Request
+from airflow_provider_llmbeam.pipeline.privacy.usage import masked_in
 
 #: Records of one file.
 _FILE_RECORDS = 10_000
@@ -22,8 +23,20 @@ _FILE_RECORDS = 10_000
 _Result = tuple[str, Outcome | None]
 
 
+class _Rows(NamedTuple):
+    """What the index has of the rows of a request.
+
+    Attributes:
+        hashes: Hashes of their keys.
+        masked: Number of masked values by kind.
+    """
+
+    hashes: tuple[str, ...]
+    masked: dict[str, int]
+
+
 class IndexRows(beam.DoFn):
-    """Writes the hashes of the row keys of each `Request` to files in a directory; it has no output.
+    """Writes the row keys of each `Request`, as hashes, and what is masked in its prompt, to files in a directory.
 
     Args:
         directory: The directory; ends in `/`.
@@ -38,7 +51,8 @@ class IndexRows(beam.DoFn):
 
     def process(self, request: Request) -> None:
         """Adds one request."""
-        self._lines.append(" ".join((request.fingerprint, *key_hashes(request.rows, self._key))))
+        masked = (f"{kind}={count}" for kind, count in masked_in(request.prompt, request.rows).items())
+        self._lines.append(" ".join((request.fingerprint, *key_hashes(request.rows, self._key), *masked)))
 
     def finish_bundle(self) -> None:
         """Writes the file of the bundle; a repeated bundle writes the same lines again."""
@@ -80,21 +94,24 @@ class AuditResults(beam.PTransform):
         )
 
 
-def _index(pattern: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _index(pattern: str) -> Iterator[tuple[str, _Rows]]:
     for uri in storage.match(pattern):
         for line in storage.read(uri).decode().splitlines():
-            fingerprint, *hashes = line.split(" ")
-            yield fingerprint, tuple(hashes)
+            fingerprint, *parts = line.split(" ")
+            pairs = [part.split("=") for part in parts if "=" in part]
+            hashes = tuple(part for part in parts if "=" not in part)
+            yield fingerprint, _Rows(hashes, {kind: int(count) for kind, count in pairs})
 
 
 def _with_file(
     group: tuple[str, dict[str, Iterable[Any]]], files: int
-) -> Iterator[tuple[int, tuple[str, tuple[str, ...], Outcome | None]]]:
+) -> Iterator[tuple[int, tuple[str, _Rows, Outcome | None]]]:
     fingerprint, found = group
-    hashes = tuple(sorted({each for hashes in found["rows"] for each in hashes}))
+    rows = list(found["rows"])
+    hashes = tuple(sorted({each for one in rows for each in one.hashes}))
     number = int(fingerprint[:12], 16) % files if fingerprint else 0
     for result in found["results"]:
-        yield number, (fingerprint, hashes, result)
+        yield number, (fingerprint, _Rows(hashes, rows[0].masked if rows else {}), result)
 
 
 class _WriteRecords(beam.DoFn):
@@ -103,14 +120,12 @@ class _WriteRecords(beam.DoFn):
         self._trail = trail
         self._job_id = job_id
 
-    def process(
-        self, group: tuple[int, Iterable[tuple[str, tuple[str, ...], Outcome | None]]]
-    ) -> Iterator[_Result]:
+    def process(self, group: tuple[int, Iterable[tuple[str, _Rows, Outcome | None]]]) -> Iterator[_Result]:
         number, results = group[0], list(group[1])
         name = hashlib.sha256(f"{self._job_id}\n{number}".encode()).hexdigest()[:32]
         lines = [
-            self._trail.line(outcome, fingerprint, hashes, "batch")
-            for fingerprint, hashes, outcome in results
+            self._trail.line(outcome, fingerprint, rows.hashes, "batch", rows.masked)
+            for fingerprint, rows, outcome in results
             if fingerprint and outcome is not None
         ]
         if lines and not self._trail.has_file(name):

@@ -47,6 +47,9 @@ SCHEMA = (
     *(SchemaField(name, "STRING") for name in (*_TEXTS, *_MORE_TEXTS)),
     *(SchemaField(name, "INTEGER") for name in _NUMBERS),
     SchemaField("cost_usd", "FLOAT"),
+    SchemaField(
+        "masked", "RECORD", "REPEATED", fields=(SchemaField("kind", "STRING"), SchemaField("count", "INTEGER"))
+    ),
 )
 
 

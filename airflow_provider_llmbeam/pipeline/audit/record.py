@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.pipeline.audit.account import account_of
 from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -99,6 +100,8 @@ class AuditRecord:
         cost_usd: Cost of these tokens in US dollars; `None` if no price is known.
         attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
         rejections: Number of 429s received.
+        masked: Kinds of the values that were masked in the prompt, each `{"kind": …, "count": …}`; `None` for a
+            job that masks nothing, and for a prompt of no row of the source.
         system: Text of the system prompt, if texts are included.
         prompt: Text of the prompt, if texts are included.
         answer: Text of the answer, if texts are included.
@@ -122,6 +125,7 @@ class AuditRecord:
     cost_usd: float | None
     attempts: int
     rejections: int
+    masked: list[dict[str, Any]] | None = None
     system: str | None = None
     prompt: str | None = None
     answer: str | None = None
@@ -134,6 +138,7 @@ class AuditRecord:
         fingerprint: str,
         row_key_hashes: tuple[str, ...],
         origin: Literal["online", "batch"],
+        masked: Mapping[str, int] | None,
         texts: Texts,
         now: float,
     ) -> Self:
@@ -145,6 +150,7 @@ class AuditRecord:
             fingerprint: Fingerprint of the prompt.
             row_key_hashes: See `AuditRecord`.
             origin: See `AuditRecord`.
+            masked: Number of masked values by kind, see `AuditRecord`.
             texts: The texts to include.
             now: Unix time.
         """
@@ -166,16 +172,17 @@ class AuditRecord:
             cost_usd=None if cost is None else cost / NANO,
             attempts=outcome.attempts,
             rejections=outcome.rejections,
+            masked=None if masked is None else [{"kind": kind, "count": masked[kind]} for kind in masked],
             system=texts.system,
             prompt=texts.prompt,
             answer=texts.answer,
         )
 
     def line(self) -> bytes:
-        """Encodes the record as one line of JSON; texts only if they are included."""
+        """Encodes the record as one line of JSON; without texts and masked kinds that it does not have."""
         fields: dict[str, Any] = dict(zip(_REQUESTER_FIELDS, _requester_values(self.requester), strict=True))
         fields.update(zip(_FIELDS, _values(self), strict=True))
-        for name in Texts._fields:
+        for name in ("masked", *Texts._fields):
             if fields[name] is None:
                 del fields[name]
         try:
@@ -195,6 +202,11 @@ def key_hash(row: Row, key: tuple[str, ...]) -> str:
     It is a pseudonym: whoever knows the key finds the records of its row.
     """
     return hashlib.sha256(encode_key(row, key).rstrip(b"\n")).hexdigest()
+
+
+def audited_row(row: Row, key: tuple[str, ...]) -> Row:
+    """Returns what a record needs of a row: its key, and what was masked in it."""
+    return {column: row[column] for column in (*key, VAULT) if column in row}
 
 
 def key_hashes(rows: Iterable[Row], key: tuple[str, ...]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.record import AuditRecord, Requester, Texts, key_hashes
 from airflow_provider_llmbeam.pipeline.elements import Request
+from airflow_provider_llmbeam.pipeline.privacy.usage import masked_in
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 
@@ -38,6 +39,7 @@ class AuditTrail:
         requester: Who sends the prompts.
         key: Key columns of the source.
         includes_text: Whether a record has the texts of prompt and answer.
+        has_privacy: Whether personal data is masked.
         by_date: Whether there is a directory for each day.
     """
 
@@ -45,6 +47,7 @@ class AuditTrail:
     requester: Requester
     key: tuple[str, ...]
     includes_text: bool
+    has_privacy: bool
     by_date: bool
 
     @classmethod
@@ -53,8 +56,14 @@ class AuditTrail:
         audit, directory = spec.safety.audit, spec.audit_uri
         if audit is None or directory is None:
             return None
-        by_date = isinstance(audit, FilesAudit)
-        return cls(directory, Requester.of(spec), spec.source.key, audit.include_text, by_date)
+        return cls(
+            directory,
+            Requester.of(spec),
+            spec.source.key,
+            includes_text=audit.include_text,
+            has_privacy=spec.safety.privacy is not None,
+            by_date=isinstance(audit, FilesAudit),
+        )
 
     def batch(self, requests: Sequence[Any], journal: BatchJournal) -> AuditedRecord:
         """Opens the record of one batch.
@@ -71,6 +80,7 @@ class AuditTrail:
         fingerprint: str,
         row_key_hashes: tuple[str, ...],
         origin: Literal["online", "batch"],
+        masked: Mapping[str, int] | None,
         prompt: Prompt | None = None,
     ) -> bytes:
         """Returns the record of an outcome, as one line.
@@ -80,14 +90,16 @@ class AuditTrail:
             fingerprint: Fingerprint of the prompt.
             row_key_hashes: See `AuditRecord`.
             origin: See `AuditRecord`.
+            masked: Number of masked values by kind; `None` if it is not known.
             prompt: The prompt, if it is at hand.
         """
         texts = Texts()
         if self.includes_text:
             sent = Texts() if prompt is None else Texts(prompt.system, prompt.text)
             texts = sent._replace(answer=outcome.text if isinstance(outcome, Completion) else None)
+        masked = masked if self.has_privacy else None
         return AuditRecord.of(
-            outcome, self.requester, fingerprint, row_key_hashes, origin, texts, time.time()
+            outcome, self.requester, fingerprint, row_key_hashes, origin, masked, texts, time.time()
         ).line()
 
     def new_uri(self, name: str = "") -> str:
@@ -169,7 +181,9 @@ class AuditedRecord:
         if was_sent(outcome):
             request = self._requests[prompt]
             hashes = key_hashes(request.rows, self._trail.key)
-            self._writer.write(0, self._trail.line(outcome, request.fingerprint, hashes, "online", prompt))
+            masked = masked_in(prompt, request.rows) if request.rows else None
+            line = self._trail.line(outcome, request.fingerprint, hashes, "online", masked, prompt)
+            self._writer.write(0, line)
 
     def store(self, *, is_last: bool = False) -> Future[None] | None:
         """Stores all outcomes so far, or begins to do so, see `Record.store`: first in the audit.

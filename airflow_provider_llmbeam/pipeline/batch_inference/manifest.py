@@ -91,6 +91,8 @@ class BatchManifest(_Part):
         pilot_tiers: Its answers by the tier that served them.
         harvested: Sums by display name.
         unreturned: Number of answers that a job has counted, and not returned, by display name.
+        guard: Numbers of the requests to a guard model for the pilot and the request files by what was judged,
+            e.g. `input.tokens.output`, see `moderation.usage`.
         is_over: Whether the rest is sent online.
         is_published: Whether the job has published, so that only jobs and files are left to delete.
     """
@@ -107,6 +109,7 @@ class BatchManifest(_Part):
     pilot_tiers: dict[str, int] = {}
     harvested: dict[str, Sums] = {}
     unreturned: dict[str, int] = {}
+    guard: dict[str, int] = {}
     is_over: bool = False
     is_published: bool = False
 
@@ -124,6 +127,20 @@ class BatchManifest(_Part):
         """Cost of its tokens in US dollars; tokens without a known price are left out."""
         return self.total.cost_nano_usd / NANO
 
+    def left_of(self, spec: JobSpec) -> JobSpec:
+        """Returns a job with what this batch inference has left of its budgets."""
+        if (budget := spec.limits.budget_usd) is not None:
+            limits = spec.limits.model_copy(update={"budget_usd": max(budget - self.cost_usd, 1e-9)})
+            spec = spec.model_copy(update={"limits": limits})
+        moderation = spec.safety.moderation
+        if moderation is not None and (budget := moderation.limits.budget_usd) is not None:
+            spent = sum(number for name, number in self.guard.items() if name.endswith(".cost.nano_usd")) / NANO
+            limits = moderation.limits.model_copy(update={"budget_usd": max(budget - spent, 1e-9)})
+            moderation = moderation.model_copy(update={"limits": limits})
+            safety = spec.safety.model_copy(update={"moderation": moderation})
+            spec = spec.model_copy(update={"safety": safety})
+        return spec
+
     def tally(self) -> Tally:
         """Returns what this batch inference adds to the sums of the report."""
         sums = dict(self.total)
@@ -139,7 +156,13 @@ class BatchManifest(_Part):
             sums=Counter({**sums, "requests": requests, "unreturned": unreturned}),
             tiers=tiers,
             costs=Counter(costs),
+            moderation=Counter({_names(name): number for name, number in self.guard.items()}),
         )
+
+
+def _names(name: str) -> tuple[str, str, str]:
+    side, group, of = name.split(".")
+    return side, group, of
 
 
 def manifest_uri(spec: JobSpec) -> str:

@@ -36,6 +36,7 @@ def send_pilot(spec: JobSpec, now: float) -> tuple[Estimate, BatchManifest] | No
         online_seconds=estimate.duration_seconds,
         pilot=_sums_of(estimate.sample_usage),
         pilot_tiers=estimate.sample_usage.service_tiers,
+        guard={} if estimate.guard is None else estimate.guard.sample,
     )
     return estimate, manifest
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +17,9 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import IndexRows
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, batch_uri
 from airflow_provider_llmbeam.pipeline.elements import Request
+from airflow_provider_llmbeam.pipeline.moderation.stages import moderation_stages
+from airflow_provider_llmbeam.pipeline.moderation.usage import USAGE_GROUPS
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -41,10 +46,19 @@ _Encoded = tuple[str, str, bytes, int]
 def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits) -> None:
     """Adds the steps that write the request files of a job, and one file that lists them.
 
+    A guard model judges the prompts before; those that it blocks are in no file, and the job finds the verdicts
+    in its journal.
+
     The number of files follows from the sums over all requests, and the fingerprint decides the file of a request:
     the same prompts are in the same files, whatever the order of the rows.
     """
-    prompts = read_prompts(pipeline, spec, time.time())
+    now = time.time()
+    moderation = moderation_stages(spec, now)
+    moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
+    prompts = read_prompts(pipeline, spec, now, moderate=moderate)
+    if moderate is not None:
+        usage = prompts.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
+        _ = usage | "WriteGuardUsage" >> beam.Map(_write_guard_usage, guard_usage_uri(spec))
     lines = prompts.unanswered | "Encode" >> beam.ParDo(_Encode(spec))
     sizes = lines | "Sizes" >> beam.Map(_size) | "Sum" >> beam.CombineGlobally(_add_up)
     files = (
@@ -60,6 +74,19 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits) -> None:
         | "Once" >> beam.Impulse()
         | "ListFiles" >> beam.Map(_list, prepared_uri(spec), beam.pvalue.AsList(files))
     )
+
+
+def guard_usage_uri(spec: JobSpec) -> str:
+    """Returns the address of the numbers of the requests to a guard model."""
+    return f"{batch_uri(spec)}guard.json"
+
+
+def read_guard_usage(spec: JobSpec) -> Counter[str]:
+    """Returns the numbers of the requests to a guard model that `prepare` made, see `BatchManifest.guard`."""
+    moderation = spec.safety.moderation
+    if moderation is None or "input" not in moderation.on:
+        return Counter()
+    return Counter(json.loads(storage.read(guard_usage_uri(spec))))
 
 
 def prepared_uri(spec: JobSpec) -> str:
@@ -150,6 +177,11 @@ class _WriteFiles(beam.DoFn):
         return RequestFile(
             uri=uri, index_uri=index_uri, digest=digest, rows=len(requests), size=size, input_tokens=tokens
         )
+
+
+def _write_guard_usage(tally: Tally, uri: str) -> None:
+    usage = {".".join(names): number for names, number in tally.moderation.items() if names[1] in USAGE_GROUPS}
+    storage.replace(uri, json.dumps(usage).encode())
 
 
 def _list(_: bytes, uri: str, files: list[RequestFile]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import apache_beam as beam
@@ -26,7 +27,12 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import send_pilot
-from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits, prepare, read_prepared
+from airflow_provider_llmbeam.pipeline.batch_inference.prepare import (
+    FileLimits,
+    prepare,
+    read_guard_usage,
+    read_prepared,
+)
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import (
@@ -148,12 +154,15 @@ class BatchInference:
         pipeline = self._new_pipeline()
         prepare(
             pipeline,
-            spec,
+            manifest.left_of(spec),
             FileLimits(max_rows=limits.max_rows, max_bytes=min(limits.max_bytes, MAX_FILE_BYTES)),
         )
         pipeline.run().wait_until_finish()
         files = {f"{self._prefix}{file.digest}": file for file in read_prepared(spec)}
-        manifest = manifest.changed(files=files)
+        manifest = manifest.changed(files=files, guard=dict(read_guard_usage(spec) + Counter(manifest.guard)))
+        if not files:  # the guard has blocked the rest
+            storage.delete(storage.match(f"{batch_uri(spec)}**"))
+            return manifest
         # The intent, before the first job is submitted.
         write_manifest(spec, manifest)
         _log.info(
@@ -174,6 +183,12 @@ class BatchInference:
                 f"Batch inference of {estimate.requests:,} prompts costs about ${cost:,.2f}, "
                 f"and `limits.budget_usd` allows ${budget:,.2f}. No job was submitted. Raise the budget, or leave "
                 "rows out."
+            )
+        if (guard := estimate.guard) is not None and guard.exceeds_budget:
+            raise BudgetExceededError(
+                f"The guard model costs about ${guard.cost_usd:,.2f} for the rest of the prompts and answers, and "
+                "`safety.moderation.limits.budget_usd` allows less. No job was submitted. Raise the budget, or "
+                "leave rows out."
             )
         if self._spec.inference.mode == "batch":
             return True

@@ -41,6 +41,56 @@ class SampleUsage(_Part):
     service_tiers: dict[str, int] = {}
 
 
+class GuardSide(_Part):
+    """What the guard model is asked of the prompts, or of the answers.
+
+    Attributes:
+        requests: Number of distinct texts without a verdict.
+        input_tokens: Input tokens that will be billed for them.
+        output_tokens: Output tokens that will be billed for them.
+    """
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+
+
+class GuardEstimate(_Part):
+    """The estimate of the guard model of `safety.moderation`.
+
+    Attributes:
+        model: Type and name of the model.
+        input: Its requests for prompts; `None` if it judges none.
+        output: Its requests for answers; `None` if it judges none.
+        cost_usd: Cost of both, in US dollars; `None` if its price is not known.
+        exceeds_budget: Whether the cost is above `safety.moderation.limits.budget_usd`.
+        output_is_upper_bound: Whether no verdict is known, so that each is assumed as long as
+            `safety.moderation.generation.max_output_tokens` allows.
+        sample: Numbers of its requests for the estimate itself by what was judged, e.g. `input.tokens.output`.
+            Their verdicts are in the journal, and the job reuses them.
+    """
+
+    model: str
+    input: GuardSide | None
+    output: GuardSide | None
+    cost_usd: float | None
+    exceeds_budget: bool
+    output_is_upper_bound: bool
+    sample: dict[str, int] = {}
+
+    def lines(self) -> Iterator[str]:
+        """Yields the estimate as lines of text."""
+        sides = {"prompts": self.input, "answers": self.output}
+        found = {name: side for name, side in sides.items() if side is not None}
+        requests = " + ".join(f"{side.requests:,} {name}" for name, side in found.items())
+        tokens = (sum(side.input_tokens for side in found.values()), sum(s.output_tokens for s in found.values()))
+        bound = "at most " if self.output_is_upper_bound else ""
+        cost = "cost not known" if self.cost_usd is None else f"{bound}{usd(self.cost_usd)}"
+        yield f"Guard     {requests} to judge, {tokens[0]:,} tokens in, {bound}{tokens[1]:,} out, {cost}"
+        if sent := sum(number for name, number in self.sample.items() if name.endswith(".requests.sent")):
+            yield f"          {sent:,} requests were sent for the sample; the job keeps the verdicts"
+
+
 class Estimate(_Part):
     """The estimate of a job. `rows` = `requests` + `duplicates` + `resumed` + `failed`.
 
@@ -66,7 +116,9 @@ class Estimate(_Part):
             the standard tier. `None` if that price is not known.
         cost_usd_range: 95 % interval of the cost, or the costs without output and with the longest output.
         standard_cost_usd: Cost of the same at the standard tier.
-        exceeds_budget: Whether the cost in the mode of the job is above `limits.budget_usd`.
+        total_cost_usd: `cost_usd` and that of the guard; `None` if one of them is not known.
+        exceeds_budget: Whether the cost in the mode of the job is above `limits.budget_usd`, or that of the guard
+            above its own budget.
         duration_seconds: Duration until the last answer, in seconds, including the start, if no other job uses the
             quota; `None` if neither a quota nor the latency is known.
         limited_by: The limit that determines the duration.
@@ -77,6 +129,7 @@ class Estimate(_Part):
         ways: What the same prompts cost online and by batch inference, and when each is finished; none for a job
             that can only be run online.
         auto: The way that `inference.mode` 'auto' takes, with the reason; '' without `ways`.
+        guard: The requests of the guard model, which are not among the figures above; `None` without one.
     """
 
     version: int = 1
@@ -96,6 +149,7 @@ class Estimate(_Part):
     cost_usd: float | None
     cost_usd_range: tuple[float, float] | None
     standard_cost_usd: float | None = None
+    total_cost_usd: float | None = None
     exceeds_budget: bool
     duration_seconds: float | None
     limited_by: LimitedBy | None
@@ -105,6 +159,18 @@ class Estimate(_Part):
     demand: Demand
     ways: tuple[Way, ...] = ()
     auto: str = ""
+    guard: GuardEstimate | None = None
+
+    def with_guard(self, guard: GuardEstimate) -> Estimate:
+        """Returns the estimate with that of the guard, also in the total and in the check of the budgets."""
+        known = self.cost_usd is not None and guard.cost_usd is not None
+        return self.model_copy(
+            update={
+                "guard": guard,
+                "total_cost_usd": round((self.cost_usd or 0.0) + (guard.cost_usd or 0.0), 6) if known else None,
+                "exceeds_budget": self.exceeds_budget or guard.exceeds_budget,
+            }
+        )
 
     def lines(self) -> Iterator[str]:
         """Yields the estimate as lines of text."""
@@ -117,6 +183,9 @@ class Estimate(_Part):
         error = "" if self.error_ratio is None else f" (± {max(self.error_ratio, 0.01):.0%})"
         yield f"Tokens    {self.input_tokens:,} in, {bound}{self.output_tokens:,} out{error}"
         yield f"Cost      {self._cost()}"
+        if self.guard is not None:
+            yield from self.guard.lines()
+            yield f"Total     {'not known' if self.total_cost_usd is None else usd(self.total_cost_usd)}"
         yield f"Time      {self._time()}"
         for way in self.ways:
             yield f"Way       {way}"

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.model.price import Price
 
 LimitedBy = Literal["requests_per_minute", "tokens_per_minute", "in_flight", "learned_rate"]
 
@@ -106,6 +108,19 @@ def project(
         _residuals=residuals,
         _factor=_t(freedom) * requests * math.sqrt(parts / freedom) if freedom else None,
         _spread_ratio=spread_ratio,
+    )
+
+
+def mean_rates(price: Price, sample: Sequence[Outcome]) -> Price:
+    """Returns the mean price of the tokens of a sample, some of which are cached, or those of long prompts."""
+    plain = price.model_copy(update={"long_prompts": None})
+    listed = sum(plain.cost_usd(each.input_tokens, each.output_tokens) for each in sample)
+    cost = sum(price.cost_usd(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample)
+    factor = cost / listed if listed else 1.0
+    return Price(
+        input_usd_per_million_tokens=price.input_usd_per_million_tokens * factor,
+        output_usd_per_million_tokens=price.output_usd_per_million_tokens * factor,
+        priority_ratio=price.priority_ratio,
     )
 
 

@@ -21,10 +21,12 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage, estimate_uri, write_estimate
+from airflow_provider_llmbeam.pipeline.estimate.guard import GuardSample
 from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
     Projection,
     SampleObservation,
+    mean_rates,
     project,
     sending_seconds,
     spread_over,
@@ -81,12 +83,15 @@ def make_estimate(
     known, recorded = earlier_outcomes(spec, found.tokens)
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
     picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
-    new = {each: found.candidates[each] for each in picked if each not in known}
-    rows = {each: found.keys.get((prompt.text, prompt.system), ()) for each, prompt in new.items()}
+    prompts = {each: found.candidates[each] for each in picked}
+    rows = {each: found.keys.get((prompt.text, prompt.system), ()) for each, prompt in prompts.items()}
+    guard = GuardSample.of(spec, found, sends=sample_size > 0)
+    blocked = {} if guard is None else guard.blocked(prompts, rows)
+    new = {each: prompt for each, prompt in prompts.items() if each not in known and each not in blocked}
     outcomes = send(spec, new, rows)
     # The journal keeps refused answers, too, so that the job does not send their prompts again.
     kept = [each for each, outcome in outcomes.items() if outcome.answered_at]
-    sample = {each: known.get(each) or outcomes[each] for each in picked}
+    sample = {each: blocked.get(each) or known.get(each) or outcomes[each] for each in picked}
     # Failed prompts are part of the sample: the job will have the same share of them.
     observed = [(found.tokens[each], outcome) for each, outcome in sample.items()]
     price = price_of(spec.model, spec.limits.price)
@@ -95,14 +100,27 @@ def make_estimate(
         raise _nothing_answered(spec, list(sample.values()), usage)
     # The journal has a fixed number of answers, however small the sample of the source.
     known_scale = min(found.scale, recorded / len(known)) if known else found.scale
+    if guard is not None:
+        guard.leave_out_blocked()
     weights = dict.fromkeys(known, known_scale) | dict.fromkeys(kept, 1.0)
+    weights = {each: weight for each, weight in weights.items() if each in found.tokens}
     estimate = _estimated(spec, found, weights, observed, usage, price)
+    if guard is not None:
+        guard.judge_answers(sample, rows)
+        estimate = estimate.with_guard(
+            guard.estimate([*(known | outcomes).values()], [*sample.values()], known_scale, estimate.requests)
+        )
     if not is_saved:
         return estimate
     _save(spec, estimate)
     for line in estimate.lines():
         _log.info("%s", line)
-    if estimate.exceeds_budget:
+    if estimate.guard is not None and estimate.guard.exceeds_budget:
+        _log.warning(
+            "The guard model costs more than `safety.moderation.limits.budget_usd` allows: the job would fail "
+            "before its last row, and a clear would continue from there."
+        )
+    elif estimate.exceeds_budget:
         _log.warning(
             "The job costs more than `limits.budget_usd` (%.2f) allows: it would fail before its last row, and a "
             "clear would continue from there.",
@@ -182,7 +200,7 @@ def _estimated(
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
-    rates = None if price is None else _rates(price, [outcome for _, outcome in observed])
+    rates = None if price is None else mean_rates(price, [outcome for _, outcome in observed])
     standard_cost = None if rates is None else rates.cost_usd(input_tokens, output_tokens)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
     cost = None if standard_cost is None or ratio is None else standard_cost * ratio
@@ -228,19 +246,6 @@ def _estimated(
         ),
         ways=ways,
         auto=auto_way(spec, ways)[1] if ways else "",
-    )
-
-
-def _rates(price: Price, sample: Sequence[Outcome]) -> Price:
-    """Returns the mean price of the tokens of a sample, some of which are cached, or those of long prompts."""
-    plain = price.model_copy(update={"long_prompts": None})
-    listed = sum(plain.cost_usd(each.input_tokens, each.output_tokens) for each in sample)
-    cost = sum(price.cost_usd(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample)
-    factor = cost / listed if listed else 1.0
-    return Price(
-        input_usd_per_million_tokens=price.input_usd_per_million_tokens * factor,
-        output_usd_per_million_tokens=price.output_usd_per_million_tokens * factor,
-        priority_ratio=price.priority_ratio,
     )
 
 

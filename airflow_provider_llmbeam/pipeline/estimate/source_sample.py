@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
+from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
+from airflow_provider_llmbeam.pipeline.moderation.judging import Questions
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.sources.files import check_source
@@ -42,7 +45,9 @@ class SourceSample:
         tokens: Estimated input tokens of each distinct prompt, by fingerprint.
         repeats: Number of rows by fingerprint, for prompts of several rows.
         candidates: A random selection of the prompts by fingerprint, the same every time.
-        keys: Keys of the rows of a prompt, by its text and system text, for a job with an audit.
+        questions: Fingerprint and estimated input tokens of the question to the guard model about each prompt, by
+            the fingerprint of the prompt, for a job that moderates its prompts.
+        keys: What an audit needs of the rows of a prompt, by its text and system text; empty without one.
         scale: Rows of the source over rows read; 1 if all were read.
         spread_ratio: Relative standard error of the tokens of the source due to sampling; 0 if all rows were read.
     """
@@ -53,9 +58,17 @@ class SourceSample:
     tokens: dict[str, int] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
     candidates: dict[str, Prompt] = field(default_factory=dict)
+    questions: dict[str, tuple[str, int]] = field(default_factory=dict)
     keys: dict[tuple[str, str | None], list[Row]] = field(default_factory=dict)
     scale: float = 1.0
     spread_ratio: float = 0.0
+
+    def leave_out(self, fingerprint: str, *, is_failed: bool) -> None:
+        """Leaves out a prompt that is not sent; its rows are among the failed ones if `is_failed`."""
+        del self.tokens[fingerprint]
+        rows = self.repeats.pop(fingerprint, 1)
+        if is_failed:
+            self.failed += rows
 
     @property
     def is_sampled(self) -> bool:
@@ -135,6 +148,10 @@ class _Sampler:
         self._identifier = MediaIdentifier(spec) if spec.prompt.media else None
         self._unidentified: list[Prompt] = []
         self._found = SourceSample()
+        self._moderation = spec.safety.moderation
+        self._questions = None
+        if self._moderation is not None and "input" in self._moderation.on:
+            self._questions = Questions(guard_job(spec, self._moderation), self._moderation)
         self._keys: set[bytes] = set()
         self._repeated_keys: dict[bytes, None] = {}
         self._picked: dict[bytes, tuple[bytes, Row]] = {}
@@ -188,14 +205,14 @@ class _Sampler:
         try:
             prompt = self._renderer.render(row)
             if self._masker is not None:
-                _, prompt = self._masker.prompt(row, prompt)
+                row, prompt = self._masker.prompt(row, prompt)
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
             message = f"{type(error).__name__}: {error}"
             self._fail(message if self._masker is None else self._masker.message(message))
             return 0
         if self._is_audited:
-            key = {column: row[column] for column in self._source.key}
-            self._found.keys.setdefault((prompt.text, prompt.system), []).append(key)
+            audited = audited_row(row, self._source.key)
+            self._found.keys.setdefault((prompt.text, prompt.system), []).append(audited)
         if self._identifier is not None:
             self._unidentified.append(prompt)
             return self._identify() if len(self._unidentified) == _MEDIA_AT_ONCE else 0
@@ -221,6 +238,9 @@ class _Sampler:
             found.repeats[fingerprint] = found.repeats.get(fingerprint, 1) + 1
             return 0
         tokens = found.tokens[fingerprint] = prompt_tokens(prompt)
+        if self._questions is not None:
+            question, asked = self._questions.of(prompt.text)
+            found.questions[fingerprint] = question, prompt_tokens(asked)
         self._keep(fingerprint, prompt)
         return tokens
 

@@ -10,11 +10,14 @@ from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.estimate.projection import spread_over
 from airflow_provider_llmbeam.pipeline.evaluation.answers import Rendered, rendered
 from airflow_provider_llmbeam.pipeline.evaluation.rows import KeyedRows, salt_of, sampled_rows
+from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
+from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.preview import Preview, PreviewedRow
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -36,18 +39,16 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
         JobSpecError: There is no such row.
         LLMBeamError: The prompts could not be sent.
     """
-    prompts = rendered(spec, _rows(spec, sample))
+    read = _rows(spec, sample)
+    prompts = rendered(spec, read)
     if sample.by == "length" and not sample.keys:
         by_length = sorted(prompts, key=lambda key: (_tokens(prompts[key]), key))
         prompts = {key: prompts[key] for key in spread_over(by_length, sample.rows)}
     wanted = dict(each for each in prompts.values() if not isinstance(each, Failure))
     known, _ = earlier_outcomes(spec, wanted)
     new = {each: prompt for each, prompt in wanted.items() if each not in known} if sample.sends else {}
-    rows: dict[str, list[Row]] = {}
-    for key, found in prompts.items():
-        if not isinstance(found, Failure):
-            rows.setdefault(found[0], []).append(json.loads(key))
-    fresh = send(spec, new, rows)
+    sent = {key: found[0] for key, found in prompts.items() if not isinstance(found, Failure) and found[0] in new}
+    fresh = send(spec, new, _audited_rows(spec, read, sent))
     costs = [outcome.cost_nano_usd for outcome in fresh.values()]
     return Preview(
         job=spec.name,
@@ -55,6 +56,19 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
         sent=len(fresh),
         cost_usd=None if None in costs else sum(filter(None, costs)) / NANO,
     )
+
+
+def _audited_rows(spec: JobSpec, rows: KeyedRows, fingerprints: Mapping[str, str]) -> dict[str, list[Row]]:
+    """Returns what an audit needs of rows, by the fingerprint of their prompts; nothing for a job without one."""
+    found: dict[str, list[Row]] = {}
+    if spec.safety.audit is not None:
+        masker, renderer = masker_of(spec), PromptRenderer(spec.prompt)
+        for key, fingerprint in fingerprints.items():
+            row = rows[key]
+            if masker is not None:
+                row, _ = masker.prompt(row, renderer.render(row))
+            found.setdefault(fingerprint, []).append(audited_row(row, spec.source.key))
+    return found
 
 
 def _rows(spec: JobSpec, sample: PreviewSample) -> KeyedRows:

@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.pipeline.forget.rewrite import lines_removed, rows
 from airflow_provider_llmbeam.pipeline.forget.statements import statement
 from airflow_provider_llmbeam.pipeline.lease import leased, merging
 from airflow_provider_llmbeam.pipeline.privacy.masker import plain_rows
+from airflow_provider_llmbeam.pipeline.privacy.repair import repair_fingerprint
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.safety import RowsToForget
@@ -74,7 +75,10 @@ class _Removal:
         self._jobs = jobs
         self._keys = keys
         self._found = found
-        self._markers = [fingerprint.encode() for fingerprint in found.removable]
+        removable = found.removable
+        if spec.safety.privacy is not None:
+            removable |= {*map(repair_fingerprint, removable)}
+        self._markers = [fingerprint.encode() for fingerprint in removable]
         self._dry_run = dry_run
         self._removed: list[Removed] = []
         self._active: list[str] = []

@@ -11,21 +11,20 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
-from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, RenderedRow
-from airflow_provider_llmbeam.pipeline.moderation.judging import Judged
-from airflow_provider_llmbeam.pipeline.moderation.verdict import UNREADABLE, Decision, decide
+from airflow_provider_llmbeam.pipeline.elements import FAILED, FLAG, AnsweredRow, FailedRow, Origin, RenderedRow
+from airflow_provider_llmbeam.pipeline.further_requests.ask import Asked
+from airflow_provider_llmbeam.pipeline.moderation.usage import usage_of
+from airflow_provider_llmbeam.pipeline.moderation.verdict import UNREADABLE, Decision, decide, refusal
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.spec.safety.moderation import Moderation, Side
 
 REPLACED, TALLIES = "replaced", "tallies"
 FINISH_REASON = "moderated"
-#: Column that carries the flag of a prompt with its row until the row is answered; no source has one of this name.
-_FLAG = "\0moderation_input"
 
 
 class _Decide(CountingDoFn):
-    """Decides what follows for each `Judged` element, and counts it.
+    """Decides what follows for each `Asked` element, and counts it.
 
     Args:
         moderation: The moderation.
@@ -50,20 +49,12 @@ class _Decide(CountingDoFn):
         tally = Tally(moderation=self._numbers)
         yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(tally))
 
-    def decision(self, judged: Judged) -> Decision:
+    def decision(self, judged: Asked) -> Decision:
         """Returns what follows for an element."""
         found = decide(judged.outcome, self._moderation)
         self._count_decision(found)
-        outcome = judged.outcome
         if judged.is_first:
-            self._add("requests", "texts", 1)
-            self._add("requests", "sent", outcome.attempts + outcome.rejections + outcome.sheds)
-            self._add("requests", "rejected", outcome.rejections)
-            self._add("requests", "retried", max(0, outcome.attempts - 1))
-            self._add("tokens", "input", outcome.input_tokens)
-            self._add("tokens", "output", outcome.output_tokens)
-            self._add("cost", "nano_usd", outcome.cost_nano_usd or 0)
-            self._add("cost", "unpriced", outcome.cost_nano_usd is None)
+            self._numbers.update(usage_of(self.side, judged.outcome))
         return found
 
     def _count_decision(self, found: Decision) -> None:
@@ -80,16 +71,6 @@ class _Decide(CountingDoFn):
     def _add(self, group: str, name: str, number: int) -> None:
         self._numbers[self.side, group, name] += number
 
-    def _refusal(self, found: Decision, what: str) -> Failure:
-        """Returns the failure of a row without the cost of its answer."""
-        guard = f"the guard model {self._moderation.model.name!r}"
-        if found.failure is not None:
-            message = f"{guard} gave no verdict on the {what}: {found.failure.message}"
-            return Failure(kind=found.failure.kind, message=message, http_status=found.failure.http_status)
-        said = "gave no verdict that can be read on" if found.category == UNREADABLE else "calls unsafe"
-        message = f"{guard} {said} the {what}: {found.category}"
-        return Failure(kind="moderated", message=message, category=found.category)
-
 
 class DecideOnPrompts(_Decide):
     """Passes on the prompts that may be sent, as `(fingerprint, RenderedRow)`.
@@ -99,14 +80,14 @@ class DecideOnPrompts(_Decide):
 
     side: Side = "input"
 
-    def process(self, judged: Judged) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
+    def process(self, judged: Asked) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
         """Decides on one prompt."""
         found, (fingerprint, (row, *prompt)) = self.decision(judged), judged.element
         match found.action:
             case "allow":
                 yield judged.element
             case "flag":
-                yield fingerprint, ({**row, _FLAG: found.category}, *prompt)
+                yield fingerprint, ({**row, FLAG: found.category}, *prompt)
             case "replace":
                 self.count("resumed")  # done, and no prompt of the job is sent for it
                 answer = Completion(
@@ -125,7 +106,7 @@ class DecideOnPrompts(_Decide):
                 yield beam.pvalue.TaggedOutput(REPLACED, replaced)
             case "fail":
                 self.count("failed")
-                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(row, self._refusal(found, "prompt")))
+                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(row, refusal(found, self._moderation, "prompt")))
 
 
 class DecideOnAnswers(_Decide):
@@ -133,7 +114,7 @@ class DecideOnAnswers(_Decide):
 
     side: Side = "output"
 
-    def process(self, judged: Judged) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
+    def process(self, judged: Asked) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
         """Decides on one answer."""
         found, answered = self.decision(judged), cast("AnsweredRow", judged.element)
         match found.action:
@@ -150,7 +131,7 @@ class DecideOnAnswers(_Decide):
                 )
                 yield replace(answered, completion=answer, moderation_output=found.category)
             case "fail":
-                failure = _with_cost(self._refusal(found, "answer"), answered.completion)
+                failure = _with_cost(refusal(found, self._moderation, "answer"), answered.completion)
                 origin: Origin = "fresh" if answered.origin == "repaired" else answered.origin
                 yield beam.pvalue.TaggedOutput(FAILED, FailedRow(answered.row, failure, origin))
 
@@ -174,9 +155,9 @@ def _with_cost(failure: Failure, paid: Completion) -> Failure:
 
 def with_flag(element: Any) -> Any:
     """Returns an `AnsweredRow` or a `FailedRow` whose row is as read: the flag of its prompt is an attribute."""
-    if _FLAG not in element.row:
+    if FLAG not in element.row:
         return element
-    row = {column: value for column, value in element.row.items() if column != _FLAG}
+    row = {column: value for column, value in element.row.items() if column != FLAG}
     if isinstance(element, FailedRow):
         return replace(element, row=row)
-    return replace(element, row=row, moderation_input=element.row[_FLAG])
+    return replace(element, row=row, moderation_input=element.row[FLAG])

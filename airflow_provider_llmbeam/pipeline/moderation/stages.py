@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.elements import FAILED
+from airflow_provider_llmbeam.pipeline.further_requests.handler import FurtherHandler
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
-from airflow_provider_llmbeam.pipeline.moderation.guard import GuardHandler, guard_job
+from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.moderation.judging import AskGuard
 from airflow_provider_llmbeam.pipeline.moderation.rows import (
     REPLACED,
@@ -65,10 +66,9 @@ class ModerationStages:
         self._moderation = moderation
         self._guard = guard_job(spec, moderation)
         self._started_at = started_at
-        self._oldest_at = oldest_useful_at(spec, started_at)
         self._progress_prefix = progress_prefix
         self._handler = handler_of_job(
-            self._guard, self._oldest_at, started_at, launcher=launcher, handler=GuardHandler
+            self._guard, oldest_useful_at(spec, started_at), started_at, launcher=launcher, handler=FurtherHandler
         )
 
     @property
@@ -127,9 +127,7 @@ class ModerationStages:
     def _asking(
         self, gate: Callable[[beam.PCollection], beam.PCollection], duplicate_keys: beam.pvalue.AsList | None
     ) -> AskGuard:
-        return AskGuard(
-            self._guard, self._moderation, self._handler, self._oldest_at, self._started_at, gate, duplicate_keys
-        )
+        return AskGuard(self._guard, self._moderation, self._handler, self._started_at, gate, duplicate_keys)
 
 
 def moderation_stages(

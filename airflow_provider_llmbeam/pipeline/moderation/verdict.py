@@ -79,6 +79,24 @@ def decide(outcome: Outcome, moderation: Moderation) -> Decision:
     return Decision(action, ",".join(verdict.categories) or UNNAMED)
 
 
+def refusal(decision: Decision, moderation: Moderation, what: str) -> Failure:
+    """Returns the failure of a row by a decision, without the cost of its answer.
+
+    Args:
+        decision: The decision.
+        moderation: The moderation.
+        what: What was judged.
+    """
+    guard = f"the guard model {moderation.model.name!r}"
+    if (failure := decision.failure) is not None:
+        message = f"{guard} gave no verdict on the {what}: {failure.message}"
+        return Failure(kind=failure.kind, message=message, http_status=failure.http_status)
+    said = "gave no verdict that can be read on" if decision.category == UNREADABLE else "calls unsafe"
+    return Failure(
+        kind="moderated", message=f"{guard} {said} the {what}: {decision.category}", category=decision.category
+    )
+
+
 def _named(categories: list[str]) -> tuple[str, ...]:
     """Returns the categories that an answer names, each once, as short printable names."""
     names = (re.sub(r"[\W]+", " ", each[:_MAX_CHARACTERS]).strip() for each in categories[:_MAX_CATEGORIES])

@@ -23,6 +23,7 @@ class Returned:
         lost: Placeholders of the prompt that it has in neither way.
         invented: Number of times that it has a placeholder that the prompt did not have.
         first_altered: The first altered one, as it is in the answer.
+        originals: Those of the prompt that were altered.
     """
 
     returned: int = 0
@@ -30,6 +31,7 @@ class Returned:
     lost: int = 0
     invented: int = 0
     first_altered: str = ""
+    originals: tuple[str, ...] = ()
 
 
 def placeholders_in(text: str) -> Iterator[re.Match[str]]:
@@ -106,6 +108,7 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
         lost=len(placeholders - found - near),
         invented=invented,
         first_altered=altered[0] if altered else "",
+        originals=tuple(sorted(near)),
     )
 
 

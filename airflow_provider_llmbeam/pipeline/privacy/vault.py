@@ -37,6 +37,8 @@ class Issuer:
         self._masked = Counter[str](vault.get("masked", {}))
         self._issued = {sealed: placeholder for placeholder, sealed in (self._keys | self._values).items()}
         self._pseudonyms = dict[str, str]()
+        self._hashed = set[str](vault.get("hashed", ()))
+        self._dropped = Counter[str](vault.get("dropped", {}))
 
     def issue(self, kind: str, value: Any, action: Action, *, is_key: bool = False) -> str:
         """Returns what stands for a value.
@@ -50,6 +52,7 @@ class Issuer:
         self._masked[kind] += 1
         is_restored = action in ("mask", "fail")
         if action == "drop" and not is_key:
+            self._dropped[kind] += 1
             return ""
         iv_and_text = self._cipher.seal(kind, value)
         sealed = base64.b64encode(iv_and_text).decode()
@@ -65,6 +68,8 @@ class Issuer:
             self._values[placeholder] = sealed
         elif is_key:
             self._keys[placeholder] = sealed
+        else:
+            self._hashed.add(placeholder)
         return placeholder
 
     def _placeholder(self, kind: str, tag: str) -> str:
@@ -89,6 +94,10 @@ class Issuer:
             vault["values"] = self._values
         if self._keys:
             vault["keys"] = self._keys
+        if self._hashed:
+            vault["hashed"] = sorted(self._hashed)
+        if self._dropped:
+            vault["dropped"] = dict(self._dropped)
         if sent:
             vault["sent"] = list(sent)
         return vault

@@ -155,6 +155,7 @@ class PrivacyCounts(Part):
         lost: Those that it has neither as they are nor altered.
         altered: Number of times that an answer has one in another form.
         invented: Number of times that an answer has a placeholder that its prompt did not have.
+        repaired: Number of rows whose answer altered a placeholder and was repaired, see `on_altered`.
     """
 
     masked: dict[str, int]
@@ -163,6 +164,7 @@ class PrivacyCounts(Part):
     lost: int
     altered: int
     invented: int
+    repaired: int = 0
 
 
 def privacy_of(masked: Counter[str], sums: Counter[str]) -> PrivacyCounts:
@@ -172,7 +174,7 @@ def privacy_of(masked: Counter[str], sums: Counter[str]) -> PrivacyCounts:
         masked: See `Tally.masked`.
         sums: See `Tally.sums`.
     """
-    names = ("issued", "returned", "lost", "altered", "invented")
+    names = ("issued", "returned", "lost", "altered", "invented", "repaired")
     counts = {name: sums[f"placeholders_{name}"] for name in names}
     return PrivacyCounts(masked=dict(sorted(masked.items())), **counts)
 

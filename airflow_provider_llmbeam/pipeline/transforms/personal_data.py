@@ -6,26 +6,11 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Row
 from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
-from airflow_provider_llmbeam.pipeline.privacy.usage import returned_of
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import Privacy
-
-
-def without_altered(
-    answered: tuple[beam.PCollection, ...], privacy: Privacy | None
-) -> tuple[tuple[beam.PCollection, ...], list[beam.PCollection]]:
-    """Applies `privacy.on_altered`: returns the answered rows, and those that fail by it."""
-    if privacy is None or privacy.on_altered == "keep":
-        return answered, []
-    checked = [
-        rows | f"FailAltered{number}" >> beam.ParDo(FailAltered()).with_outputs(FAILED, main="answered")
-        for number, rows in enumerate(answered)
-    ]
-    return tuple(each["answered"] for each in checked), [each[FAILED] for each in checked]
 
 
 def restored(answered: tuple[beam.PCollection, ...], spec: JobSpec) -> tuple[beam.PCollection, ...]:
@@ -75,40 +60,3 @@ class RestoreAnswers(beam.DoFn):
     def process(self, answered: AnsweredRow) -> Iterator[AnsweredRow]:
         """Restores one row."""
         yield self._masker.restored(answered)
-
-
-class FailAltered(beam.DoFn):
-    """Outputs answers in which a placeholder was altered as `failed`."""
-
-    def process(self, answered: AnsweredRow) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
-        """Checks one answer."""
-        found = returned_of(answered)
-        if not found.altered:
-            yield answered
-            return
-        message = (
-            f"the model altered a placeholder of personal data in its answer: {found.first_altered!r}; "
-            "`safety.privacy.on_altered` is 'fail'. The answer stays in the journal, so that it is not paid again"
-        )
-        failure = _failure_of(answered.completion, message)
-        origin = "fresh" if answered.origin == "repaired" else answered.origin
-        yield beam.pvalue.TaggedOutput(FAILED, FailedRow(answered.row, failure, origin))
-
-
-def _failure_of(completion: Completion, message: str) -> Failure:
-    return Failure(
-        kind="invalid_output",
-        message=message,
-        http_status=200,
-        attempts=completion.attempts,
-        rejections=completion.rejections,
-        rejected_at=completion.rejected_at,
-        sheds=completion.sheds,
-        input_tokens=completion.input_tokens,
-        output_tokens=completion.output_tokens,
-        cached_tokens=completion.cached_tokens,
-        cost_nano_usd=completion.cost_nano_usd,
-        answered_at=completion.answered_at,
-        failed_at=completion.answered_at,
-        service_tier=completion.service_tier,
-    )

@@ -20,14 +20,6 @@ def moderation_fault(spec: JobSpec) -> FieldFaultError | None:
         return FieldFaultError(
             "safety.moderation.on", "must be ['input'] to embed: a vector is no text", moderation.on
         )
-    if spec.inference.mode != "online" and "input" in moderation.on:
-        return FieldFaultError(
-            "safety.moderation.on",
-            f"must be ['output'] with `inference.mode` {spec.inference.mode!r}: prompts are moderated only before "
-            "online requests",
-            moderation.on,
-            spec.inference.mode,
-        )
     if moderation.replaces and (spec.embedding is not None or spec.prompt.output_schema is not None):
         answers = "vectors" if spec.embedding is not None else "values of `prompt.output_schema`"
         return FieldFaultError(

@@ -29,6 +29,12 @@ def privacy_fault(spec: JobSpec) -> FieldFaultError | None:
             "must be 'keep' to embed: a vector has no placeholders",
             privacy.on_altered,
         )
+    if privacy.on_altered == "repair" and spec.prompt.media:
+        return FieldFaultError(
+            "safety.privacy.on_altered",
+            "must be 'keep' or 'fail' with `prompt.media`: a repair would send and bill the files again",
+            privacy.on_altered,
+        )
     runner = spec.runner
     if (
         isinstance(runner, DataflowRunner)

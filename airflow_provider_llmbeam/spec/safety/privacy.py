@@ -132,8 +132,8 @@ class Privacy(SpecModel):
             least 16 characters; on Dataflow named in `runner.environment_secrets`.
         key_conn_id: Airflow connection, of any type, whose password is that secret; the operator sets the variable
             for the process of the job. `None`: the worker has the variable.
-        on_altered: What is done with an answer in which the model altered a placeholder: `keep` it as it is, or
-            `fail` its row.
+        on_altered: What is done with an answer in which the model altered a placeholder: `keep` it as it is,
+            `fail` its row, or `repair` it by one more request, and fail the row if one is altered again.
     """
 
     columns: tuple[str, ...] | None = None
@@ -142,7 +142,7 @@ class Privacy(SpecModel):
     actions: Mapping[str, Action] = Field(default_factory=dict)
     key_env: Annotated[str, Field(min_length=1)] = "LLMBEAM_PRIVACY_KEY"
     key_conn_id: str | None = None
-    on_altered: Literal["keep", "fail"] = "keep"
+    on_altered: Literal["keep", "fail", "repair"] = "keep"
 
     _some = field_validator("columns", "detectors")(_not_empty)
     _variable = field_validator("key_env")(variable_name)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from typing import Any
@@ -38,8 +39,18 @@ def completion(text: str = "an answer", **fields: Any) -> Completion:
     return Completion(text=text, latency_seconds=0.1, sent_at=1.0, answered_at=2.0, **known, **fields)
 
 
+def test_a_record_names_the_kinds_that_were_masked_only_for_a_job_that_masks() -> None:
+    masked = {"EMAIL": 2, "PHONE": 1}
+    private = dataclasses.replace(trail(), has_privacy=True)
+    found = json.loads(private.line(completion(), "f", ("h",), "online", masked))
+    assert found["masked"] == [{"kind": "EMAIL", "count": 2}, {"kind": "PHONE", "count": 1}]
+    assert json.loads(private.line(completion(), "f", ("h",), "online", {}))["masked"] == []
+    assert "masked" not in json.loads(private.line(completion(), "f", (), "online", None))
+    assert "masked" not in json.loads(trail().line(completion(), "f", ("h",), "online", {}))
+
+
 def record(outcome: Completion | Failure, **audit: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(trail(**audit).line(outcome, "f", ("h",), "online", PROMPT))
+    found: dict[str, Any] = json.loads(trail(**audit).line(outcome, "f", ("h",), "online", None, PROMPT))
     return found
 
 

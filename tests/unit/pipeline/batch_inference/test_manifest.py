@@ -77,3 +77,19 @@ def test_what_was_billed_is_added_to_the_report(spec):
     tally = BatchManifest(prompts="p", created_at=1.0, harvested=parts).tally()
     assert tally.sums["requests"] == 4
     assert (tally.sums["cost_nano_usd"], tally.sums["unpriced"]) == (5, 1)
+
+
+PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 1.0}
+
+
+def test_what_the_pilot_and_the_request_files_have_cost_is_taken_from_each_budget(job):
+    limits = {"price": PRICE, "budget_usd": 2.0}
+    guard = {"model": {"type": "openai", "name": "llama-guard-3"}, "limits": limits}
+    found = JobSpec.parse(job | {"limits": limits, "safety": {"moderation": guard}})
+    spent = {"input.cost.nano_usd": 400_000_000, "output.cost.nano_usd": 100_000_000, "input.tokens.input": 9}
+    manifest = BatchManifest(prompts="p", created_at=1.0, pilot=Sums(cost_nano_usd=250_000_000), guard=spent)
+    left = manifest.left_of(found)
+    assert left.limits.budget_usd == 1.75
+    assert left.safety.moderation.limits.budget_usd == 1.5
+    assert manifest.tally().moderation["input", "tokens", "input"] == 9
+    assert manifest.left_of(JobSpec.parse(job)) == JobSpec.parse(job)

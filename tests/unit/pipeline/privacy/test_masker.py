@@ -96,7 +96,7 @@ def test_a_dropped_value_is_gone(make_masker):
     assert masker.row({"id": 1, "text": "a 123456 b"}) == {
         "id": 1,
         "text": "a  b",
-        VAULT: {"masked": {"NUMBER": 1}},
+        VAULT: {"masked": {"NUMBER": 1}, "dropped": {"NUMBER": 1}},
     }
 
 

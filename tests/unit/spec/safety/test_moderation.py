@@ -67,11 +67,6 @@ def test_an_output_row_has_a_column_for_each_side_that_may_be_flagged(changes, c
     [
         ({"task": "embed", "model": "gemini-embedding-001"}, {}, r"moderation\.on`: must be \['input'\] to embed"),
         (
-            {"inference": {"mode": "batch"}},
-            {},
-            r"moderation\.on`: must be \['output'\] with `inference\.mode` 'batch'",
-        ),
-        (
             {"prompt": {"template": "{{ row.text }}", "output_schema": {"type": "object"}}},
             {"action": "replace", "replacement": "-"},
             r"moderation\.action`: must be 'fail' or 'flag', .* values of `prompt\.output_schema`",

@@ -50,7 +50,7 @@ def test_the_action_of_a_kind_goes_before_that_of_all():
         ({"detectors": [{"type": "custom", "name": "X", "pattern": "a*"}]}, "must not match an empty text"),
         ({"detectors": ["names"]}, "`safety.privacy.detectors.0.type`"),
         ({"key_env": "my secret!"}, "must be the name of an environment variable, not the secret"),
-        ({"on_altered": "repair"}, "`safety.privacy.on_altered`: must be 'keep' or 'fail'; got 'repair'"),
+        ({"on_altered": "mend"}, "`safety.privacy.on_altered`: must be 'keep', 'fail' or 'repair'; got 'mend'"),
         ({"columns": []}, "`safety.privacy.columns`"),
     ],
 )

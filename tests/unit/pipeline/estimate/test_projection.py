@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.pipeline.estimate.run import _rates
+from airflow_provider_llmbeam.pipeline.estimate.projection import mean_rates
 from airflow_provider_llmbeam.spec import Price
 
 PRICE = Price.parse(
@@ -40,13 +40,13 @@ samples = st.lists(st.builds(outcome, tokens, tokens, tokens), max_size=8)
 def test_a_sample_costs_the_same_at_its_mean_price(sample: list[Failure]) -> None:
     cost = sum(PRICE.cost_usd(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample)
     read, written = (sum(getattr(each, name) for each in sample) for name in ("input_tokens", "output_tokens"))
-    assert _rates(PRICE, sample).cost_usd(read, written) == pytest.approx(cost)
+    assert mean_rates(PRICE, sample).cost_usd(read, written) == pytest.approx(cost)
 
 
 def test_without_a_sample_no_prompt_is_long_and_none_is_cached() -> None:
-    assert _rates(PRICE, []).cost_usd(1_000_000, 1_000_000) == 9.0
+    assert mean_rates(PRICE, []).cost_usd(1_000_000, 1_000_000) == 9.0
 
 
 def test_the_mean_price_keeps_the_ratio_of_the_priority_tier() -> None:
     dear = PRICE.model_copy(update={"priority_ratio": 1.8})
-    assert (_rates(dear, []).priority_ratio, _rates(PRICE, []).priority_ratio) == (1.8, None)
+    assert (mean_rates(dear, []).priority_ratio, mean_rates(PRICE, []).priority_ratio) == (1.8, None)

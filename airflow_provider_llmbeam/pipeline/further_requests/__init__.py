@@ -1,0 +1,1 @@
+"""Requests besides those for the prompts of the rows: to a guard model, and for answers that are repaired."""

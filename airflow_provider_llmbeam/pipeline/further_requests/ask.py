@@ -1,0 +1,132 @@
+"""Further requests in the graph: one per distinct prompt whose outcome is not in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.ml.inference.base import PredictionResult, RunInference
+
+from airflow_provider_llmbeam.engine.journal.journal import better
+from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
+from airflow_provider_llmbeam.pipeline.audit.record import audited_row
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Request, Row
+from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
+from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, oldest_useful_at, read_journal
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+_KNOWN = "known"
+#: Column of a row of a request with the element that it is made for, beside what the audit needs of its row.
+_ELEMENT = "llmbeam_element"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An element of the graph with the outcome of its further request.
+
+    Attributes:
+        element: The element.
+        outcome: The outcome.
+        is_first: Whether the request was made in this run, and is counted with this element.
+    """
+
+    element: Any
+    outcome: Outcome
+    is_first: bool
+
+
+class Ask(beam.PTransform):
+    """Turns `(fingerprint, (text, system, element))` into `Asked` elements.
+
+    An element is an `AnsweredRow` or a `(fingerprint, RenderedRow)`.
+
+    Args:
+        spec: The job that sends the requests, see `guard_job`.
+        handler: Its handler.
+        started_at: Unix time of the launch.
+        gate: Delays the requests until the rows and the sink are checked.
+        duplicate_keys: Duplicate keys, which fail the job before anything is sent.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        handler: LLMModelHandler[Request],
+        started_at: float,
+        gate: Callable[[beam.PCollection], beam.PCollection] = lambda requests: requests,
+        duplicate_keys: beam.pvalue.AsList | None = None,
+    ) -> None:
+        super().__init__()
+        self._spec = spec
+        self._handler = handler
+        self._started_at = started_at
+        self._gate = gate
+        self._duplicate_keys = duplicate_keys
+
+    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+        """Looks up the outcomes in the journal, and asks for the rest."""
+        spec, started_at = self._spec, self._started_at
+        checks = () if self._duplicate_keys is None else (self._duplicate_keys,)
+        looked_up = (
+            {
+                "asked": elements,
+                "journal": read_journal(elements.pipeline, spec, oldest_useful_at(spec, started_at)),
+            }
+            | "ByFingerprint" >> beam.CoGroupByKey()
+            | "LookUp"
+            >> beam.ParDo(_LookUp(spec.source.key, answer_form(spec, started_at)), *checks).with_outputs(
+                _KNOWN, main="requests"
+            )
+        )
+        asked = (
+            self._gate(looked_up["requests"])
+            | "RunInference" >> RunInference(self._handler)
+            | "FanOut" >> beam.FlatMap(_fanned_out)
+        )
+        return (looked_up[_KNOWN], asked) | beam.Flatten()
+
+
+class _LookUp(beam.DoFn):
+    def __init__(self, key: tuple[str, ...], form: AnswerForm) -> None:
+        self._key = key
+        self._form = form
+
+    def process(
+        self,
+        group: tuple[str, dict[str, Iterable[Any]]],
+        duplicate_keys: list[bytes] = [],  # noqa: B006 - never changed
+    ) -> Iterator[Request | beam.pvalue.TaggedOutput]:
+        refuse_duplicates(duplicate_keys)
+        fingerprint, found = group
+        asked = list(found["asked"])
+        outcomes: list[Outcome] = [each for _, each in found["journal"] if self._form.accepts(each)]
+        if outcomes:
+            outcome = reduce(lambda earlier, later: better(later, earlier), outcomes)
+            for *_, element in asked:
+                yield beam.pvalue.TaggedOutput(_KNOWN, Asked(element, outcome, is_first=False))
+        elif asked:
+            text, system, _ = asked[0]
+            # The request is counted with the element whose first request is.
+            elements = sorted((element for *_, element in asked), key=_is_duplicate)
+            rows = tuple({**audited_row(_row_of(each), self._key), _ELEMENT: each} for each in elements)
+            yield Request(fingerprint, rows, Prompt(text, system))
+
+
+def _is_duplicate(element: Any) -> bool:
+    return isinstance(element, AnsweredRow) and element.origin == "duplicate"
+
+
+def _row_of(element: Any) -> Row:
+    row: Row = element.row if isinstance(element, AnsweredRow) else element[1][0]
+    return row
+
+
+def _fanned_out(result: PredictionResult) -> Iterator[Asked]:
+    for number, row in enumerate(result.example.rows):
+        yield Asked(row[_ELEMENT], result.inference, is_first=not number)
