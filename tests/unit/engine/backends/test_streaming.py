@@ -45,10 +45,6 @@ def test_the_time_to_the_first_token_ends_with_the_first_piece_of_text(
             yield line
 
     async def main() -> Reply:
-        url = sandbox.gemini_url if module is gemini else sandbox.openai_url
-        model = (
-            GeminiModel(base_url=url) if module is gemini else OpenAIModel(type="openai", name="m", base_url=url)
-        )
         backend = open_backend(model, Generation(stream=True), None)
         try:
             return await backend.complete(Prompt("Some words that the answer repeats."))
