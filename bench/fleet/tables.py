@@ -70,7 +70,7 @@ def paper_table(case: FleetCase, totals: Totals, journal: FleetJournal) -> str:
             [
                 "BigQuery",
                 f"rows of 1 kB: {_percent(case.rows * ROW_BYTES / LOAD_JOB_BYTES)} of the largest load job, "
-                f"or {_percent(row_bytes_per_second / STREAM_BYTES_PER_SECOND)} of the Storage Write API",
+                f"or {_percent(row_bytes_per_second / STREAM_BYTES_PER_SECOND)} of the default of the Storage Write API",
             ],
             ["duration", f"{totals.hours:.2f} h for {case.rows / 1e6:,.0f} million rows"],
             *_costs(totals),
