@@ -50,7 +50,7 @@ def totals_table(totals: Totals, journal: FleetJournal) -> str:
 def paper_table(case: FleetCase, totals: Totals, journal: FleetJournal) -> str:
     """Returns what a job needs of each part."""
     tokens = (case.input_tokens + case.output_tokens) * case.requests_per_second
-    row_bytes_per_second = case.requests_per_second * ROW_BYTES
+    streamed = case.requests_per_second * ROW_BYTES / STREAM_BYTES_PER_SECOND
     busy = case.process_rows_per_second / PROCESS_REQUESTS_PER_SECOND
     return _table(
         ("part", "what it would take"),
@@ -70,7 +70,7 @@ def paper_table(case: FleetCase, totals: Totals, journal: FleetJournal) -> str:
             [
                 "BigQuery",
                 f"rows of 1 kB: {_percent(case.rows * ROW_BYTES / LOAD_JOB_BYTES)} of the largest load job, "
-                f"or {_percent(row_bytes_per_second / STREAM_BYTES_PER_SECOND)} of the default of the Storage Write API",
+                f"or {_percent(streamed)} of the default throughput of the Storage Write API",
             ],
             ["duration", f"{totals.hours:.2f} h for {case.rows / 1e6:,.0f} million rows"],
             *_costs(totals),
