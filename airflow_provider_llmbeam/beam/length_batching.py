@@ -64,9 +64,9 @@ class StatefulLengthBatching(beam.PTransform, Generic[ElementT]):
     its first element has waited for `max_delay_seconds`, or when the watermark passes the end of its window.
 
     What the transform holds is in the state of the runner alone: it delivers each element once only where the
-    runner does. In tests with 500 to 1,500 elements, Beam's Prism runner, and Flink with a job server of other
-    versions than Beam's, lost, repeated or held back elements of such state. No job of this package uses it; a
-    bounded collection is better batched by `beam.BatchElements`, which holds nothing beyond a bundle.
+    runner does. A prototype with 500 to 1,500 elements lost, repeated or held back some of them on Beam's Prism
+    runner, and on Flink with a job server of other versions than Beam's. No job of this package uses it; a bounded
+    collection is better batched by `beam.BatchElements`, which holds nothing beyond a bundle.
 
     Counters are in the namespace `llmbeam`: the distributions `batch_size`, `batch_weight` and
     `batch_padding_percent` (the share of a batch that is padding if each element is as long as the longest), and
