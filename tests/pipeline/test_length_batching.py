@@ -220,10 +220,11 @@ def test_sizes_can_be_of_another_unit(lines):
             "`boundaries`: must ascend and be sizes of at least 1, e.g. (128, 512); got (8, 4).",
         ),
         ({"boundaries": (0, 4)}, "`boundaries`: must ascend and be sizes of at least 1"),
-        ({"max_batch_size": 0}, "`max_batch_size`: must be above 0; got 0."),
-        ({"max_batch_weight": -1}, "`max_batch_weight`: must be above 0; got -1."),
-        ({"max_delay_seconds": 0}, "`max_delay_seconds`: must be above 0; got 0."),
-        ({"shards": 0}, "`shards`: must be above 0; got 0."),
+        ({"max_batch_size": 0}, "`max_batch_size`: must be a number above 0; got 0."),
+        ({"max_batch_weight": -1}, "`max_batch_weight`: must be a number above 0; got -1."),
+        ({"max_delay_seconds": 0}, "`max_delay_seconds`: must be a number above 0; got 0."),
+        ({"max_delay_seconds": float("inf")}, "`max_delay_seconds`: must be a number above 0; got inf."),
+        ({"shards": 0}, "`shards`: must be a number above 0; got 0."),
     ],
 )
 def test_an_argument_out_of_range_is_refused(arguments, message):
