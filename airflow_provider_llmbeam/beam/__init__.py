@@ -1,7 +1,8 @@
-"""For authors of Beam pipelines: the engine as a model handler, as a caller, and as a transform of rows."""
+"""For authors of Beam pipelines: the engine as a model handler, a caller and a transform of rows; and batching."""
 
 from airflow_provider_llmbeam.beam.caller import LLMCaller
 from airflow_provider_llmbeam.beam.inference import LLMInference
+from airflow_provider_llmbeam.beam.length_batching import StatefulLengthBatching
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 
-__all__ = ["LLMCaller", "LLMInference", "LLMModelHandler"]
+__all__ = ["LLMCaller", "LLMInference", "LLMModelHandler", "StatefulLengthBatching"]

@@ -110,6 +110,5 @@ def test_spreading_over_the_latency_does_not_count_as_throttling(run):
         await asyncio.gather(*(gate.wait_for_admission(1, is_retry=False) for _ in range(11)))
         return loop.time() - started, gate.waited_seconds
 
-    seconds, throttled_seconds = run(scenario())
-    assert seconds == pytest.approx(10, abs=0.2)
-    assert throttled_seconds < 0.2
+    # Both are of the clock of `run`, which is simulated, so that they do not depend on the machine.
+    assert run(scenario()) == pytest.approx((9.98, 0.0), abs=1e-6)
