@@ -156,6 +156,18 @@ def test_the_encoded_key_never_changes_between_versions() -> None:
     assert encode_key(row, ("id", "part", "day")) == '{"id": 7, "part": "ä", "day": "2026-01-02"}\n'.encode()
 
 
+KEY_VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates() | st.decimals()
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), KEY_VALUES, min_size=1, max_size=3), st.text("\ud83d\ude00x", max_size=3)
+)
+def test_every_key_is_encoded_as_the_standard_library_does(row: dict[str, Any], halves: str) -> None:
+    row |= {"halves": halves}
+    encoded = json.dumps(row, ensure_ascii=False, default=str).encode("utf-16-le", "surrogatepass")
+    assert encode_key(row, tuple(row)) == encoded.decode("utf-16-le", "replace").encode() + b"\n"
+
+
 @pytest.mark.parametrize(
     ("keys", "kind", "expected"),
     [
