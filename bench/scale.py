@@ -44,10 +44,12 @@ class Cost:
     Attributes:
         seconds: Time from start to end, in seconds.
         memory_gib: Largest resident memory, in GiB.
+        cpu_seconds: CPU time of the process, in seconds.
     """
 
     seconds: float
     memory_gib: float
+    cpu_seconds: float
 
     def __str__(self) -> str:
         return f"{self.seconds:.1f} s and {self.memory_gib:.2f} GiB"
@@ -119,7 +121,7 @@ def cost_of(arguments: Sequence[str]) -> Cost:
     if process.returncode:
         sys.stderr.write(errors.decode(errors="replace"))
         raise subprocess.CalledProcessError(process.returncode, arguments)
-    return Cost(seconds, usage.ru_maxrss / 2**20)
+    return Cost(seconds, usage.ru_maxrss / 2**20, usage.ru_utime + usage.ru_stime)
 
 
 def _print(line: str) -> None:

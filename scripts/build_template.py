@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         earlier.unlink()
     wheel = build_worker_package(output)
     requirements = [f"apache-beam[gcp]=={options.beam_version}"]
-    requirements += pinned_requirements(*(_SINKS[name] for name in options.sink))
+    requirements += pinned_requirements(*(_SINKS[name] for name in options.sink), has_patterns=options.privacy)
     (output / "requirements.txt").write_text("\n".join(requirements) + "\n")
     (output / "main.py").write_text(_MAIN)
     dockerfile = _DOCKERFILE.format(launcher_image=options.launcher_image, wheel=wheel.name)
@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sink", action="append", default=[], choices=sorted(_SINKS), help="a sink whose client is needed, too"
     )
+    parser.add_argument("--privacy", action="store_true", help="jobs mask personal data that is found by patterns")
     return parser
 
 

@@ -90,6 +90,11 @@ class Cloud:
         cursor = connection.execute(statement, values)
         return cursor.fetchall() if cursor.description else []
 
+    def tables(self) -> dict[str, str]:
+        """Returns the rows of each table of Airflow's metadata database, as text."""
+        found = self.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+        return {name: str(self.execute(f'SELECT row_to_json(t)::text FROM "{name}" t')) for (name,) in found}
+
     def heartbeat(self, kind: str) -> datetime:
         """Returns the last heartbeat of a `SchedulerJob` or a `TriggererJob`."""
         ((at,),) = self.execute("SELECT max(latest_heartbeat) FROM job WHERE job_type = %s", kind)

@@ -241,6 +241,15 @@ def test_an_audit_knows_the_fingerprints_of_earlier_prompts(echo_job, tmp_path):
     assert mentions(tmp_path, "<7>") == []
 
 
+def test_an_audit_names_rows_with_personal_data_in_their_key(echo_job, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "the secret of the tests")
+    safety = {"safety": {"privacy": {}, "audit": {"uri": str(tmp_path / "audit")}}}
+    echo_job.run([{"id": "ann@example.com", "text": "first <7>"}], **safety)
+    echo_job.run([{"id": "ann@example.com", "text": "second <7>"}], **safety)
+    assert counted(forgotten(echo_job, "ann@example.com", **safety))["journal"] == 2
+    assert mentions(tmp_path / "out", "<7>") == []
+
+
 def test_nothing_is_removed_while_the_job_runs(job, sandbox, monkeypatch):
     monkeypatch.setattr(locked_file, "LOCK_SECONDS", 0.1)
     monkeypatch.setattr(locked_file, "POLL_SECONDS", 0.05)

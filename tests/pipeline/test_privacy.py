@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import re
@@ -22,13 +21,14 @@ from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
 from airflow_provider_llmbeam.pipeline.evaluation.run import evaluate
 from airflow_provider_llmbeam.pipeline.forget.run import forget
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.pipeline.launch.worker_package import pinned_requirements
+from airflow_provider_llmbeam.pipeline.review.sample import sample_answers
 from airflow_provider_llmbeam.pipeline.transforms import publish
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation, PreviewSample
+from airflow_provider_llmbeam.spec.evaluation import AnswerSample, Comparison, Evaluation, PreviewSample
 from airflow_provider_llmbeam.spec.safety import RowsToForget
+from tests.fates import FATES
+from tests.leaks import CopyingModel, leaked
 from tests.pipeline.conftest import Job, read_lines
-from tests.replying import Received, Replying, raw
 
 SECRET = "the secret of the tests"
 #: What no file but the answers may have, however it is written.
@@ -64,22 +64,7 @@ def private_job(echo_job):
     return echo_job
 
 
-class Model(Replying):
-    """An OpenAI-compatible server that answers with what `write` makes of the prompt, or fails."""
-
-    def __init__(self, write) -> None:
-        super().__init__(self._reply)
-        self.write = write
-
-    def _reply(self, request: Received) -> bytes:
-        prompt = json.loads(request.body)["messages"][-1]["content"]
-        if (answer := self.write(prompt)) is None:
-            return raw("down", 500)
-        choice = {"message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
-        return raw({"model": "m", "choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 5}})
-
-
-def job_of(directory: Path, model: Model, **privacy: Any) -> Job:
+def job_of(directory: Path, model: CopyingModel, **privacy: Any) -> Job:
     job = Job(directory, {"type": "openai", "name": "m", "base_url": model.url})
     job.spec |= {"safety": {"privacy": privacy}}
     return job
@@ -87,17 +72,10 @@ def job_of(directory: Path, model: Model, **privacy: Any) -> Job:
 
 def leaks(directory: Path, *besides: Path) -> list[tuple[str, str]]:
     """Returns the files with planted values, also where they are encoded."""
-    found = []
-    for path in directory.rglob("*"):
-        if not path.is_file() or path in besides or path.name.startswith("answers-"):
-            continue
-        text = path.read_bytes().decode("utf-8", "replace")
-        decoded = [
-            base64.b64decode(one[: len(one) // 4 * 4]).decode("utf-8", "replace")
-            for one in re.findall(r"[A-Za-z0-9+/]{16,}", text)
-        ]
-        found += [(path.name, value) for value in PLANTED if value in text or any(value in one for one in decoded)]
-    return found
+    paths = [path for path in directory.rglob("*") if path.is_file() and path not in besides]
+    return leaked(
+        {path.name: path.read_bytes() for path in paths if not path.name.startswith("answers-")}, PLANTED
+    )
 
 
 def test_a_model_that_copies_gets_all_values_restored_and_no_file_has_them(private_job, caplog):
@@ -128,7 +106,7 @@ def test_the_model_receives_no_plain_value_and_an_answer_in_json_is_restored(tmp
     def write(prompt: str) -> str:
         return json.dumps({"who": prompt}).replace("<", "\\u003c")
 
-    with Model(write) as model:
+    with CopyingModel(write) as model:
         job = job_of(tmp_path, model)
         prompt = {"template": "{{ row.text }}", "system": "Of bob@mail.internal", "output_schema": schema}
         ended = job.run(ROWS[:2], prompt=prompt)
@@ -182,7 +160,7 @@ def test_a_row_with_personal_data_in_its_key_leaves_the_dead_letter_when_it_is_a
 
 
 def test_a_job_that_ended_before_its_answers_were_published_sends_nothing_again(tmp_path, monkeypatch):
-    with Model(lambda prompt: prompt) as model:
+    with CopyingModel() as model:
         job = job_of(tmp_path, model)
         job.write(ROWS[:5])
         with monkeypatch.context() as broken:
@@ -199,7 +177,7 @@ def test_a_job_that_ended_before_its_answers_were_published_sends_nothing_again(
 
 
 def test_the_cache_of_other_jobs_is_used_with_the_same_key_alone(tmp_path, monkeypatch):
-    with Model(lambda prompt: prompt) as model:
+    with CopyingModel() as model:
 
         def day(name: str) -> Any:
             (tmp_path / name).mkdir()
@@ -227,7 +205,7 @@ def test_altered_placeholders_are_counted_and_fail_their_row_by_choice(tmp_path,
         found = re.search(r"<EMAIL_(\w+)>", prompt)
         return "no mail, but <IBAN_0123>" if found is None else ALTERED.format(tag=found[1])
 
-    with Model(write) as model:
+    with CopyingModel(write) as model:
         job = job_of(tmp_path, model, on_altered=on_altered)
         ended = job.run(ROWS[:3])
     counts = ended.report["privacy"]
@@ -240,8 +218,33 @@ def test_altered_placeholders_are_counted_and_fail_their_row_by_choice(tmp_path,
     assert leaks(tmp_path, job.source) == []
 
 
+def test_a_model_that_inflects_splits_and_invents_placeholders_is_counted_and_gets_nothing_wrong(tmp_path):
+    fates = [*FATES.values()]
+    values = [f"user{number}@example.com" for number in range(2 * len(fates))]
+
+    def write(prompt: str) -> str:
+        found = re.fullmatch(r"Say it: (\d+) of <(\w+)_(\w+)>", prompt)
+        assert found is not None
+        return fates[int(found[1]) % len(fates)][0](found[2], found[3]) + ", not <IBAN_0123>"
+
+    with CopyingModel(write) as model:
+        job = job_of(tmp_path, model, detectors=[{"type": "custom", "name": "MAIL", "pattern": r"\S+@\S+"}])
+        ended = job.run([{"id": number, "text": f"{number} of {value}"} for number, value in enumerate(values)])
+    expected = [2 * sum(each) for each in zip(*(counts for _, counts in fates), strict=True)]
+    expected[3] += len(values)
+    counts = ended.report["privacy"]
+    assert [counts[name] for name in ("returned", "altered", "lost", "invented")] == expected
+    for row in ended.answers:
+        fate, (returned, *_) = fates[row["id"] % len(fates)]
+        value, others = values[row["id"]], [each for each in values if each != values[row["id"]]]
+        if returned:
+            assert row["answer"] == fate("K", "T").replace("<K_T>", value) + ", not <IBAN_0123>"
+        assert (value in row["answer"]) == bool(returned)
+        assert [each for each in others if each in row["answer"]] == []
+
+
 def test_a_row_that_no_one_may_send_is_not_sent(tmp_path):
-    with Model(lambda prompt: prompt) as model:
+    with CopyingModel() as model:
         job = job_of(tmp_path, model, actions={"CREDIT_CARD": "fail", "PHONE": "drop", "EMAIL": "hash"})
         ended = job.run(ROWS[:5])
         assert len(model.received) == 3
@@ -250,6 +253,18 @@ def test_a_row_that_no_one_may_send_is_not_sent(tmp_path):
     answers = {row["id"]: row["answer"] for row in ended.answers}
     assert re.fullmatch(r"Say it: Write to <EMAIL_[0-9a-f]{16}>, or call \.", answers[1])
     assert leaks(tmp_path, job.source) == []
+
+
+def test_a_database_that_quotes_a_value_brings_it_into_no_message(private_job, database, monkeypatch, caplog):
+    monkeypatch.setenv("LLMBEAM_POSTGRES_DSN", database)
+    private_job.spec |= {"sink": {"type": "postgres", "table": "answers"}, "state_uri": str(private_job.out)}
+    private_job.write(ROWS[2:3])  # the keys of the table become numbers
+    run(JobSpec.parse(private_job.spec))
+    private_job.write(ROWS[4:5])
+    with pytest.raises(LLMBeamError, match=r'invalid input syntax for type bigint: "<EMAIL>"') as failed:
+        run(JobSpec.parse(private_job.spec))
+    assert failed.value.__cause__ is None
+    assert [value for value in PLANTED if value in str(failed.value) + caplog.text] == []
 
 
 def test_columns_that_no_row_has_are_refused(private_job):
@@ -284,12 +299,12 @@ def test_vectors_are_of_masked_texts(private_job):
     assert leaks(private_job.directory, private_job.source) == []
 
 
-def test_estimate_preview_evaluation_and_comparison_send_the_prompts_of_the_job(tmp_path):
+def test_estimate_preview_evaluation_comparison_and_review_have_the_prompts_of_the_job(tmp_path):
     golden = tmp_path / "golden.jsonl"
     golden.write_text(
         "".join(json.dumps({**row, "expected_copy": f"Say it: {row['text']}"}) + "\n" for row in ROWS[:3])
     )
-    with Model(lambda prompt: prompt) as model:
+    with CopyingModel() as model:
         job = job_of(tmp_path, model, columns=["text"])
         job.spec["safety"] |= {"audit": {"uri": str(tmp_path / "audit")}}
         job.write(ROWS[:3])
@@ -309,6 +324,10 @@ def test_estimate_preview_evaluation_and_comparison_send_the_prompts_of_the_job(
         records = [line for path in (tmp_path / "audit").rglob("*.jsonl") for line in read_lines(path)]
         masked = Counter(each["kind"] for record in records for each in record.get("masked", ()))
         assert masked == Counter(CREDIT_CARD=1, EMAIL=2, PHONE=1), "those of the preview and the estimate"
+        reviews = sample_answers(spec, AnswerSample(rows=3))["reviews"]
+        assert len(reviews) == 3
+        assert "vault" not in json.dumps(reviews), "the person who reviews a row cannot read it"
+        assert leaked({"XCom": json.dumps(reviews)}, PLANTED) == []
         received = b"".join(each.body for each in model.received).decode()
     assert [value for value in PLANTED if value in received] == []
     assert leaks(tmp_path, job.source, golden) == []
@@ -325,7 +344,7 @@ def refused_once(prompt: str) -> str:
 
 
 def test_an_altered_placeholder_is_repaired_by_one_more_request_that_is_paid_once(tmp_path):
-    with Model(lambda prompt: None if "was refused" in prompt else refused_once(prompt)) as model:
+    with CopyingModel(lambda prompt: None if "was refused" in prompt else refused_once(prompt)) as model:
         job = job_of(tmp_path, model, on_altered="repair")
         job.spec["safety"] |= {"audit": {"uri": str(tmp_path / "audit")}}
         job.spec["limits"] |= {"max_attempts": 1}
@@ -351,7 +370,9 @@ def test_an_altered_placeholder_is_repaired_by_one_more_request_that_is_paid_onc
 
 
 def test_a_repair_that_alters_a_placeholder_again_fails_its_row_and_both_answers_are_paid_once(tmp_path):
-    with Model(lambda prompt: refused_once(prompt) if "call" in prompt else prompt.replace(">", "")) as model:
+    with CopyingModel(
+        lambda prompt: refused_once(prompt) if "call" in prompt else prompt.replace(">", "")
+    ) as model:
         job = job_of(tmp_path, model, on_altered="repair")
         ended = job.run(ROWS[:3])
         assert ended.kinds == Counter(invalid_output=1)
@@ -387,8 +408,3 @@ def test_request_files_of_batch_inference_are_masked(job, sandbox, monkeypatch, 
         job.run(inference={"mode": "batch"}, safety={"privacy": {"on_altered": "repair"}})
     online = [request for request in sandbox.requests if request.method == "gemini.generateContent"]
     assert len(online) == PILOT_ROWS + count, "answers of batch inference are repaired online as well"
-
-
-def test_workers_get_what_finds_the_patterns():
-    assert any(line.startswith("presidio-analyzer==") for line in pinned_requirements(has_privacy=True))
-    assert not any(line.startswith("presidio-analyzer") for line in pinned_requirements())

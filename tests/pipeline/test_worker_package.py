@@ -94,13 +94,23 @@ def test_the_requirements_are_pinned_to_the_installed_versions(wheel):
     assert not [line for line in required(wheel) if line.startswith(("apache-", "psycopg", "pymilvus"))]
 
 
+PRIVACY = {"safety": {"privacy": {}}}
+OWN_PATTERN = {"safety": {"privacy": {"detectors": [{"type": "custom", "name": "ID", "pattern": "C-1"}]}}}
+
+
 @pytest.mark.parametrize(
-    ("changes", "name"), [(POSTGRES, "psycopg[binary]"), (MILVUS, "pymilvus")], ids=["postgres", "milvus"]
+    ("changes", "name"),
+    [(POSTGRES, "psycopg[binary]"), (MILVUS, "pymilvus"), (PRIVACY, "presidio-analyzer")],
+    ids=["postgres", "milvus", "privacy"],
 )
-def test_the_client_of_a_sink_is_required_where_the_sink_is_used(tmp_path, changes, name):
+def test_what_a_sink_or_a_detector_needs_is_required_where_it_is_used(tmp_path, changes, name):
     spec = JobSpec.parse(JOB | changes)
     extra = set(required(build_worker_package(tmp_path, spec))) - set(pinned_requirements())
     assert extra == {f"{name}=={version(name.partition('[')[0])}"}
+
+
+def test_detectors_without_presidio_require_nothing_more(tmp_path):
+    assert required(build_worker_package(tmp_path, JobSpec.parse(JOB | OWN_PATTERN))) == pinned_requirements()
 
 
 def test_the_error_names_a_requirement_that_is_not_installed(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import apache_beam as beam
 import psycopg
@@ -12,11 +13,12 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from google.cloud import secretmanager, storage
 
 from airflow_provider_llmbeam.pipeline.build import build
+from airflow_provider_llmbeam.pipeline.privacy.detection import detection_of
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.model import media
 
 PARENT = "projects/llmbeam-sandbox"
-KEYS = ("GOOGLE_API_KEY", "LLMBEAM_POSTGRES_DSN")
+KEYS = ("GOOGLE_API_KEY", "LLMBEAM_POSTGRES_DSN", "LLMBEAM_PRIVACY_KEY")
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def spec(google, sandbox, database, monkeypatch):
         monkeypatch.setenv(name, "")  # so that monkeypatch restores it at the end
         monkeypatch.delenv(name)
     with secretmanager.SecretManagerServiceClient(transport="rest") as client:
-        for name, value in zip(KEYS, ("the-key", database), strict=True):
+        for name, value in zip(KEYS, ("the-key", database, "too short"), strict=True):
             secret = client.create_secret(parent=PARENT, secret_id=name, secret={"replication": {"automatic": {}}})
             client.add_secret_version(parent=secret.name, payload={"data": value.encode()})
     lines = "\n".join(json.dumps({"id": number, "text": f"t{number}"}) for number in range(5))
@@ -42,7 +44,7 @@ def spec(google, sandbox, database, monkeypatch):
             "runner": {
                 "type": "dataflow",
                 "location": "europe-west1",
-                "environment_secrets": {name: f"{PARENT}/secrets/{name}/versions/latest" for name in KEYS},
+                "environment_secrets": {name: f"{PARENT}/secrets/{name}/versions/latest" for name in KEYS[:2]},
             },
         }
     )
@@ -82,6 +84,31 @@ def test_a_missing_secret_fails_the_job_before_any_request(spec, sandbox):
     runner = spec.runner.model_copy(update={"environment_secrets": elsewhere})
     with pytest.raises(Exception, match=r"/secrets/none/versions/latest', for '\w+', does not exist"):
         run(spec.model_copy(update={"runner": runner}))
+    assert "gemini.generateContent" not in methods(sandbox)
+
+
+@pytest.mark.parametrize(
+    ("secret", "error"),
+    [
+        ("none", r"/secrets/none/versions/latest', for 'LLMBEAM_PRIVACY_KEY', does not exist"),
+        ("LLMBEAM_PRIVACY_KEY", r"the environment variable 'LLMBEAM_PRIVACY_KEY' has 9 characters"),
+        (None, r"needs presidio-analyzer: .*, on Dataflow into the `runner\.container_image`"),
+    ],
+)
+def test_workers_that_cannot_mask_personal_data_fail_the_job_before_any_request(
+    spec, sandbox, monkeypatch, secret, error
+):
+    plain = spec.model_dump(mode="json")
+    plain["safety"] = {"privacy": {}}
+    plain["runner"]["environment_secrets"]["LLMBEAM_PRIVACY_KEY"] = f"{PARENT}/secrets/{secret}/versions/latest"
+    if secret is None:
+        monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "the secret of the image")
+        monkeypatch.setitem(sys.modules, "presidio_analyzer", None)
+        detection_of.cache_clear()
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    build(pipeline, JobSpec.parse(plain))
+    with pytest.raises(Exception, match=error):
+        pipeline.run().wait_until_finish()
     assert "gemini.generateContent" not in methods(sandbox)
 
 

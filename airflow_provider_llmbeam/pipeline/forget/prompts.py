@@ -149,7 +149,12 @@ def _add_audited(spec: JobSpec, keys: frozenset[str], found: FoundPrompts) -> No
     audit = spec.safety.audit
     if not isinstance(audit, FilesAudit):
         return
-    wanted = {key_hash(row, spec.source.key).encode() for row in _typed_rows(spec, keys)}
+    masker = masker_of(spec)
+    rows = list(_typed_rows(spec, keys))
+    if masker is not None:  # the audit has the hash of a masked key
+        masked = map(masker.row, rows)
+        rows = [each.row if isinstance(each, FailedRow) else each for each in masked]
+    wanted = {key_hash(row, spec.source.key).encode() for row in rows}
     for uri in storage.match(f"{audit.uri}date=*/*.jsonl"):
         with storage.open_buffered(uri) as file:
             for line in file:

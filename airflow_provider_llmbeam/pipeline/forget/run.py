@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.engine.journal.segment_name import job_prefix
 from airflow_provider_llmbeam.exceptions import JobFailedError
@@ -38,7 +39,7 @@ ACTIVE_SECONDS = 3600.0
 _QUOTING = ("failed.json", "failed.html", "skipped.json", "evaluation.json", "evaluation.txt", "comparison.json",
             "comparison.txt", "spec.json")  # fmt: skip
 _PROVIDER = "logs, abuse monitoring and caches of the provider of the model: see the terms of its data retention"
-_BACKUPS = "backups, object versions and soft-deleted objects of the storage, and copies that others have made"
+_BACKUPS = "backups, and copies that others have made"
 _PAGES = "the report that Airflow keeps in the XCom of the task: delete the Dag run, or clear the task"
 _EARLIER = (
     "answers to earlier prompts of the rows (another template or model), unless an audit has their fingerprints"
@@ -182,7 +183,18 @@ class _Removal:
             yield f"files of Dataflow in {spec.temp_uri!r}, and its logs; no lease says whether the job runs there"
         if spec.airflow_run is not None or spec.owner:
             yield _PAGES
+        if buckets := sorted({*self._buckets()}):
+            yield (
+                f"object versions and soft-deleted objects of {', '.join(buckets)}: Cloud Storage keeps what was "
+                "deleted or replaced as long as the bucket says, by default for 7 days"
+            )
         yield from (_EARLIER, _PROVIDER, _BACKUPS)
+
+    def _buckets(self) -> Iterator[str]:
+        """Yields the buckets in which files of the jobs are, or were."""
+        for uri in (self._spec.output_uri, *(job.home_uri for job in self._jobs)):
+            if uri.startswith("gs://"):
+                yield f"gs://{urlsplit(uri).netloc}"
 
 
 def _journal_directories(spec: JobSpec) -> Iterator[str]:

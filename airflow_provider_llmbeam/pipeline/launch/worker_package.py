@@ -14,6 +14,7 @@ from pathlib import Path
 import airflow_provider_llmbeam
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety import PatternsDetector
 from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
 
 #: Distributions that `spec`, `engine`, `batch`, `pipeline` and `beam` import, without those of `apache-beam[gcp]`,
@@ -37,7 +38,8 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
     MilvusSink: ("pymilvus",),
 }
 
-#: Additional distributions of a job with `safety.privacy`; cryptography is one of `apache-beam[gcp]`.
+#: Additional distributions of a job whose personal data is found by patterns; that which it is encrypted with,
+#: cryptography, is one of `apache-beam[gcp]`.
 PRIVACY_REQUIREMENTS = ("presidio-analyzer",)
 
 _PACKAGE = "airflow_provider_llmbeam"
@@ -84,9 +86,7 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     files = dict(_modules(Path(airflow_provider_llmbeam.__file__).parent))
     files[f"{info}/METADATA"] = _metadata(
         release,
-        pinned_requirements(
-            *([type(spec.sink)] if spec else []), has_privacy=spec is not None and spec.safety.privacy is not None
-        ),
+        pinned_requirements(*([type(spec.sink)] if spec else []), has_patterns=_has_patterns(spec)),
     ).encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: llmbeam\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD").encode()
@@ -101,20 +101,25 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     return wheel
 
 
-def pinned_requirements(*sinks: type[Sink], has_privacy: bool = False) -> list[str]:
+def pinned_requirements(*sinks: type[Sink], has_patterns: bool = False) -> list[str]:
     """Returns the requirements of a worker, e.g. `aiohttp==3.14.5`, in the versions installed here.
 
     Args:
         sinks: Types of the sinks that the worker writes.
-        has_privacy: Whether the worker masks personal data.
+        has_patterns: Whether the worker finds personal data by patterns.
 
     Raises:
         JobSpecError: A requirement is not installed here.
     """
     extra = [name for sink in sinks for name in SINK_REQUIREMENTS.get(sink, ())]
-    if has_privacy:
+    if has_patterns:
         extra += PRIVACY_REQUIREMENTS
     return [_pinned(name) for name in (*REQUIREMENTS, *extra)]
+
+
+def _has_patterns(spec: JobSpec | None) -> bool:
+    privacy = None if spec is None else spec.safety.privacy
+    return privacy is not None and any(isinstance(each, PatternsDetector) for each in privacy.detectors)
 
 
 def _pinned(requirement: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError, cipher_of
 from airflow_provider_llmbeam.pipeline.privacy.detection import DetectionError, detection_of
@@ -134,12 +135,7 @@ class Masker:
         """
         if VAULT not in row:
             return row
-        values = opened(row, self._cipher, with_keys=False)
-        of_key = opened(row, self._cipher, with_keys=True)
-        return {
-            name: value if name == _ERROR else restored(value, of_key if name in self._key else values)
-            for name, value in without_vault(row).items()
-        }
+        return self._with_values(row, *opened(row, self._cipher))
 
     def restored(self, answered: AnsweredRow) -> AnsweredRow:
         """Returns an answered row with its columns and its answer restored, as the sink stores it.
@@ -149,11 +145,19 @@ class Masker:
         """
         if VAULT not in answered.row:
             return answered
-        values, sent = opened(answered.row, self._cipher, with_keys=False), answered.row[VAULT].get("sent", ())
-        values = {placeholder: values[placeholder] for placeholder in sent if placeholder in values}
-        return replace(
-            answered, row=self.plain(answered.row), completion=_restored_completion(answered.completion, values)
-        )
+        values, of_key = opened(answered.row, self._cipher)
+        row, sent = self._with_values(answered.row, values, of_key), answered.row[VAULT].get("sent", ())
+        # A text of the answer stays one, also where the column had a number: a schema may say so.
+        values = {placeholder: str(values[placeholder]) for placeholder in sent if placeholder in values}
+        return replace(answered, row=row, completion=_restored_completion(answered.completion, values))
+
+    def _with_values(self, row: Row, values: dict[str, Any], of_key: dict[str, Any]) -> Row:
+        """Returns a row with these values; those of `of_key` are restored in key columns alone."""
+        in_key = of_key | values
+        return {
+            name: value if name == _ERROR else restored(value, in_key if name in self._key else values)
+            for name, value in without_vault(row).items()
+        }
 
     def _failed(self, failed: FailedRow) -> FailedRow:
         """Masks a row that could not be read, whose columns may not be known."""
@@ -239,6 +243,27 @@ def masker_of(spec: JobSpec, key: Collection[str] | None = None, columns: Collec
     return None if privacy is None else Masker(spec, privacy, key, columns)
 
 
+@contextmanager
+def errors_masked(spec: JobSpec) -> Iterator[None]:
+    """Masks the messages of errors of the body: a sink is given plain values, and its server may quote one.
+
+    Raises:
+        LLMBeamError: The error of the body, with a message that has no personal data.
+        JobFailedError: Another error of the body whose message has some.
+    """
+    try:
+        yield
+    except Exception as error:
+        masker = masker_of(spec)
+        text = str(error)
+        if masker is None or (message := masker.message(text)) == text:
+            raise
+        if not isinstance(error, LLMBeamError):
+            raise JobFailedError(f"{type(error).__name__}: {message}") from None
+        error.args = (message,)
+        raise error from None
+
+
 def plain_rows(spec: JobSpec) -> Callable[[Row], Row]:
     """Returns a function that restores rows of the dead letter; one that another key masked is left as it is."""
     masker = masker_of(spec)
@@ -246,27 +271,23 @@ def plain_rows(spec: JobSpec) -> Callable[[Row], Row]:
     def plain(row: Row) -> Row:
         if masker is None:
             return row
-        with contextlib.suppress(WrongKeyError):
+        with suppress(WrongKeyError):
             return masker.plain(row)
         return row
 
     return plain
 
 
-def _restored_completion(completion: Completion, values: dict[str, Any]) -> Completion:
+def _restored_completion(completion: Completion, values: dict[str, str]) -> Completion:
     if not values:
         return completion
     if completion.parsed is None:
-        completion = replace(completion, text=_text_of(restored(completion.text, values)))
+        completion = replace(completion, text=restored(completion.text, values))
     elif not (isinstance(completion.parsed, list) and not completion.text):  # a vector
         completion = replace(completion, parsed=restored(completion.parsed, values))
     if completion.citations is None:
         return completion
     return replace(completion, citations=restored(completion.citations, values))
-
-
-def _text_of(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
 
 
 def _has_form(text: str) -> bool:

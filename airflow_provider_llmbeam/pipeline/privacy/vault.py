@@ -126,13 +126,12 @@ def sealed_values(row: Row) -> dict[str, dict[str, str]] | None:
     return found
 
 
-def opened(row: Row, cipher: Cipher, *, with_keys: bool) -> dict[str, Any]:
-    """Returns the values of the placeholders of a row.
+def opened(row: Row, cipher: Cipher) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the values of the placeholders of a row, and those that are restored in key columns alone.
 
     Args:
         row: A masked row.
         cipher: Cipher with the key by which it was masked.
-        with_keys: Whether the values that are restored in key columns alone are among them.
 
     Raises:
         WrongKeyError: The row was masked with another key, or its vault is not intact.
@@ -140,5 +139,8 @@ def opened(row: Row, cipher: Cipher, *, with_keys: bool) -> dict[str, Any]:
     vault = sealed_values(row)
     if vault is None:
         raise WrongKeyError("the vault is not one that a job has written")
-    sealed = (vault["keys"] if with_keys else {}) | vault["values"]
-    return {placeholder: cipher.open(tag_of(placeholder)[0], each) for placeholder, each in sealed.items()}
+
+    def plain(sealed: dict[str, str]) -> dict[str, Any]:
+        return {placeholder: cipher.open(tag_of(placeholder)[0], each) for placeholder, each in sealed.items()}
+
+    return plain(vault["values"]), plain(vault["keys"])

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.evaluation.answers import Answers, render
 from airflow_provider_llmbeam.pipeline.evaluation.marks import normalised
 from airflow_provider_llmbeam.pipeline.evaluation.rows import KeyedRows, rows_so_far, salt_of, sampled_rows
 from airflow_provider_llmbeam.pipeline.evaluation.run import check_generates
+from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.records import encode_record
 from airflow_provider_llmbeam.pipeline.review.fields import AnswerFields
 from airflow_provider_llmbeam.spec.evaluation import AnswerSample
@@ -140,7 +141,7 @@ def _answers(spec: JobSpec, rows: KeyedRows) -> dict[str, Any]:
 def _shown(row: Row, columns: tuple[str, ...]) -> dict[str, str]:
     """Returns the columns of a row as texts of limited length."""
     shown = {}
-    for name in columns or row:
+    for name in columns or without_vault(row):
         value = row.get(name)
         text = value if isinstance(value, str) else json.dumps(valid_value(value), ensure_ascii=False, default=str)
         cut = f" … ({len(text):,} characters)" if len(text) > MAX_CHARACTERS else ""

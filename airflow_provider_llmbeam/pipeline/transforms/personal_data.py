@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
+from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Row
+from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError
 from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -58,5 +60,16 @@ class RestoreAnswers(beam.DoFn):
         self._masker = Masker(self._spec, self._privacy)
 
     def process(self, answered: AnsweredRow) -> Iterator[AnsweredRow]:
-        """Restores one row."""
-        yield self._masker.restored(answered)
+        """Restores one row.
+
+        Raises:
+            JobFailedError: It was masked with another key.
+        """
+        try:
+            yield self._masker.restored(answered)
+        except WrongKeyError:
+            raise JobFailedError(
+                f"`safety.privacy`: the secret in {self._privacy.key_env!r} is not the one with which this job "
+                "masked its rows: it was changed while the job ran. Nothing was published, and no value was "
+                "restored. A retry masks with the new secret, and sends the prompts with personal data again."
+            ) from None

@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchMani
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
-from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
+from airflow_provider_llmbeam.pipeline.privacy.masker import errors_masked, masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import (
     RunSummary,
@@ -96,6 +96,12 @@ class Publish(beam.DoFn):
         failed_files: Iterable[tuple[int, str]],
     ) -> Iterator[str]:
         """Publishes the result of the job."""
+        with errors_masked(self._spec):
+            yield self._published(tally, answer_files, failed_files)
+
+    def _published(
+        self, tally: Tally, answer_files: Iterable[tuple[int, str]], failed_files: Iterable[tuple[int, str]]
+    ) -> str:
         spec = self._spec
         if self._cache is not None:
             tally = add_up([tally, self._cache.tally(time.time())])
@@ -110,8 +116,7 @@ class Publish(beam.DoFn):
             report = self._report(tally, [], spec.skipped_uri, None, skipped_because=reason)
             text = report.model_dump_json(indent=2)
             self._publish_text(text, spec.skipped_uri)
-            yield text
-            return
+            return text
         (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
         file_format, shards = sinks.staged_as(spec.sink)
         staged = self._every_shard(answer_files, "answers", shards, file_format)
@@ -122,7 +127,7 @@ class Publish(beam.DoFn):
             self._check(tally)
             text = self._write_report(tally, sinks.publish(spec, staged))
         self._clean_up()
-        yield text
+        return text
 
     def _check(self, tally: Tally) -> None:
         spec = self._spec

@@ -70,11 +70,12 @@ def test_the_printed_commands_name_the_folder(made):
 
 def test_a_second_build_replaces_the_beam_version_and_the_sink_clients(made):
     made()
-    folder, _ = made("--beam-version", "2.99.0", "--sink", "postgres", "--sink", "milvus")
+    folder, _ = made("--beam-version", "2.99.0", "--sink", "postgres", "--sink", "milvus", "--privacy")
     pins = (folder / "requirements.txt").read_text()
     assert "apache-beam[gcp]==2.99.0" in pins
     assert f"psycopg[binary]=={version('psycopg')}" in pins
     assert f"pymilvus=={version('pymilvus')}" in pins
+    assert f"presidio-analyzer=={version('presidio-analyzer')}" in pins
     assert len(list(folder.glob("*.whl"))) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -249,3 +250,69 @@ def test_whatever_a_model_does_no_value_is_restored_wrongly(make_masker, values,
         for place, part in enumerate(kept)
     ]
     assert found == expected
+
+
+PIECES = st.one_of(
+    st.tuples(st.just("copy"), st.integers(0, 5)),
+    st.tuples(st.just("foreign"), st.integers(0, 2)),
+    st.tuples(
+        st.sampled_from(["cut", "prefixed", "upper", "nested", "wide", "escaped", "broken", "joined"]),
+        st.integers(0, 5),
+    ),
+    st.tuples(st.just("text"), st.text('<>_NUMBERabcdef \n"\\&\u200b', max_size=12)),
+)
+
+
+def written(piece: tuple[str, Any], own: list[str], foreign: list[str]) -> str:
+    """Returns a piece of an answer of a model that does not do what it is asked to."""
+    name, what = piece
+    if name == "text":
+        return str(what)
+    if name == "foreign":
+        return foreign[what % len(foreign)]
+    one, other = own[what % len(own)], own[(what + 1) % len(own)]
+    return {
+        "copy": one,
+        "cut": one[:-2] + ">",
+        "prefixed": f"<UN{one[1:]}",
+        "upper": one.upper(),
+        "nested": f"{one[:4]}{one}{one[4:]}",
+        "wide": one.replace("_", "＿"),
+        "escaped": one.replace("<", "\\u003c"),
+        "broken": f"{one[:5]}\n{one[5:]}",
+        "joined": f"{one[:-1]}{other[1:]}",
+    }[name]
+
+
+@pytest.mark.fuzz
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(VALUES, st.lists(PIECES, max_size=8), st.sampled_from(["", " ", "\n"]), st.booleans())
+def test_a_hostile_answer_gets_the_values_of_exact_placeholders_of_its_row_alone(
+    make_masker, values, pieces, separator, is_json
+):
+    masker = make_masker(detectors=[{"type": "custom", "name": "NUMBER", "pattern": r"\b\d{6}\b"}])
+    of_others = [masker.row({"id": 1, "text": f"00000{digit}"})["text"] for digit in range(3)]
+    own: list[str] = []
+    answered: list[str] = []
+
+    def answer(prompt: str) -> str:
+        own.extend(match[0] for match in FORM.finditer(prompt))
+        foreign = [each for each in of_others if each not in own]
+        answered.append(separator.join(written(piece, own, foreign) for piece in pieces))
+        return answered[0]
+
+    def parsed(_: str) -> dict[str, Any]:
+        return {"a": [answered[0]], "n": 1}
+
+    row = {"id": 1, "text": " ".join(values)}
+    completion = answer_of(masker, row, answer, parsed if is_json else None).completion
+    found = completion.parsed["a"][0] if is_json else completion.text
+    exact = re.compile("|".join(map(re.escape, own)))
+    assert found == exact.sub(lambda match: values[own.index(match[0])], answered[0])
+
+
+def test_a_number_of_a_column_is_a_text_in_an_answer_and_a_number_in_its_column(make_masker):
+    row = {"id": 1, "text": 4930123456}
+    found = answer_of(make_masker(), row, lambda prompt: "{}", lambda prompt: {"who": prompt[5:]})
+    assert found.completion.parsed == {"who": "4930123456"}
+    assert found.row == row
