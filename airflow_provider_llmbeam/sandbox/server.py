@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.sandbox.core.records import RequestLog
 from airflow_provider_llmbeam.sandbox.dataflow.api import Dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.grpc import GrpcServer
 from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
+from airflow_provider_llmbeam.sandbox.dlp.state import DlpState
 from airflow_provider_llmbeam.sandbox.models.cached_contents import CachedContents
 from airflow_provider_llmbeam.sandbox.models.quota import Quota
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
@@ -180,6 +181,11 @@ class Sandbox(Server):
     def monitoring(self) -> Monitoring:
         """The metrics, and the methods with which tests change them."""
         return self._services.monitoring
+
+    @property
+    def dlp(self) -> DlpState:
+        """Sensitive Data Protection: what it has inspected, and its limits."""
+        return self._services.dlp
 
     @property
     def endpoints(self) -> list[dict[str, Any]]:

@@ -25,6 +25,8 @@ from airflow_provider_llmbeam.sandbox.core.rest import RestError
 from airflow_provider_llmbeam.sandbox.dataflow import api as dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.api import Dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
+from airflow_provider_llmbeam.sandbox.dlp import api as dlp
+from airflow_provider_llmbeam.sandbox.dlp.state import DlpState
 from airflow_provider_llmbeam.sandbox.models import cached_content_routes, cached_contents, gemini, openai
 from airflow_provider_llmbeam.sandbox.models.embedding import gemini as gemini_embeddings
 from airflow_provider_llmbeam.sandbox.models.embedding import openai as openai_embeddings
@@ -51,6 +53,7 @@ METHODS = Methods.joined(
         storage,
         bigquery,
         secret_manager,
+        dlp,
         dataflow,
         vertex_predictions,
         vertex,
@@ -115,6 +118,7 @@ class Services:
         self.bigquery = bigquery.BigQuery(clock, store, job_seconds=bigquery_job_seconds)
         self.dataflow = Dataflow(self.backend, store, dataflow)
         self.secrets = SecretStore(clock)
+        self.dlp = DlpState(clock)
         timeline = Timeline(clock)
         self.bill = Bill(timeline)
         self.vertex = vertex.Vertex(self.backend, timeline, self.bill, endpoints)
@@ -141,6 +145,7 @@ class Services:
             self.storage.clear,
             self.bigquery.clear,
             self.secrets.clear,
+            self.dlp.clear,
             timeline.clear,
             self.vertex.clear,
             self.cloud_run.clear,
@@ -164,6 +169,7 @@ class Services:
             *access.guarded(storage.routes(self.backend, self.storage)),
             *access.guarded(bigquery.routes(self.backend, self.bigquery)),
             *access.guarded(secret_manager.routes(self.backend, self.secrets)),
+            *dlp.routes(self.backend, self.dlp),
             *monitoring.routes(self.backend, self.monitoring),
             *cloud_quotas.routes(self.backend, self.quotas),
             *access.guarded(dataflow.routes(self.dataflow)),

@@ -34,6 +34,28 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={"safety": {"privacy": {"detectors": ["dlp", {"type": "dlp", "info_types": ["PASSPORT"]}]}}},
+        sentence=(
+            "`safety.privacy.detectors`: at most one may have type 'dlp', with all `info_types`. Nothing was sent "
+            "or billed."
+        ),
+    ),
+    Mistake(
+        changes={"safety": {"privacy": {"detectors": [{"type": "dlp", "info_types": ["Name"]}]}}},
+        sentence=(
+            "`safety.privacy.detectors.0.info_types.0`: must be a name of at most 40 capital letters, digits and "
+            "_, e.g. 'PERSON_NAME'; got 'Name'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"safety": {"privacy": {"detectors": ["patterns", "dlp"]}}},
+        sentence=(
+            "`safety.privacy.detectors`: a detector of type 'dlp' needs the Google Cloud project that is billed, "
+            "and neither the model nor the runner has one. Set its `project`. Nothing was sent or billed."
+        ),
+        found="start",
+    ),
+    Mistake(
         changes={"safety": {"privacy": {}}, "prompt.media": [{"uri": "gs://scans/{{ row.id }}.png"}]},
         sentence=(
             "`safety.privacy.columns`: this field is needed with `prompt.media`: files are sent as they are, and "

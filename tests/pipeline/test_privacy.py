@@ -28,7 +28,9 @@ from airflow_provider_llmbeam.spec.evaluation import AnswerSample, Comparison, E
 from airflow_provider_llmbeam.spec.safety import RowsToForget
 from tests.fates import FATES
 from tests.leaks import CopyingModel, leaked
-from tests.pipeline.conftest import Job, read_lines
+from tests.pipeline.conftest import read_lines
+from tests.pipeline.private_jobs import job_of
+from tests.pipeline.private_jobs import leaks as leaks_of
 
 SECRET = "the secret of the tests"
 #: What no file but the answers may have, however it is written.
@@ -53,6 +55,11 @@ ROWS: list[Any] = [
 ]
 
 
+def leaks(directory: Path, *besides: Path) -> list[tuple[str, str]]:
+    """Returns the files with planted values."""
+    return leaks_of(directory, PLANTED, *besides)
+
+
 @pytest.fixture(autouse=True)
 def _key(monkeypatch):
     monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", SECRET)
@@ -62,20 +69,6 @@ def _key(monkeypatch):
 def private_job(echo_job):
     echo_job.spec |= {"safety": {"privacy": {}}}
     return echo_job
-
-
-def job_of(directory: Path, model: CopyingModel, **privacy: Any) -> Job:
-    job = Job(directory, {"type": "openai", "name": "m", "base_url": model.url})
-    job.spec |= {"safety": {"privacy": privacy}}
-    return job
-
-
-def leaks(directory: Path, *besides: Path) -> list[tuple[str, str]]:
-    """Returns the files with planted values, also where they are encoded."""
-    paths = [path for path in directory.rglob("*") if path.is_file() and path not in besides]
-    return leaked(
-        {path.name: path.read_bytes() for path in paths if not path.name.startswith("answers-")}, PLANTED
-    )
 
 
 def test_a_model_that_copies_gets_all_values_restored_and_no_file_has_them(private_job, caplog):
@@ -95,6 +88,7 @@ def test_a_model_that_copies_gets_all_values_restored_and_no_file_has_them(priva
         "altered": 0,
         "invented": 0,
         "repaired": 0,
+        "inspection": None,
     }
     assert ended.origins == Counter(fresh=4, duplicate=1), "equal prompts are still sent once"
     assert "Personal data" in (private_job.out / "report.html").read_text()

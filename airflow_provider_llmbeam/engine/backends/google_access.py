@@ -91,13 +91,14 @@ class BearerToken(_Token):
 
     Args:
         needed_by: Field of the spec that requires it.
+        service: Name of the service.
 
     Raises:
         JobSpecError: There are no credentials.
     """
 
-    def __init__(self, needed_by: str = "model.project") -> None:
-        super().__init__(_default_credentials(f"Vertex AI (`{needed_by}`)"))
+    def __init__(self, needed_by: str = "model.project", service: str = "Vertex AI") -> None:
+        super().__init__(_default_credentials(f"{service} (`{needed_by}`)"))
 
     async def renewed(self, rejected: Mapping[str, str]) -> bool:
         """Returns `False`: the APIs of Google accept an access token until it expires."""

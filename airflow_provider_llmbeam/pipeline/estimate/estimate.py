@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.safety.privacy import inspection_usd
 
 
 class _Part(BaseModel):
@@ -130,6 +131,8 @@ class Estimate(_Part):
             that can only be run online.
         auto: The way that `inference.mode` 'auto' takes, with the reason; '' without `ways`.
         guard: The requests of the guard model, which are not among the figures above; `None` without one.
+        inspected_bytes: Size of the texts that a detector of type `dlp` inspects, in bytes, also of those that it
+            has inspected already. `cost_usd` does not include their price.
     """
 
     version: int = 1
@@ -159,6 +162,7 @@ class Estimate(_Part):
     demand: Demand
     ways: tuple[Way, ...] = ()
     auto: str = ""
+    inspected_bytes: int = 0
     guard: GuardEstimate | None = None
 
     def with_guard(self, guard: GuardEstimate) -> Estimate:
@@ -186,6 +190,9 @@ class Estimate(_Part):
         if self.guard is not None:
             yield from self.guard.lines()
             yield f"Total     {'not known' if self.total_cost_usd is None else usd(self.total_cost_usd)}"
+        if self.inspected_bytes:
+            price = usd(inspection_usd(self.inspected_bytes))
+            yield f"Privacy   {about}{self.inspected_bytes:,} bytes to inspect once, {price} at list price"
         yield f"Time      {self._time()}"
         for way in self.ways:
             yield f"Way       {way}"

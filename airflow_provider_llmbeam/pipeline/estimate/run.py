@@ -246,6 +246,7 @@ def _estimated(
         ),
         ways=ways,
         auto=auto_way(spec, ways)[1] if ways else "",
+        inspected_bytes=round(found.scale * found.inspected_bytes),
     )
 
 

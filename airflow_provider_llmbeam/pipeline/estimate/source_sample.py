@@ -48,6 +48,7 @@ class SourceSample:
         questions: Fingerprint and estimated input tokens of the question to the guard model about each prompt, by
             the fingerprint of the prompt, for a job that moderates its prompts.
         keys: What an audit needs of the rows of a prompt, by its text and system text; empty without one.
+        inspected_bytes: Size of the texts that a detector of type `dlp` inspects, in bytes.
         scale: Rows of the source over rows read; 1 if all were read.
         spread_ratio: Relative standard error of the tokens of the source due to sampling; 0 if all rows were read.
     """
@@ -60,6 +61,7 @@ class SourceSample:
     candidates: dict[str, Prompt] = field(default_factory=dict)
     questions: dict[str, tuple[str, int]] = field(default_factory=dict)
     keys: dict[tuple[str, str | None], list[Row]] = field(default_factory=dict)
+    inspected_bytes: int = 0
     scale: float = 1.0
     spread_ratio: float = 0.0
 
@@ -160,7 +162,7 @@ class _Sampler:
     def add(self, rows: Iterable[Row | FailedRow]) -> int:
         """Adds rows; returns their tokens."""
         tokens = 0
-        for read in rows:
+        for read in rows if self._masker is None else self._masker.inspected(rows):
             self._found.rows += 1
             row = with_key(read, self._source.key)
             if self._masker is not None:
@@ -179,6 +181,7 @@ class _Sampler:
         for _, row in self._picked.values():
             self._render(row)
         self._identify()
+        self._found.inspected_bytes = 0 if self._masker is None else self._masker.text_bytes
         refuse_duplicates(list(self._repeated_keys))
         return self._found
 

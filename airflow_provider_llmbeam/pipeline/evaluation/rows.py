@@ -71,7 +71,7 @@ def _all_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -> 
     repeated: list[str] = []
     masker = masker_of(spec, golden.key, expected)
     with _of_golden_set(), _read(spec, golden) as (found, reading):
-        for number, row in enumerate(found, 1):
+        for number, row in enumerate(found if masker is None else masker.inspected(found), 1):
             if number > MAX_ROWS:
                 raise _too_large(f"more than {MAX_ROWS:,} rows")
             if masker is not None:
@@ -124,7 +124,8 @@ def sampled_rows(
     with _read(spec, spec.source) as (found, reading):
         picked = heapq.nsmallest(size, hashed(found), key=lambda each: each[:2])
     if (masker := masker_of(spec)) is not None:
-        masked = [(order, masker.row(row)) for order, _, row in picked]
+        read = masker.inspected(picked, lambda each: each[2])
+        masked = [(order, masker.row(row)) for order, _, row in read]
         picked = [
             (order, _text(encode_key(row, spec.source.key)), row)
             for order, row in masked

@@ -64,7 +64,7 @@ def find_prompts(spec: JobSpec, keys: frozenset[str], fingerprints: Iterable[str
     renderer = _Renderer(spec)
     others: set[int] = set()
     prompts: set[Prompt] = set()
-    for row, is_in_source in _rows(spec):
+    for row, is_in_source in renderer.inspected(_rows(spec)):
         key = key_text(row, spec.source.key)
         if (prompt := renderer.prompt(row)) is None:
             continue
@@ -89,6 +89,10 @@ class _Renderer:
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
         self._media = MediaIdentifier(spec) if spec.prompt.media else None
         self._masker = masker_of(spec)
+
+    def inspected(self, rows: Iterable[tuple[Row, bool]]) -> Iterable[tuple[Row, bool]]:
+        """Returns the rows, whose texts a detector of type `dlp` inspects together."""
+        return rows if self._masker is None else self._masker.inspected(rows, lambda each: each[0])
 
     def prompt(self, row: Row) -> Prompt | None:
         try:

@@ -9,12 +9,15 @@ def check_privacy(spec: JobSpec) -> None:
     """Checks the key and the detectors of `safety.privacy`.
 
     Raises:
-        JobSpecError: The secret is missing, or a detector cannot be used.
+        JobSpecError: The secret is missing, a detector cannot be used, or a detector of type `dlp` has no project
+            or no account.
     """
     if (privacy := spec.safety.privacy) is not None:
         from airflow_provider_llmbeam.pipeline.privacy.cipher import cipher_of
         from airflow_provider_llmbeam.pipeline.privacy.detection import detection_of
+        from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspector_of
 
+        inspector_of(spec)
         cipher_of(privacy.key_env)
         detection_of(privacy.detectors)
 

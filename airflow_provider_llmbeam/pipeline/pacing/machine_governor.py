@@ -45,11 +45,7 @@ class MachineGovernor:
         if journal_uri is not None and isinstance(governor, LearnedRate):
             self._rate_file = LearnedRateFile(journal_uri, identity)
             governor.state = self._rate_file.read()
-        try:
-            self.admission = SharedGovernor(governor, shared_path(identity))
-        except OSError as error:
-            _log.warning("Each process has its own governor, since no file can be shared: %s", error)
-            self.admission = governor
+        self.admission = shared(governor, identity)
 
     def batch_ended(self) -> None:
         """Keeps the learned rate for the next run."""
@@ -57,6 +53,20 @@ class MachineGovernor:
             state = self.admission.state
             if isinstance(state, LearnedRateState):
                 self._rate_file.write(state)
+
+
+def shared(governor: Governor | LearnedRate, identity: str) -> Admission:
+    """Returns a governor that the processes of this machine share, or the given one if files cannot be shared.
+
+    Args:
+        governor: A governor of this process.
+        identity: Name of what it governs.
+    """
+    try:
+        return SharedGovernor(governor, shared_path(identity))
+    except OSError as error:
+        _log.warning("Each process has its own governor, since no file can be shared: %s", error)
+        return governor
 
 
 def identity_of(model: GeminiModel | OpenAIModel | VertexEndpointModel, limits: Limits) -> str:

@@ -1,4 +1,7 @@
-"""Detection of personal data in a text, by all detectors of a job."""
+"""Detection of personal data in a text, by all detectors of a job.
+
+What a service has found in it, for the detector `dlp`, is an argument: many texts are sent there at once.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from functools import lru_cache
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.privacy.patterns import TIMEOUT_SECONDS, Find, Finding, PatternFinder
+from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Inspected
+from airflow_provider_llmbeam.pipeline.privacy.finding import Find, Finding
+from airflow_provider_llmbeam.pipeline.privacy.patterns import TIMEOUT_SECONDS, PatternFinder
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import placeholders_in
-from airflow_provider_llmbeam.spec.safety.privacy import CustomDetector, Detector, PatternsDetector
+from airflow_provider_llmbeam.spec.safety.privacy import CustomDetector, Detector, DlpDetector, PatternsDetector
 
 #: Number of texts whose findings are kept: columns such as a sender have few distinct values.
 _KEPT_TEXTS, _KEPT_CHARACTERS = 4096, 200
@@ -33,6 +38,8 @@ class Detection:
     def __init__(self, detectors: Sequence[Detector]) -> None:
         self._finders: list[Find] = []
         for index, detector in enumerate(detectors):
+            if isinstance(detector, DlpDetector):
+                continue
             if isinstance(detector, PatternsDetector):
                 self._finders.append(PatternFinder(detector))
             elif detector.pattern is not None:
@@ -41,18 +48,26 @@ class Detection:
                 self._finders.append(_function_finder(index, detector))
         self._find_kept = lru_cache(_KEPT_TEXTS)(self._find)
 
-    def find(self, text: str) -> tuple[Finding, ...]:
+    def find(self, text: str, inspected: Inspected = ()) -> tuple[Finding, ...]:
         """Returns the values in a text, in their order; none overlaps another one or a placeholder.
 
         Overlapping findings become one value of the surest kind, so that no part of any is left readable.
 
+        Args:
+            text: The text.
+            inspected: What a service has found in it.
+
         Raises:
             DetectionError: A detector failed.
         """
-        return self._find_kept(text) if len(text) <= _KEPT_CHARACTERS else self._find(text)
+        if isinstance(inspected, str):
+            raise DetectionError(inspected)
+        if inspected or len(text) > _KEPT_CHARACTERS:
+            return self._find(text, inspected)
+        return self._find_kept(text)
 
-    def _find(self, text: str) -> tuple[Finding, ...]:
-        found: list[Finding] = []
+    def _find(self, text: str, inspected: tuple[Finding, ...] = ()) -> tuple[Finding, ...]:
+        found: list[Finding] = [*inspected]
         for finder in self._finders:
             try:
                 found += finder(text)

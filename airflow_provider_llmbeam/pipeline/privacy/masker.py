@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError, cipher_of
 from airflow_provider_llmbeam.pipeline.privacy.detection import DetectionError, detection_of
+from airflow_provider_llmbeam.pipeline.privacy.dlp.inspections import Inspections
+from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspector_of
+from airflow_provider_llmbeam.pipeline.privacy.dlp.store import store_of
+from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell, Inspected
+from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import placeholders_in
 from airflow_provider_llmbeam.pipeline.privacy.values import mapped, restored, texts_of
 from airflow_provider_llmbeam.pipeline.privacy.vault import (
@@ -34,6 +39,20 @@ _ERROR = "llmbeam_error"
 _UNREAD = "UNREAD"
 #: A number with fewer digits is no personal data that a pattern finds.
 _MIN_DIGITS = 6
+#: Name for a service of a text that is in no column: the message of a row that could not be read.
+_MESSAGE = "message"
+#: What the report shows of the texts of rows in the spec, where a service would have to be asked about them again.
+_NOT_SHOWN = "<TEXT>"
+#: Number of rows that `Masker.inspected` sends to a service together.
+_INSPECTED_ROWS = 500
+
+ItemT = TypeVar("ItemT")
+#: Returns what a service has found in texts, for all of them.
+Inspect = Callable[[Collection[Cell]], Mapping[Cell, Inspected]]
+
+
+def _itself(item: Any) -> Any:
+    return item
 
 
 class PersonalDataError(Exception):
@@ -50,7 +69,8 @@ class Masker:
         columns: Further columns that are masked, if `privacy.columns` says which.
 
     Raises:
-        JobSpecError: The secret is missing, a detector cannot be used, or a secret cannot be fetched.
+        JobSpecError: The secret is missing, a detector cannot be used, a secret cannot be fetched, or there is no
+            project or no account for a detector of type `dlp`.
     """
 
     def __init__(
@@ -60,16 +80,81 @@ class Masker:
         self._privacy = privacy
         self._cipher = cipher_of(privacy.key_env)
         self._detection = detection_of(privacy.detectors)
+        inspector, store = inspector_of(spec), store_of(spec)
+        self._inspections = None if inspector is None or store is None else Inspections(inspector, store)
+        self._inspected: Mapping[Cell, Inspected] = {}
+        self._recorded: dict[Cell, None] | None = None
         self._key = frozenset(spec.source.key if key is None else key)
         self._columns = None if privacy.columns is None else frozenset((*privacy.columns, *columns))
         prompt = spec.prompt
         self._in_templates = _forms(prompt.template, prompt.system, dict(prompt.variables))
 
-    def row(self, row: Row | FailedRow) -> Row | FailedRow:
+    def row(self, row: Row | FailedRow, inspect: Inspect | None = None) -> Row | FailedRow:
         """Returns a row with its columns masked; a failed one if it is not sent, or was masked with another key.
 
         A row of a dead letter is restored first, so that it has the placeholders that its job gives it.
+
+        Args:
+            row: The row.
+            inspect: See `Inspect`. `None` asks the service, if there is a detector of type `dlp`.
+
+        Raises:
+            JobSpecError: The service rejects every request.
+            ModelUnavailableError: The service cannot be reached.
         """
+        if self._inspections is not None:
+            self._inspected = (inspect or self._inspections.of)(self.cells(row))
+        return self._row(row)
+
+    def cells(self, row: Row | FailedRow) -> tuple[Cell, ...]:
+        """Returns the texts of a row that a service inspects, each once; none without a detector of type `dlp`."""
+        if self._inspections is None:
+            return ()
+        recorded: dict[Cell, None] = {}
+        self._recorded = recorded
+        try:
+            self._row(row)
+        finally:
+            self._recorded = None
+        return tuple(recorded)
+
+    def inspected(
+        self, items: Iterable[ItemT], row_of: Callable[[ItemT], Row | FailedRow] = _itself
+    ) -> Iterator[ItemT]:
+        """Yields items whose rows were inspected together, in few requests; `row` does not ask for them again.
+
+        Args:
+            items: The rows, or what holds them.
+            row_of: Returns the row of an item.
+
+        Raises:
+            JobSpecError: See `row`.
+            ModelUnavailableError: See `row`.
+        """
+        if self._inspections is None:
+            yield from items
+            return
+        left = iter(items)
+        while some := list(islice(left, _INSPECTED_ROWS)):
+            self._inspections.of({cell: None for item in some for cell in self.cells(row_of(item))})
+            yield from some
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of the texts of rows that a service has inspected, now or in an earlier run, in bytes."""
+        return 0 if self._inspections is None else self._inspections.text_bytes
+
+    def _find(self, text: str, column: str | None) -> tuple[Finding, ...]:
+        """Finds the values in a text. Only those in a column are inspected by a service."""
+        if self._inspections is None or column is None or not text.strip():
+            return self._detection.find(text)
+        cell = Cell(column, text)
+        if self._recorded is not None:
+            self._recorded[cell] = None
+            return ()
+        return self._detection.find(text, self._inspected[cell])
+
+    def _row(self, row: Row | FailedRow) -> Row | FailedRow:
         if isinstance(row, FailedRow):
             return self._failed(row)
         if VAULT in row:
@@ -99,7 +184,7 @@ class Masker:
         issuer = None
         if self._columns is None:
             issuer = Issuer(self._cipher, lambda: self._in_templates | _forms(texts), vault)
-            masked = [self._text(text, issuer, "the prompt", faults) for text in texts]
+            masked = [self._text(text, issuer, None, faults) for text in texts]
         if faults:
             raise PersonalDataError(faults[0])
         sent = sorted(_forms(masked))
@@ -110,10 +195,15 @@ class Masker:
         system = None if prompt.system is None else masked[1]
         return with_vault(row, vault), replace(prompt, text=masked[0], system=system)
 
-    def message(self, text: str) -> str:
-        """Returns a message without personal data, which cannot be restored."""
+    def message(self, text: str, column: str | None = None) -> str:
+        """Returns a message without personal data, which cannot be restored.
+
+        Args:
+            text: The message.
+            column: Column that it quotes, while its row is masked. `None`: no service inspects it.
+        """
         try:
-            found = self._detection.find(text)
+            found = self._find(text, column)
         except DetectionError as error:
             return f"a message that is not shown, as {error}"
         for each in reversed(found):
@@ -124,7 +214,12 @@ class Masker:
         """Returns a spec as plain data without the personal data in its prompt and its rows."""
         masked = {**plain, "prompt": mapped(plain["prompt"], self._shown)}
         if "rows" in plain["source"]:
-            masked["source"] = {**plain["source"], "rows": mapped(plain["source"]["rows"], self._shown)}
+            rows = plain["source"]["rows"]
+            if self._inspections is None:
+                rows = mapped(rows, self._shown)
+            else:
+                rows = [{name: mapped(value, _hidden) for name, value in row.items()} for row in rows]
+            masked["source"] = {**plain["source"], "rows": rows}
         return masked
 
     def plain(self, row: Row) -> Row:
@@ -161,7 +256,7 @@ class Masker:
 
     def _failed(self, failed: FailedRow) -> FailedRow:
         """Masks a row that could not be read, whose columns may not be known."""
-        row, message = failed.row, self.message(failed.failure.message)
+        row, message = failed.row, self.message(failed.failure.message, _MESSAGE)
         try:
             row, _ = self._masked(self.plain(row), None)
         except WrongKeyError:
@@ -170,14 +265,16 @@ class Masker:
 
     def _of_another_key(self, row: Row) -> Row:
         """Returns a row with the vault that another key may open; what is found besides cannot be restored."""
-        masked = {name: mapped(value, self._shown) for name, value in without_vault(row).items()}
+        masked = {
+            name: mapped(value, partial(self._shown, column=name)) for name, value in without_vault(row).items()
+        }
         return with_vault(masked, sealed_values(row))
 
-    def _shown(self, value: Any) -> Any:
+    def _shown(self, value: Any, column: str | None = None) -> Any:
         if value is None or isinstance(value, bool | float):
             return value
         text = value if isinstance(value, str) else str(value)
-        return value if (masked := self.message(text)) == text else masked
+        return value if (masked := self.message(text, column)) == text else masked
 
     def _masked(self, row: Row, columns: Collection[str] | None) -> tuple[Row, list[str]]:
         issuer = Issuer(self._cipher, lambda: self._in_templates | _forms(*row.values()))
@@ -185,30 +282,32 @@ class Masker:
         for name in sorted(row, key=lambda name: name not in self._key):  # the tags in a key are the longest
             if name == VAULT or not (columns is None or name in columns or name == _ERROR):
                 continue
-            where = f"column {name!r}"
-            mask = partial(self._value, issuer=issuer, where=where, faults=faults, is_key=name in self._key)
+            mask = partial(self._value, issuer=issuer, column=name, faults=faults, is_key=name in self._key)
             masked[name] = mapped(row[name], mask)
         vault = issuer.vault()
         return (row if vault is None else {**masked, VAULT: vault}), faults
 
-    def _value(self, value: Any, issuer: Issuer, where: str, faults: list[str], is_key: bool) -> Any:
+    def _value(self, value: Any, issuer: Issuer, column: str, faults: list[str], is_key: bool) -> Any:
         if isinstance(value, str):
-            return self._text(value, issuer, where, faults, is_key=is_key)
+            return self._text(value, issuer, column, faults, is_key=is_key)
         text = str(value)
         if value is None or isinstance(value, bool | float) or len(text) < _MIN_DIGITS:
             return value
         try:
-            found = self._detection.find(text)
+            found = self._find(text, column)
         except DetectionError:
-            return self._text(text, issuer, where, faults, is_key=is_key)
+            return self._text(text, issuer, column, faults, is_key=is_key)
         if not found:
             return value
         plain = value if isinstance(value, int) else text
-        return self._issued(found[0].kind, plain, issuer, where, faults, is_key)
+        return self._issued(found[0].kind, plain, issuer, f"column {column!r}", faults, is_key)
 
-    def _text(self, text: str, issuer: Issuer, where: str, faults: list[str], *, is_key: bool = False) -> str:
+    def _text(
+        self, text: str, issuer: Issuer, column: str | None, faults: list[str], *, is_key: bool = False
+    ) -> str:
+        where = "the prompt" if column is None else f"column {column!r}"
         try:
-            found = self._detection.find(text)
+            found = self._find(text, column)
         except DetectionError as error:
             faults.append(f"{where}: {error}, so it is masked as a whole and nothing of the row was sent")
             return issuer.issue(_UNREAD, text, "mask", is_key=is_key)
@@ -243,27 +342,6 @@ def masker_of(spec: JobSpec, key: Collection[str] | None = None, columns: Collec
     return None if privacy is None else Masker(spec, privacy, key, columns)
 
 
-@contextmanager
-def errors_masked(spec: JobSpec) -> Iterator[None]:
-    """Masks the messages of errors of the body: a sink is given plain values, and its server may quote one.
-
-    Raises:
-        LLMBeamError: The error of the body, with a message that has no personal data.
-        JobFailedError: Another error of the body whose message has some.
-    """
-    try:
-        yield
-    except Exception as error:
-        masker = masker_of(spec)
-        text = str(error)
-        if masker is None or (message := masker.message(text)) == text:
-            raise
-        if not isinstance(error, LLMBeamError):
-            raise JobFailedError(f"{type(error).__name__}: {message}") from None
-        error.args = (message,)
-        raise error from None
-
-
 def plain_rows(spec: JobSpec) -> Callable[[Row], Row]:
     """Returns a function that restores rows of the dead letter; one that another key masked is left as it is."""
     masker = masker_of(spec)
@@ -288,6 +366,11 @@ def _restored_completion(completion: Completion, values: dict[str, str]) -> Comp
     if completion.citations is None:
         return completion
     return replace(completion, citations=restored(completion.citations, values))
+
+
+def _hidden(value: Any) -> Any:
+    is_harmless = value is None or isinstance(value, bool | float) or len(str(value)) < _MIN_DIGITS
+    return value if is_harmless and not isinstance(value, str) else _NOT_SHOWN
 
 
 def _has_form(text: str) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
 from airflow_provider_llmbeam.spec.safety.privacy import PatternsDetector, kinds_of
 
 #: Time for one pattern and text, in seconds.
@@ -76,27 +76,6 @@ _RECOGNISERS: dict[str, tuple[str, int, Callable[[str], object]]] = {
     "US_ITIN": ("UsItinRecognizer", 9, _always),
     "US_SSN": ("UsSsnRecognizer", 9, _always),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A value in a text.
-
-    Attributes:
-        start: Index of its first character.
-        end: Index after its last one.
-        kind: Kind of the value.
-        score: How sure it is, from 0 to 1.
-    """
-
-    start: int
-    end: int
-    kind: str
-    score: float
-
-
-#: Finds the values in a text; raises any error if it cannot tell.
-Find = Callable[[str], Iterator[Finding]]
 
 
 #: Yields start, end and score of each value in a text.

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.reporting.samples import (
 from airflow_provider_llmbeam.pipeline.reporting.tally import percentile_seconds
 from airflow_provider_llmbeam.pipeline.reporting.time_series import TimeSeries
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
+from airflow_provider_llmbeam.spec.safety.privacy import inspection_usd
 
 #: Number of versions of the model in the report.
 MAX_MODELS = 20
@@ -145,6 +146,21 @@ class Answers(Part):
     labels: dict[str, dict[str, int]]
 
 
+class InspectionCounts(Part):
+    """The texts of a job that Sensitive Data Protection inspected.
+
+    Attributes:
+        requests: Requests that were answered.
+        bytes: Size of their texts in bytes, by which the service bills.
+        list_price_usd: Price of these bytes in US dollars. The first GiB of a month is free, and the cost of the
+            job does not include it.
+    """
+
+    requests: int
+    bytes: int
+    list_price_usd: float
+
+
 class PrivacyCounts(Part):
     """Personal data of the rows, and what the model made of its placeholders.
 
@@ -156,6 +172,7 @@ class PrivacyCounts(Part):
         altered: Number of times that an answer has one in another form.
         invented: Number of times that an answer has a placeholder that its prompt did not have.
         repaired: Number of rows whose answer altered a placeholder and was repaired, see `on_altered`.
+        inspection: Requests to Sensitive Data Protection; `None` without a detector of type `dlp`.
     """
 
     masked: dict[str, int]
@@ -165,6 +182,7 @@ class PrivacyCounts(Part):
     altered: int
     invented: int
     repaired: int = 0
+    inspection: InspectionCounts | None = None
 
 
 def privacy_of(masked: Counter[str], sums: Counter[str]) -> PrivacyCounts:
@@ -176,7 +194,17 @@ def privacy_of(masked: Counter[str], sums: Counter[str]) -> PrivacyCounts:
     """
     names = ("issued", "returned", "lost", "altered", "invented", "repaired")
     counts = {name: sums[f"placeholders_{name}"] for name in names}
-    return PrivacyCounts(masked=dict(sorted(masked.items())), **counts)
+    inspected_bytes = sums["inspected_bytes"]
+    inspection = InspectionCounts(
+        requests=sums["inspection_requests"],
+        bytes=inspected_bytes,
+        list_price_usd=round(inspection_usd(inspected_bytes), 6),
+    )
+    return PrivacyCounts(
+        masked=dict(sorted(masked.items())),
+        inspection=inspection if inspection.requests else None,
+        **counts,
+    )
 
 
 def series_of(series: TimeSeries) -> Series | None:

@@ -27,7 +27,8 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchMani
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
-from airflow_provider_llmbeam.pipeline.privacy.masker import errors_masked, masker_of, plain_rows
+from airflow_provider_llmbeam.pipeline.privacy.errors import errors_masked
+from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import (
     RunSummary,

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_ch
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
-from airflow_provider_llmbeam.pipeline.transforms.personal_data import MaskRows
+from airflow_provider_llmbeam.pipeline.transforms.personal_data import masked_rows
 from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, ReadRows
 from airflow_provider_llmbeam.pipeline.transforms.render import Render
 from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at, reuse
@@ -84,11 +84,11 @@ def read_prompts(
         moderate: Adds the moderation of the prompts; `None` for none.
     """
     source = root | "Read" >> ReadRows(spec, progress_prefix)
-    every, unreadable = source["rows"], source[FAILED]
+    every, unreadable, tallies = source["rows"], source[FAILED], [source[TALLIES]]
     if (privacy := spec.safety.privacy) is not None:
-        mask = beam.ParDo(MaskRows(spec, privacy, progress_prefix)).with_outputs(FAILED, main="rows")
-        masked = (every, unreadable) | "AllRows" >> beam.Flatten() | "MaskRows" >> mask
-        every, unreadable = masked["rows"], masked[FAILED]
+        read = (every, unreadable) | "AllRows" >> beam.Flatten()
+        masked, inspections = masked_rows(read, spec, privacy, progress_prefix)
+        every, unreadable, tallies = masked["rows"], masked[FAILED], [*tallies, *inspections]
     rows, duplicate_keys, duplicates = unique(every, spec.source, progress_prefix)
     rendered = rows | "Render" >> beam.ParDo(Render(spec, progress_prefix)).with_outputs(FAILED, main="rows")
     prompts, refused = rendered["rows"], [rendered[FAILED]]
@@ -99,7 +99,7 @@ def read_prompts(
             | "IdentifyMedia" >> beam.ParDo(IdentifyMedia(spec, progress_prefix)).with_outputs(FAILED, main="rows")
         )
         prompts, refused = identified["rows"], [*refused, identified[FAILED]]
-    tallies, replaced = [source[TALLIES]], list[beam.PCollection]()
+    replaced = list[beam.PCollection]()
     if moderate is not None:
 
         def checked(requests: beam.PCollection) -> beam.PCollection:

@@ -28,6 +28,7 @@ SERVED_HOSTS = frozenset(
         "bigquery.googleapis.com",
         "cloudquotas.googleapis.com",
         "dataflow.googleapis.com",
+        "dlp.googleapis.com",
         "generativelanguage.googleapis.com",
         "iamcredentials.googleapis.com",
         "monitoring.googleapis.com",

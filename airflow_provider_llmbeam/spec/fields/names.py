@@ -48,6 +48,9 @@ FunctionPath = Annotated[
 PersonalDataKind = Annotated[
     str, _like(r"[A-Z][A-Z0-9_]{0,31}", "a name of at most 32 capital letters, digits and _, e.g. 'CUSTOMER_ID'")
 ]
+InfoType = Annotated[
+    str, _like(r"[A-Z][A-Z0-9_]{0,39}", "a name of at most 40 capital letters, digits and _, e.g. 'PERSON_NAME'")
+]
 
 ProjectId = Annotated[
     str,

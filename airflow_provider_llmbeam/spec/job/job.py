@@ -191,6 +191,11 @@ class JobSpec(SpecModel):
         return tuple(dict.fromkeys((self.journal_uri, f"{self._journal}/")))
 
     @property
+    def inspections_uri(self) -> str:
+        """Directory of what a detector of type `dlp` has found; with a cache it is shared with other jobs."""
+        return f"{self._journal}@inspections/"
+
+    @property
     def _journal(self) -> str:
         return f"{self.home_uri}journal" if self.cache is None else f"{self.state_uri}cache/{self.cache.scope}"
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel, variable_name
-from airflow_provider_llmbeam.spec.fields.names import FunctionPath, PersonalDataKind
+from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError, SpecModel, http_address, variable_name
+from airflow_provider_llmbeam.spec.fields.names import FunctionPath, InfoType, PersonalDataKind, ProjectId
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
@@ -37,6 +37,16 @@ NationalKind = Literal[
     "US_SSN",
 ]
 PatternKind = Literal[GeneralKind, NationalKind]
+#: How sure Sensitive Data Protection is of a finding, in ascending order.
+Likelihood = Literal["VERY_UNLIKELY", "UNLIKELY", "POSSIBLE", "LIKELY", "VERY_LIKELY"]
+#: Kinds of the patterns by infoType, so that `actions` by kind hold whichever detector finds a value.
+_KINDS_OF_PATTERNS = {
+    "CREDIT_CARD_NUMBER": "CREDIT_CARD",
+    "EMAIL_ADDRESS": "EMAIL",
+    "IBAN_CODE": "IBAN",
+    "PHONE_NUMBER": "PHONE",
+    "US_SOCIAL_SECURITY_NUMBER": "US_SSN",
+}
 Action = Literal["mask", "hash", "drop", "fail"]
 Country = Annotated[str, Field(pattern=r"^[A-Z]{2}$")]
 
@@ -103,6 +113,68 @@ class CustomDetector(SpecModel):
         return self
 
 
+class DlpDetector(SpecModel):
+    """Finds values with Google's Sensitive Data Protection (Cloud DLP), also names of people and addresses.
+
+    The masked columns of the rows are sent there; each distinct text of a column is inspected, and billed by its
+    bytes, once: what was found is kept beside the journal, without the text. The rendered prompt is not inspected,
+    so neither are `prompt.variables` nor the text of templates. The account of the workers needs the role
+    `roles/dlp.user` on the project.
+
+    Attributes:
+        info_types: Names of infoTypes; cloud.google.com/sensitive-data-protection/docs/infotypes-reference lists
+            them. Their kinds have the same names, but for `CREDIT_CARD`, `EMAIL`, `IBAN`, `PHONE` and `US_SSN`,
+            which are those of the patterns.
+        min_likelihood: Findings of which the service is less sure are left out.
+        project: Google Cloud project that is billed. `None`: that of the model, which its connection may give, or
+            that of `runner`.
+        location: Region in which the texts are processed. `global` has the largest quota: 10,000 requests per
+            minute, where a region has 600.
+        base_url: Another address of the same API, e.g. the regional `https://dlp.europe-west3.rep.googleapis.com`.
+        requests_per_minute: Quota of requests. `None`: unknown; the rate is learned from the 429s of the service.
+        max_in_flight: Maximum number of concurrent requests per worker process.
+    """
+
+    type: Literal["dlp"]
+    info_types: tuple[InfoType, ...] = (
+        "PERSON_NAME",
+        "STREET_ADDRESS",
+        "DATE_OF_BIRTH",
+        "EMAIL_ADDRESS",
+        "PHONE_NUMBER",
+        "CREDIT_CARD_NUMBER",
+        "IBAN_CODE",
+        "IP_ADDRESS",
+        "MAC_ADDRESS",
+        "PASSPORT",
+        "US_SOCIAL_SECURITY_NUMBER",
+    )
+    min_likelihood: Likelihood = "POSSIBLE"
+    project: ProjectId | None = None
+    location: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")] = "global"
+    base_url: str | None = None
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    max_in_flight: Annotated[int, Field(ge=1, le=1000)] = 16
+
+    _some = field_validator("info_types")(_not_empty)
+    _address = field_validator("base_url")(http_address)
+
+
+#: List price of an inspection up to 1 TiB a month; the first GiB of a month is free. That bytes are billed is from
+#: cloud.google.com/sensitive-data-protection/pricing; the amount is that of 2025, and was not read there again.
+_INSPECTION_USD_PER_GIB = 3.0
+
+
+def inspection_usd(text_bytes: float) -> float:
+    """Returns the list price of the inspection of texts, in US dollars, without the free GiB of each month."""
+    return text_bytes / 2**30 * _INSPECTION_USD_PER_GIB
+
+
+def kind_of_info_type(name: str) -> str:
+    """Returns the kind of values that an infoType finds."""
+    return _KINDS_OF_PATTERNS.get(name, name)
+
+
 def _by_type(value: Any) -> Any:
     """Returns the fields of a detector that is given by its type alone."""
     value = from_text(value)
@@ -110,7 +182,8 @@ def _by_type(value: Any) -> Any:
 
 
 Detector = Annotated[
-    Annotated[PatternsDetector | CustomDetector, Field(discriminator="type")], BeforeValidator(_by_type)
+    Annotated[PatternsDetector | DlpDetector | CustomDetector, Field(discriminator="type")],
+    BeforeValidator(_by_type),
 ]
 
 
@@ -148,6 +221,12 @@ class Privacy(SpecModel):
     _variable = field_validator("key_env")(variable_name)
 
     @model_validator(mode="after")
+    def _has_one_dlp(self) -> Self:
+        if sum(isinstance(each, DlpDetector) for each in self.detectors) > 1:
+            raise FieldFaultError("detectors", "at most one may have type 'dlp', with all `info_types`", NOT_SHOWN)
+        return self
+
+    @model_validator(mode="after")
     def _actions_are_of_kinds(self) -> Self:
         kinds = {kind for detector in self.detectors for kind in kinds_of(detector)}
         for kind in self.actions:
@@ -161,11 +240,18 @@ class Privacy(SpecModel):
         """Returns what is done with values of a kind."""
         return self.actions.get(kind, self.action)
 
+    @property
+    def dlp(self) -> DlpDetector | None:
+        """The detector of type `dlp`, if there is one."""
+        return next((each for each in self.detectors if isinstance(each, DlpDetector)), None)
 
-def kinds_of(detector: PatternsDetector | CustomDetector) -> tuple[str, ...]:
+
+def kinds_of(detector: PatternsDetector | DlpDetector | CustomDetector) -> tuple[str, ...]:
     """Returns the kinds of values that a detector finds."""
     if isinstance(detector, CustomDetector):
         return (detector.name,)
+    if isinstance(detector, DlpDetector):
+        return tuple(map(kind_of_info_type, detector.info_types))
     if detector.entities is not None:
         return detector.entities
     general = [kind for kind in GeneralKind.__args__ if kind != "URL"]  # type: ignore[attr-defined]

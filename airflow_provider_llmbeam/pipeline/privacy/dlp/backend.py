@@ -1,0 +1,48 @@
+"""The client of `content:inspect` as a backend of the engine, which paces and retries its requests."""
+
+from __future__ import annotations
+
+import json
+
+from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backends.gemini import error_of
+from airflow_provider_llmbeam.engine.backends.google_access import BearerToken
+from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, json_object
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector
+
+#: Name of the service in messages and replies.
+SERVICE = "Sensitive Data Protection"
+
+
+class InspectBackend(HttpBackend):
+    """Sends the texts of prompts, which are bodies of requests, to `content:inspect`.
+
+    Args:
+        detector: The detector.
+        project: Project that is billed.
+
+    Raises:
+        JobSpecError: There are no Google credentials.
+    """
+
+    def __init__(self, detector: DlpDetector, project: str) -> None:
+        address = detector.base_url or "https://dlp.googleapis.com"
+        self._url = f"{address}/v2/projects/{project}/locations/{detector.location}/content:inspect"
+        access = BearerToken("safety.privacy.detectors", SERVICE)
+        super().__init__(HttpClient(self._url, access))
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        """Sends one request; the text of the reply is its JSON."""
+        async with self._http.post(self._url, prompt.text.encode()) as response:
+            if response.status != 200:
+                text = await response.error_text()
+                raise error_of(response.status, response.retry_after_seconds, text)
+            content = await response.read()
+        return Reply(
+            text=json.dumps(json_object(content, f"no reply of {SERVICE}")),
+            finish_reason="stop",
+            input_tokens=0,
+            output_tokens=0,
+            model=SERVICE,
+        )

@@ -1,0 +1,27 @@
+"""A value that a detector has found in a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A value in a text.
+
+    Attributes:
+        start: Index of its first character.
+        end: Index after its last one.
+        kind: Kind of the value.
+        score: How sure it is, from 0 to 1.
+    """
+
+    start: int
+    end: int
+    kind: str
+    score: float
+
+
+#: Finds the values in a text; raises any error if it cannot tell.
+Find = Callable[[str], Iterator[Finding]]

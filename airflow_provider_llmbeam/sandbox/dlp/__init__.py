@@ -1,0 +1,1 @@
+"""The emulated Sensitive Data Protection (Cloud DLP)."""
