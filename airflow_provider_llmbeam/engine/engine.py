@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, Static
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media.loader import MediaLoader, has_media
-from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.pacing.breaker import Breaker
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
@@ -20,10 +20,12 @@ from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate, Slots
 from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
-from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, plan
+from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, in_order, plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.request import (
     Batch,
+    InvalidAnswer,
+    NextTurn,
     Observer,
     Record,
     Request,
@@ -35,24 +37,13 @@ from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.engine.tier import FlexTier, ShedError, Tier
 from airflow_provider_llmbeam.engine.unstored import Unstored
 from airflow_provider_llmbeam.engine.window import sliding_window
-from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.price import Price
 
-#: Failures that every other prompt would meet, too.
-PERMANENT_KINDS: frozenset[FailureKind] = frozenset({"unauthorized", "not_found"})
 #: Number of permanent failures, without any answer, after which no more requests are sent; a single prompt may
 #: fail for a reason of its own.
 MAX_PERMANENT_FAILURES = 10
 #: Maximum number of attempts of a request that do not count, as the server was down: an outage takes about twenty.
 MAX_EXCUSED = 200
-
-
-class _InvalidAnswer(Exception):  # noqa: N818 - not an error yet: the prompt is sent again
-    """The answer of a single prompt is invalid and can be repaired."""
-
-    def __init__(self, error: RequestError) -> None:
-        super().__init__(error.message)
-        self.error = error
 
 
 class Engine:
@@ -132,7 +123,11 @@ class Engine:
         return self._gate.waited_seconds
 
     async def answer(
-        self, prompts: Sequence[Prompt], observers: Sequence[Observer] = (), record: Record | None = None
+        self,
+        prompts: Sequence[Prompt],
+        observers: Sequence[Observer] = (),
+        record: Record | None = None,
+        next_turn: NextTurn | None = None,
     ) -> list[Outcome]:
         """Answers a batch.
 
@@ -140,9 +135,10 @@ class Engine:
             prompts: The batch.
             observers: Observers of this batch only.
             record: Stores the outcomes of this batch.
+            next_turn: Returns what is sent after an outcome, and so on; the prompts are then sent as given.
 
         Returns:
-            One outcome per prompt, in the order given.
+            One outcome per prompt, in the order given; the last one, if others were sent after it.
 
         Raises:
             BudgetExceededError: The budget was spent before all prompts were sent; requests in flight were awaited
@@ -155,25 +151,33 @@ class Engine:
         own_observers = observers if record is None else (record, *observers)
         batch = Batch((*own_observers, *self._observers), record)
 
-        async def send(planned: PlannedRequest) -> None:
-            request = Request([prompts[index] for index in planned.indices], planned.input_tokens, batch)
+        async def send(planned: PlannedRequest, turn: Prompt | None = None) -> None:
+            sent = [turn or prompts[index] for index in planned.indices]
+            request = Request(sent, planned.input_tokens, batch)
             async with self._slots:
                 try:
                     answered = await self._outcomes(request)
                 finally:
                     self._pilot.finished()
-                for index, outcome in zip(planned.indices, answered, strict=True):
-                    if outcome is None:
-                        continue
-                    outcomes[index] = outcome
-                    batch.finished(prompts[index], outcome)
+                for index, prompt, outcome in zip(planned.indices, sent, answered, strict=True):
+                    outcomes.pop(index, None)
+                    if outcome is not None:
+                        outcomes[index] = outcome
+                        batch.finished(prompt, outcome)
                 self._unstored.finished(batch)
 
-        requests = plan(prompts, self._batching)
+        async def send_turns(planned: PlannedRequest) -> None:
+            await send(planned)
+            (index,) = planned.indices
+            while next_turn and index in outcomes and (turn := next_turn(index, outcomes[index])):
+                await send(in_order([turn], index)[0], turn)
+
+        ask = send_turns if next_turn else send
+        requests = in_order(prompts) if next_turn else plan(prompts, self._batching)
         self._gate.backlog += len(requests)
         try:
             async with self._unstored.of(batch):
-                await sliding_window(self._pilot.spread(requests), send, min(self._max_in_flight, len(requests)))
+                await sliding_window(self._pilot.spread(requests), ask, min(self._max_in_flight, len(requests)))
         finally:
             self._gate.backlog -= len(requests)
         if batch.error is not None:
@@ -210,7 +214,7 @@ class Engine:
                 return [None] * len(request.prompts)
             try:
                 return await self._attempt(request)
-            except _InvalidAnswer as invalid:
+            except InvalidAnswer as invalid:
                 request.request_repair(invalid.error, self._bill(invalid.error))
                 continue
             except ShedError as shed:
@@ -343,8 +347,8 @@ class Engine:
             try:
                 parsed = self._parser.parse(reply)
             except RequestError as error:
-                if self._is_repairable(request, reply):
-                    raise _InvalidAnswer(error) from None
+                if request.is_repairable(reply, self._max_repairs):
+                    raise InvalidAnswer(error) from None
                 outcomes.append(self._failed(error, request if first else None))
                 continue
             self._pilot.answered()
@@ -354,16 +358,12 @@ class Engine:
             )
         return outcomes
 
-    def _is_repairable(self, request: Request, reply: Reply) -> bool:
-        is_truncated = reply.finish_reason == "max_tokens"  # a repair would be truncated again
-        return len(request.prompts) == 1 and request.repairs < self._max_repairs and not is_truncated
-
     async def _fail(self, request: Request, error: RequestError) -> Sequence[Outcome | None]:
         if error.kind == "bad_request" and len(request.prompts) > 1:
             # One bad prompt fails the whole request: the other prompts are sent without it.
             first, second = request.halves()
             return [*await self._outcomes(first), *await self._outcomes(second)]
-        if error.kind in PERMANENT_KINDS and not self._answers:
+        if error.kind in OF_EVERY_PROMPT and not self._answers:
             self._permanent_failures += len(request.prompts)
         if self._stopped_by is None and (
             error.kind == "quota_exhausted" or self._permanent_failures >= MAX_PERMANENT_FAILURES

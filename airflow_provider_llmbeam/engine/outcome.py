@@ -17,6 +17,7 @@ BEFORE_ANY_REQUEST: frozenset[FailureKind] = frozenset(
         "template_error",
         "media_error",
         "personal_data",
+        "no_turn",
         "not_sent",
     }
 )
@@ -27,6 +28,8 @@ REFUSED: frozenset[FailureKind] = frozenset({"blocked", "truncated", "invalid_ou
 PERMANENT: frozenset[FailureKind] = (
     BEFORE_ANY_REQUEST | REFUSED | {"bad_request", "unauthorized", "not_found", "moderated"}
 )
+#: Kinds that every other prompt would meet, too.
+OF_EVERY_PROMPT: frozenset[FailureKind] = frozenset({"unauthorized", "not_found"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

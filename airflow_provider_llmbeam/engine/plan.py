@@ -80,6 +80,11 @@ def plan(prompts: Sequence[Prompt], batching: StaticBatching | None = None) -> l
     ]
 
 
+def in_order(prompts: Sequence[Prompt], first: int = 0) -> list[PlannedRequest]:
+    """Returns one request per prompt, in the order given; `first` is the position of the first prompt."""
+    return [PlannedRequest((first + number,), (prompt_tokens(prompt),)) for number, prompt in enumerate(prompts)]
+
+
 def padding_ratio(requests: Iterable[PlannedRequest]) -> float:
     """Returns the padding over all tokens that a static-batch server computes, 0 to 1."""
     real = padded = 0
@@ -90,8 +95,10 @@ def padding_ratio(requests: Iterable[PlannedRequest]) -> float:
 
 
 def prompt_tokens(prompt: Prompt) -> int:
-    """Estimates the input tokens of a prompt, including the system text and media."""
+    """Estimates the input tokens of a prompt, including the system text, media and history."""
     text_tokens = estimate_tokens(prompt.text) + (estimate_tokens(prompt.system) if prompt.system else 0)
+    for turn in prompt.history:
+        text_tokens += estimate_tokens(turn.text) + estimate_tokens(turn.answer)
     return text_tokens + prompt.media_tokens
 
 

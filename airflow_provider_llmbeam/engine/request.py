@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,6 +15,17 @@ from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+
+#: Returns the prompt that follows an outcome of a batch, by the position of its first prompt; `None` for no more.
+NextTurn = Callable[[int, Outcome], Prompt | None]
+
+
+class InvalidAnswer(Exception):  # noqa: N818 - not an error yet: the prompt is sent again
+    """The answer of a single prompt is invalid and can be repaired."""
+
+    def __init__(self, error: RequestError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class Observer(Protocol):
@@ -109,6 +120,11 @@ class Request:
     def is_retry(self) -> bool:
         """Whether the request was sent before."""
         return self.attempts + self.sheds > 0 or bool(self.rejected_at)
+
+    def is_repairable(self, reply: Reply, max_repairs: int) -> bool:
+        """Returns whether an invalid reply may be repaired by another request."""
+        is_truncated = reply.finish_reason == "max_tokens"  # a repair would be truncated again
+        return len(self.prompts) == 1 and self.repairs < max_repairs and not is_truncated
 
     def request_repair(self, error: RequestError, bill: Bill) -> None:
         """Appends the validation error to the prompt; the bill of the invalid answer is counted at the end."""

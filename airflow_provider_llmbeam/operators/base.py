@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_llmbeam.spec.alerts import Alerts
     from airflow_provider_llmbeam.spec.cache import Cache
+    from airflow_provider_llmbeam.spec.conversation import Conversation
     from airflow_provider_llmbeam.spec.inference import Inference
     from airflow_provider_llmbeam.spec.limits import Batching, Limits
     from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
@@ -58,6 +59,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "sink",
         "generation",
         "embedding",
+        "conversation",
         "inference",
         "limits",
         "batching",
@@ -72,7 +74,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         "impersonation_chain",
         "prompt_per_row",
     )
-    template_fields_renderers = dict.fromkeys((*template_fields[:13], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys((*template_fields[:14], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
     _writes = True
@@ -86,6 +88,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         sink: Sink | Mapping[str, Any] | str | XComArg,
         generation: Generation | Mapping[str, Any] | XComArg | None = None,
         embedding: Embedding | Mapping[str, Any] | XComArg | None = None,
+        conversation: Conversation | Mapping[str, Any] | XComArg | None = None,
         inference: Inference | Mapping[str, Any] | XComArg | None = None,
         limits: Limits | Mapping[str, Any] | XComArg | None = None,
         batching: Batching | Mapping[str, Any] | XComArg | None = None,
@@ -114,6 +117,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self.sink = plain(sink)
         self.generation = plain(generation)
         self.embedding = plain(embedding)
+        self.conversation = plain(conversation)
         self.inference = plain(inference)
         self.limits = plain(limits)
         self.batching = plain(batching)
@@ -210,6 +214,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             "task": None if self.embedding is None else "embed",
             "generation": self.generation,
             "embedding": self.embedding,
+            "conversation": self.conversation,
             "inference": inference,
             "limits": self.limits,
             "batching": self.batching,

@@ -40,7 +40,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
         The manifest, as of `RunInferenceOperator`.
 
     Raises:
-        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        JobSpecError: A literal argument is invalid, or a `conversation` is given; raised when the Dag is parsed.
         AirflowSkipException: No row failed in one of these ways.
     """
 
@@ -59,6 +59,12 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             raise JobSpecError(
                 f"Task {kwargs.get('task_id')!r}: one of `failed_task_id` and `dead_letter_uri` is needed, and "
                 f"no `source`, which is the dead letter; got {given}."
+            )
+        if kwargs.get("conversation") is not None:
+            raise JobSpecError(
+                f"Task {kwargs.get('task_id')!r}: `conversation`: the history belongs to the task that failed, "
+                "and this one would send the rows without it; clear that task instead, which sends no other rows. "
+                "Nothing was sent or billed."
             )
         uri = dead_letter_uri or f"{{{{ ti.xcom_pull(task_ids={failed_task_id!r})['dead_letter_uri'] }}}}"
         source = {

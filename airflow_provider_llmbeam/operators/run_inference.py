@@ -66,6 +66,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             `spec.MilvusSink`; or a directory.
         generation: Parameters of the answers, see `spec.Generation`.
         embedding: Parameters of the vectors, see `spec.Embedding`; requests vectors instead of texts. May be `{}`.
+        conversation: Rows of one key that are asked in order, each with its history, see `spec.Conversation`.
         inference: Online or batch inference, the service tier, and the time by which the answers are needed, see
             `spec.Inference`.
         limits: Rates, retries, timeouts and budget, see `spec.Limits`.
@@ -86,8 +87,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             inference.
 
     Templated:
-        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `inference`, `limits`,
-        `batching`, `alerts`, `safety`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`,
+        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `conversation`, `inference`,
+        `limits`, `batching`, `alerts`, `safety`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`,
         `gcp_conn_id`, `impersonation_chain`.
 
     XCom:

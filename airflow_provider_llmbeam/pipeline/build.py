@@ -12,6 +12,9 @@ from apache_beam.ml.inference.base import PredictionResult, RunInference
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.batch_inference.end_of_flex import end_of_flex
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.conversation.handler import handler_of
+from airflow_provider_llmbeam.pipeline.conversation.store import WriteHistory
+from airflow_provider_llmbeam.pipeline.conversation.transform import HISTORY, FanOutTurns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accuracy
 from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
@@ -21,6 +24,7 @@ from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
 from airflow_provider_llmbeam.pipeline.reporting.tally import add_up
+from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
@@ -75,11 +79,13 @@ def build(
         cached_head=None if cache is None else cache.cached_head,
         service_tier=spec.inference.service_tier,
         flex_until=end_of_flex(spec, batch, started_at),
+        handler=LLMModelHandler if spec.conversation is None else handler_of(spec.conversation),
     )
+    fan_out = FanOut() if spec.conversation is None else FanOutTurns()
     inferred = (
         after_sink_check(root, prompts.unanswered, spec)
         | "RunInference" >> RunInference(handler)
-        | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="answered")
+        | "FanOut" >> beam.ParDo(fan_out).with_outputs(FAILED, HISTORY, main="answered")
     )
     results = Results(
         [inferred["answered"], *prompts.reused], [*prompts.failed, inferred[FAILED]], prompts.tallies
@@ -121,6 +127,9 @@ def build(
         tallied.append(root | "BatchInference" >> beam.Create([batch.tally()]))
     every_tally = (*results.tallies, *tallied) | "Tallies" >> beam.Flatten()
     tally = every_tally | "AddUpTallies" >> beam.CombineGlobally(add_up)
+    history = {}
+    if spec.conversation is not None:
+        history["history_files"] = beam.pvalue.AsList(inferred[HISTORY] | "WriteHistory" >> WriteHistory(spec))
     return (
         root
         | "Once" >> beam.Impulse()
@@ -130,6 +139,7 @@ def build(
             tally=beam.pvalue.AsSingleton(tally),
             answer_files=beam.pvalue.AsList(answer_files),
             failed_files=beam.pvalue.AsList(failed_files),
+            **history,
         )
     )
 

@@ -7,17 +7,19 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journal
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.request import NextTurn
 from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditedRecord
+from airflow_provider_llmbeam.pipeline.conversation.dialogues import Dialogues
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
 
 #: Interval between updates of the counters, in seconds. Dataflow reads them about every 10 s.
@@ -96,19 +98,44 @@ class EngineThread:
         """
         if self._journal is None:
             return self._send(prompts, None, on_throttled, on_counts)
-        try:
+        with self._told_end():
             batch = self._journal.batch(prompts, fingerprints)
             record = batch if audited is None else audited(batch)
-            outcomes = self._answer(record, prompts, on_throttled, on_counts)
-        except JobCancelledError:
-            self._on_stopped()
-            raise
-        self._on_answered()
-        return outcomes
+            return self._answer(record, prompts, on_throttled, on_counts)
+
+    def converse(
+        self,
+        dialogues: Dialogues,
+        on_throttled: Callable[[int], None],
+        on_counts: Callable[[Counts], None],
+        audited: Callable[[BatchJournal], AuditedRecord] | None = None,
+    ) -> None:
+        """Answers the turns of some conversations; see `answer`, also for what it raises."""
+        assert self._journal is not None
+        with self._told_end():
+            recorded, batch = self._journal.conversations(dialogues.names, dialogues.fingerprints)
+            record = batch if audited is None else audited(batch)
+            with closing(record):
+                prompts = dialogues.begin(recorded)
+                on_counts(dialogues.take_counts())
+                if prompts:
+                    record.open()
+                self._send(prompts, record, on_throttled, on_counts, dialogues.next_turn)
+            on_counts(dialogues.take_counts())
 
     def submit(self, prompts: Sequence[Prompt]) -> Future[list[Outcome]]:
         """Begins to answer prompts, and returns at once; no journal records the outcomes."""
         return asyncio.run_coroutine_threadsafe(self._engine.answer(prompts), self._loop)
+
+    @contextmanager
+    def _told_end(self) -> Iterator[None]:
+        """Tells the callbacks how a batch, the body, has ended."""
+        try:
+            yield
+        except JobCancelledError:
+            self._on_stopped()
+            raise
+        self._on_answered()
 
     def _answer(
         self,
@@ -131,9 +158,10 @@ class EngineThread:
         record: BatchJournal | AuditedRecord | None,
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
+        next_turn: NextTurn | None = None,
     ) -> list[Outcome]:
         counts = BatchCounts()
-        work = self._engine.answer(prompts, (counts,), record)
+        work = self._engine.answer(prompts, (counts,), record, next_turn)
         answer = asyncio.run_coroutine_threadsafe(work, self._loop)
         while True:
             self._stop_if_requested()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
-from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.run_inference import CLOCK_SECONDS, LLMModelHandler
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -27,8 +28,8 @@ def handler_of_job(
     cached_head: CachedHead | None = None,
     service_tier: RequestedTier = "standard",
     flex_until: float = math.inf,
-    handler: type[LLMModelHandler[Request]] = LLMModelHandler,
-) -> LLMModelHandler[Request]:
+    handler: Callable[..., LLMModelHandler[Any]] = LLMModelHandler,
+) -> LLMModelHandler[Any]:
     """Returns the handler of a job, with its limits and its journal.
 
     Args:
@@ -41,7 +42,7 @@ def handler_of_job(
         cached_head: See `LLMModelHandler`.
         service_tier: See `LLMModelHandler`.
         flex_until: See `LLMModelHandler`.
-        handler: Class of the handler.
+        handler: Makes the handler.
     """
     return handler(
         spec.model,

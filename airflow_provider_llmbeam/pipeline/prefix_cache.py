@@ -98,7 +98,10 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
         # A job on Dataflow outlives the process that extends and deletes the cache.
         and isinstance(spec.runner, DirectRunner)
     )
-    if not is_possible or (head := head_of(spec.prompt)) is None:
+    head = head_of(spec.prompt) if is_possible else None
+    if head is not None and spec.conversation is not None:  # a history comes before the text
+        head = None if head.system is None else PromptHead("", head.system)
+    if head is None:
         return None
     requests = len(spec.source.rows) if isinstance(spec.source, RowsSource) else _UNKNOWN_ROWS
     does_pay = pays(

@@ -2,6 +2,7 @@
 
 from airflow_provider_llmbeam.spec.alerts import Alerts
 from airflow_provider_llmbeam.spec.cache import Cache
+from airflow_provider_llmbeam.spec.conversation import Conversation
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
@@ -33,6 +34,7 @@ __all__ = [
     "BigQuerySource",
     "Cache",
     "CloudRunEndpoint",
+    "Conversation",
     "CsvOptions",
     "DataflowRunner",
     "Demand",

@@ -72,6 +72,7 @@ def test_a_run_without_such_a_failure_skips_the_task_and_leaves_the_output(run_d
         ({}, "one of `failed_task_id` and `dead_letter_uri` is needed"),
         ({"failed_task_id": "a", "dead_letter_uri": "b"}, "one of"),
         ({"failed_task_id": "a", "source": {"uri": "b"}}, "no `source`"),
+        ({"failed_task_id": "a", "conversation": {"key": "user"}}, "the history belongs to the task that failed"),
         ({"failed_task_id": "a", "failed_kinds": ["truncate"]}, "`source.failed_kinds.0`: must be"),
     ],
 )

@@ -104,7 +104,10 @@ MISTAKES = (
     ),
     Mistake(
         changes={"sink.key": "id"},
-        sentence=("`sink.key`: there is no such field; it belongs in `source`. Nothing was sent or billed."),
+        sentence=(
+            "`sink.key`: there is no such field; it belongs in `source` or `conversation`. Nothing was sent "
+            "or billed."
+        ),
     ),
     Mistake(
         changes={"sink.passthrough": ["answer"]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mistakes.at_the_start import MISTAKES as AT_THE_START
+from tests.mistakes.in_conversation import MISTAKES as IN_CONVERSATION
 from tests.mistakes.in_evaluation import MISTAKES as IN_EVALUATION
 from tests.mistakes.in_limits import MISTAKES as IN_LIMITS
 from tests.mistakes.in_model import MISTAKES as IN_MODEL
@@ -23,6 +24,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *IN_LIMITS,
     *IN_SINK,
     *IN_RUNNER,
+    *IN_CONVERSATION,
     *IN_MODERATION,
     *IN_SAFETY,
     *AT_THE_START,

@@ -218,14 +218,19 @@ def constant_fields(generation: Generation) -> dict[str, Any]:
 
 def request_body(prompt: Prompt, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the body of one request."""
-    body: dict[str, Any] = {"contents": [_contents(prompt)], "generationConfig": config}
+    body: dict[str, Any] = {"contents": _contents(prompt), "generationConfig": config}
     if prompt.system:
         body["systemInstruction"] = {"role": "user", "parts": [{"text": prompt.system}]}
     return body
 
 
-def _contents(prompt: Prompt) -> dict[str, Any]:
-    return {"role": "user", "parts": [*(_part(*media) for media in prompt.media), {"text": prompt.text}]}
+def _contents(prompt: Prompt) -> list[dict[str, Any]]:
+    contents: list[dict[str, Any]] = []
+    for turn in prompt.history:
+        contents.append({"role": "user", "parts": [{"text": turn.text}]})
+        contents.append({"role": "model", "parts": [{"text": turn.answer}]})
+    parts = [*(_part(*media) for media in prompt.media), {"text": prompt.text}]
+    return [*contents, {"role": "user", "parts": parts}]
 
 
 def _part(uri: str, mime_type: str | None) -> dict[str, Any]:

@@ -216,8 +216,11 @@ def chat_messages(prompt: Prompt) -> list[dict[str, Any]]:
     content: Any = prompt.text
     if prompt.media:
         content = [*(_part(*media) for media in prompt.media), {"type": "text", "text": prompt.text}]
-    user = {"role": "user", "content": content}
-    return [{"role": "system", "content": prompt.system}, user] if prompt.system else [user]
+    messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    for turn in prompt.history:
+        messages.append({"role": "user", "content": turn.text})
+        messages.append({"role": "assistant", "content": turn.answer})
+    return [*messages, {"role": "user", "content": content}]
 
 
 def _part(uri: str, mime_type: str | None) -> dict[str, Any]:

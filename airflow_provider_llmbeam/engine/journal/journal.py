@@ -11,7 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Protocol
 
 from airflow_provider_llmbeam.engine.journal.entry import encode_entry, read_segment
-from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, job_prefix, segment_of, shard_set
+from airflow_provider_llmbeam.engine.journal.segment_name import (
+    SegmentName,
+    half_of,
+    job_prefix,
+    segment_of,
+    shard_set,
+)
 from airflow_provider_llmbeam.engine.journal.segment_writer import (
     AppendingWriter,
     SegmentWriter,
@@ -93,14 +99,27 @@ class Journal:
             prompts: The batch.
             fingerprints: Fingerprint of each prompt, in the same order.
         """
-        shards = shard_set(fingerprints)
-        earlier = self._recorded({*fingerprints}, shards)
-        return BatchJournal(
+        recorded, batch = self.conversations(
+            {*map(half_of, fingerprints)}, dict(zip(prompts, fingerprints, strict=True))
+        )
+        batch.earlier = [recorded.get(fingerprint) for fingerprint in fingerprints]
+        return batch
+
+    def conversations(
+        self, halves: Set[str], fingerprints: Mapping[Prompt, str]
+    ) -> tuple[dict[str, Outcome], BatchJournal]:
+        """Returns the outcomes that earlier attempts have recorded of conversations, and the record of a batch.
+
+        Args:
+            halves: First half of the fingerprints of each conversation.
+            fingerprints: Fingerprint of each prompt of the batch, complete when its outcome is recorded.
+        """
+        shards = shard_set(halves)
+        return self._recorded(halves, shards), BatchJournal(
             directory=self._directory,
             writer=self._writer(shards),
             job=self._job,
-            fingerprints=dict(zip(prompts, fingerprints, strict=True)),
-            earlier=[earlier.get(fingerprint) for fingerprint in fingerprints],
+            fingerprints=fingerprints,
             redact=self._redact,
         )
 
@@ -114,9 +133,9 @@ class Journal:
             return AppendingWriter(new_segment, self._files)
         return UploadingWriter(new_segment, self._files, self._clock)
 
-    def _recorded(self, fingerprints: Set[str], shards: int) -> dict[str, Outcome]:
+    def _recorded(self, halves: Set[str], shards: int) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}
-        hashes = {*map(hash, fingerprints)}
+        hashes = {*map(hash, halves)}
         for uri, size in self._files.sizes(f"{self._directory}{job_prefix(self._job)}*.jsonl").items():
             name = SegmentName.parse(uri)
             if name is None or name.created_at < self._since or not name.shards & shards:
@@ -127,8 +146,9 @@ class Journal:
                 continue
             read = _Index(size)
             for entry in read_segment(uri, self._files.open):
-                read.hashes.append(hash(entry.fingerprint))
-                if entry.fingerprint in fingerprints and self._is_usable(entry.outcome):
+                half = half_of(entry.fingerprint)
+                read.hashes.append(hash(half))
+                if half in halves and self._is_usable(entry.outcome):
                     found[entry.fingerprint] = better(entry.outcome, found.get(entry.fingerprint))
             if not is_current:
                 self._indexes[uri] = read
@@ -149,7 +169,7 @@ class _Index:
 
     Attributes:
         size: Size of the segment when it was read, in bytes; `None` for one that this process writes.
-        hashes: Hash of each fingerprint.
+        hashes: Hash of the half by which each fingerprint is looked up.
     """
 
     size: int | None
@@ -170,10 +190,9 @@ class BatchJournal:
         writer: SegmentWriter,
         job: str,
         fingerprints: Mapping[Prompt, str],
-        earlier: Sequence[Outcome | None],
         redact: Callable[[str], str],
     ) -> None:
-        self.earlier = earlier
+        self.earlier: Sequence[Outcome | None] = ()
         self._directory = directory
         self._writer = writer
         self._job = job
@@ -218,7 +237,7 @@ class BatchJournal:
                 return
             outcome = replace(outcome, message=self._redact(outcome.message))
         fingerprint = self._fingerprints[prompt]
-        self._writer.write(hash(fingerprint), encode_entry(fingerprint, self._job, outcome))
+        self._writer.write(hash(half_of(fingerprint)), encode_entry(fingerprint, self._job, outcome))
 
     def store(self, *, is_last: bool = False) -> Future[None] | None:
         """Stores all outcomes so far, or begins to do so, see `Record.store`.

@@ -39,6 +39,14 @@ def shard_set(fingerprints: Iterable[str]) -> int:
     return found
 
 
+def half_of(fingerprint: str) -> str:
+    """Returns the part of a fingerprint by which it is looked up: its first half, which names a conversation.
+
+    Fingerprints of single prompts differ in it, too.
+    """
+    return fingerprint[:32] if len(fingerprint) == 64 else fingerprint
+
+
 def job_prefix(job: str) -> str:
     """Returns the first characters of the names of a job's segments."""
     return f"{hashlib.sha256(job.encode()).hexdigest()[:8]}-"

@@ -18,6 +18,8 @@ _SENTENCES: dict[FailureKind, str] = {
     "personal_data": "{rows} rows have personal data that `safety.privacy` lets no row have, or were masked with "
     "another key: change `actions`, the source or the key.",
     "media_error": "{rows} rows lack a file that can be sent: correct `prompt.media`.",
+    "no_turn": "{rows} rows are no turns: correct `conversation` or the rows.",
+    "earlier_turn_failed": "{rows} rows follow a turn of their conversation that failed: a retry sends both.",
     "bad_request": "The server refused {rows} requests: change what it names in the spec, or the rows.",
     "unauthorized": "{rows} rows failed as the server refuses the key: set one, or credentials, for the model.",
     "not_found": "{rows} rows failed as the server has no such model: correct `model.name`.",

@@ -72,7 +72,16 @@ class AuditTrail:
             requests: The batch, `Request`s.
             journal: Its journal.
         """
-        return AuditedRecord(self, {request.prompt: request for request in requests}, journal, self._writer())
+        return self.record({request.prompt: request for request in requests}, journal)
+
+    def record(self, requests: Mapping[Prompt, Request], journal: BatchJournal) -> AuditedRecord:
+        """Opens the record of one batch.
+
+        Args:
+            requests: The batch, by prompt; complete when the outcome of a prompt is recorded.
+            journal: Its journal.
+        """
+        return AuditedRecord(self, requests, journal, self._writer())
 
     def line(
         self,

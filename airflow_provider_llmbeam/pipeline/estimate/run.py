@@ -36,6 +36,7 @@ from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, planned_co
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_requests_per_minute
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
@@ -67,10 +68,11 @@ def make_estimate(
         is_saved: Whether the estimate is logged, and kept for the report of the job.
 
     Raises:
-        JobSpecError: The source is empty, or no row becomes a prompt; nothing was sent.
+        JobSpecError: The source is empty, no row becomes a prompt, or the job has conversations; nothing was sent.
         PermanentFailureError: The model answered none of the prompts, for reasons that another estimate repeats.
         NothingAnsweredError: The model answered none of the prompts, for reasons that may pass.
     """
+    refuse_conversation(spec, "an estimate")
     found = sample_source(spec, max_bytes)
     if not found.tokens:
         why = (

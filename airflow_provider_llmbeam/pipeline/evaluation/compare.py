@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.evaluation.run import check_generates
 from airflow_provider_llmbeam.pipeline.evaluation.scores import mean_score
 from airflow_provider_llmbeam.spec.evaluation import Comparison
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 
 #: Value of a verdict for the other job.
 _VALUES: Mapping[Verdict, float] = {"job": 0.0, "other": 1.0, "tie": 0.5, "inconsistent": 0.5}
@@ -41,6 +42,7 @@ def compare(spec: JobSpec, comparison: Comparison) -> ComparisonReport:
         BudgetExceededError: The budget of a job or of the judge is spent.
     """
     check_generates(spec)
+    refuse_conversation(spec, "a comparison")
     other = other_job(spec, comparison)
     judge = None if comparison.judge is None else pair_job(spec, comparison.judge)
     sample = sampled_rows(spec, comparison.sample_size)

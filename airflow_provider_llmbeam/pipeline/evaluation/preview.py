@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.preview import Preview, PreviewedRow
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 
 #: Number of rows among which those of some lengths are selected.
 LENGTH_CANDIDATES = 1000
@@ -36,9 +37,10 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
         sample: The rows, and whether their prompts are sent.
 
     Raises:
-        JobSpecError: There is no such row.
+        JobSpecError: There is no such row, or the job has conversations.
         LLMBeamError: The prompts could not be sent.
     """
+    refuse_conversation(spec, "a preview")
     read = _rows(spec, sample)
     prompts = rendered(spec, read)
     if sample.by == "length" and not sample.keys:

@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.evaluation.rows import KeyedRows, golden_
 from airflow_provider_llmbeam.pipeline.evaluation.scores import Mark, score_of
 from airflow_provider_llmbeam.spec.evaluation import Evaluation, JudgeMetric
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 
 _log = logging.getLogger("llmbeam")
 
@@ -52,6 +53,7 @@ def evaluate(spec: JobSpec, evaluation: Evaluation) -> EvaluationReport:
         BudgetExceededError: The budget of the job or of a judge is spent.
     """
     check_generates(spec)
+    refuse_conversation(spec, "an evaluation")
     rows = golden_rows(spec, evaluation.golden, evaluation.expected_columns)
     schema = spec.prompt.output_schema
     markers = {name: marker_of(name, metric, rows, schema) for name, metric in evaluation.metrics.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -25,6 +25,21 @@ def key_values(named: str, key: tuple[str, ...]) -> list[str]:
     values = [named] if len(key) == 1 else _json(named)
     values = values if isinstance(values, list) else [values]
     return [str(value) for value in (*values, *[""] * len(key))][: len(key)]
+
+
+def typed_rows(key: tuple[str, ...], keys: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yields keys as rows: what is derived from them depends on the type, and a named key has none."""
+    for named in keys:
+        if len(key) > 1:
+            yield dict(zip(key, json.loads(named), strict=False))
+            continue
+        yield {key[0]: named}
+        try:
+            value: Any = json.loads(named)
+        except ValueError:
+            continue
+        if not isinstance(value, str):
+            yield {key[0]: value}
 
 
 def _json(text: str) -> Any:

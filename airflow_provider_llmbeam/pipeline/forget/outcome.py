@@ -11,7 +11,7 @@ class Removed(BaseModel):
     Attributes:
         place: Kind of place, e.g. `journal`.
         count: Number of entries, rows or files.
-        unit: `answers`, `rows` or `files`.
+        unit: `answers`, `rows`, `turns` or `files`.
         uri: The directory or file.
     """
 

@@ -8,7 +8,6 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -16,7 +15,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.record import key_hash
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import read_source
-from airflow_provider_llmbeam.pipeline.forget.keys import key_text
+from airflow_provider_llmbeam.pipeline.forget.keys import key_text, typed_rows
 from airflow_provider_llmbeam.pipeline.forget.rewrite import rows_of
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
@@ -154,7 +153,7 @@ def _add_audited(spec: JobSpec, keys: frozenset[str], found: FoundPrompts) -> No
     if not isinstance(audit, FilesAudit):
         return
     masker = masker_of(spec)
-    rows = list(_typed_rows(spec, keys))
+    rows = list(typed_rows(spec.source.key, keys))
     if masker is not None:  # the audit has the hash of a masked key
         masked = map(masker.row, rows)
         rows = [each.row if isinstance(each, FailedRow) else each for each in masked]
@@ -167,19 +166,3 @@ def _add_audited(spec: JobSpec, keys: frozenset[str], found: FoundPrompts) -> No
                     found.fingerprints.add(record["fingerprint"])
                     if {each.encode() for each in record["row_key_hashes"]} - wanted:
                         found.shared.add(record["fingerprint"])
-
-
-def _typed_rows(spec: JobSpec, keys: frozenset[str]) -> Iterator[Row]:
-    """Yields the keys as rows: their hash depends on the type, and a name on the command line has none."""
-    columns = spec.source.key
-    for key in keys:
-        if len(columns) > 1:
-            yield dict(zip(columns, json.loads(key), strict=False))
-            continue
-        yield {columns[0]: key}
-        try:
-            value: Any = json.loads(key)
-        except ValueError:
-            continue
-        if not isinstance(value, str):
-            yield {columns[0]: value}

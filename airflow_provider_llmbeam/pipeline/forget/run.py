@@ -17,7 +17,9 @@ from airflow_provider_llmbeam.engine.journal.segment_name import job_prefix
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import batch_uri, read_manifest
+from airflow_provider_llmbeam.pipeline.conversation.store import unpublished_directory
 from airflow_provider_llmbeam.pipeline.evaluation.report import accepted_uri, read_accepted
+from airflow_provider_llmbeam.pipeline.forget.history import TurnsToForget
 from airflow_provider_llmbeam.pipeline.forget.keys import key_text, named_keys
 from airflow_provider_llmbeam.pipeline.forget.outcome import Forgotten, Removed
 from airflow_provider_llmbeam.pipeline.forget.prompts import FoundPrompts, find_prompts
@@ -38,6 +40,9 @@ ACTIVE_SECONDS = 3600.0
 #: Files below the state of a job that quote rows, answers or the messages of a server.
 _QUOTING = ("failed.json", "failed.html", "skipped.json", "evaluation.json", "evaluation.txt", "comparison.json",
             "comparison.txt", "spec.json")  # fmt: skip
+#: Directories below `state_uri` that belong to no job.
+_SHARED = ("cache", "conversations", "history")
+_LATER = "later answers of the same conversations, which may quote the rows: name their rows, too"
 _PROVIDER = "logs, abuse monitoring and caches of the provider of the model: see the terms of its data retention"
 _BACKUPS = "backups, and copies that others have made"
 _PAGES = "the report that Airflow keeps in the XCom of the task: delete the Dag run, or clear the task"
@@ -64,18 +69,27 @@ def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
         if isinstance(spec.sink, FilesSink):
             leases.enter_context(merging(spec))
         keys = named_keys(wanted.keys, spec.source.key)
-        found = find_prompts(spec, keys, wanted.fingerprints)
-        return _Removal(spec, jobs, keys, found, dry_run=wanted.dry_run).run(wanted.keys)
+        turns = TurnsToForget.of(spec, keys, all_jobs=wanted.all_jobs)
+        found = find_prompts(spec, keys, [*wanted.fingerprints, *turns.fingerprints()])
+        return _Removal(spec, jobs, keys, found, turns, dry_run=wanted.dry_run).run(wanted.keys)
 
 
 class _Removal:
     def __init__(
-        self, spec: JobSpec, jobs: list[JobSpec], keys: frozenset[str], found: FoundPrompts, *, dry_run: bool
+        self,
+        spec: JobSpec,
+        jobs: list[JobSpec],
+        keys: frozenset[str],
+        found: FoundPrompts,
+        turns: TurnsToForget,
+        *,
+        dry_run: bool,
     ) -> None:
         self._spec = spec
         self._jobs = jobs
         self._keys = keys
         self._found = found
+        self._turns = turns
         removable = found.removable
         if spec.safety.privacy is not None:
             removable |= {*map(repair_fingerprint, removable)}
@@ -88,8 +102,11 @@ class _Removal:
         directories = dict.fromkeys(uri for job in self._jobs for uri in _journal_directories(job))
         for uri in directories:
             self._remove_entries(uri)
+        for uri, count in self._turns.remove(dry_run=self._dry_run):
+            self._count("history", count, "turns", uri)
         for job in self._jobs:
             self._delete("staged files", f"{job.staging_uri}**")
+            self._delete("staged files", f"{unpublished_directory(job)}**")
             self._delete("batch inference", f"{batch_uri(job)}**")
             self._delete("export", f"{job.export_uri}**")
             for name in _QUOTING:
@@ -168,6 +185,8 @@ class _Removal:
         uri = spec.dead_letter_uri
         if storage.exists(uri) and (unread := sum("llmbeam_raw" in row for row in rows_of(uri))):
             yield f"{unread} rows of the dead letter {uri!r} that could not be read, and so have no key"
+        if spec.conversation is not None:
+            yield _LATER
         if self._active:
             yield (
                 f"{len(self._active)} segments that another job of the cache may still write to, the first is "
@@ -210,7 +229,7 @@ def _other_jobs(spec: JobSpec) -> list[JobSpec]:
     """Returns the jobs whose state is beside that of a job, e.g. those of earlier Dag runs."""
     parent = spec.home_uri.removesuffix(f"{spec.name}/")
     names = {uri.removeprefix(parent).partition("/")[0] for uri in storage.match(f"{parent}**")}
-    found = (spec.model_copy(update={"name": name}) for name in sorted(names - {spec.name, "cache", "history"}))
+    found = (spec.model_copy(update={"name": name}) for name in sorted(names - {spec.name, *_SHARED}))
     return [
         job for job in found if storage.has_match(f"{job.home_uri}*") or storage.has_match(f"{job.home_uri}**")
     ]

@@ -19,9 +19,10 @@ from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspector_of
 from airflow_provider_llmbeam.pipeline.privacy.dlp.store import store_of
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell, Inspected
 from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
-from airflow_provider_llmbeam.pipeline.privacy.placeholder import placeholders_in
+from airflow_provider_llmbeam.pipeline.privacy.placeholder import LENGTHS, placeholders_in
 from airflow_provider_llmbeam.pipeline.privacy.values import mapped, restored, texts_of
 from airflow_provider_llmbeam.pipeline.privacy.vault import (
+    HASH_DIGITS,
     VAULT,
     Issuer,
     opened,
@@ -65,7 +66,7 @@ class Masker:
     Args:
         spec: The job.
         privacy: Its `safety.privacy`.
-        key: Key columns of the rows; `None`: those of the source.
+        key: Key columns of the rows; `None`: those of the source, and those that name a conversation.
         columns: Further columns that are masked, if `privacy.columns` says which.
 
     Raises:
@@ -84,7 +85,11 @@ class Masker:
         self._inspections = None if inspector is None or store is None else Inspections(inspector, store)
         self._inspected: Mapping[Cell, Inspected] = {}
         self._recorded: dict[Cell, None] | None = None
-        self._key = frozenset(spec.source.key if key is None else key)
+        conversation = spec.conversation
+        of_conversation = () if conversation is None else conversation.key
+        self._key = frozenset((*spec.source.key, *of_conversation) if key is None else key)
+        # The turns of a conversation have one history, in which no placeholder may stand for two values.
+        self._least_digits = LENGTHS[0] if conversation is None else HASH_DIGITS
         self._columns = None if privacy.columns is None else frozenset((*privacy.columns, *columns))
         prompt = spec.prompt
         self._in_templates = _forms(prompt.template, prompt.system, dict(prompt.variables))
@@ -183,7 +188,7 @@ class Masker:
         masked, faults = texts, list[str]()
         issuer = None
         if self._columns is None:
-            issuer = Issuer(self._cipher, lambda: self._in_templates | _forms(texts), vault)
+            issuer = Issuer(self._cipher, lambda: self._in_templates | _forms(texts), vault, self._least_digits)
             masked = [self._text(text, issuer, None, faults) for text in texts]
         if faults:
             raise PersonalDataError(faults[0])
@@ -277,7 +282,9 @@ class Masker:
         return value if (masked := self.message(text, column)) == text else masked
 
     def _masked(self, row: Row, columns: Collection[str] | None) -> tuple[Row, list[str]]:
-        issuer = Issuer(self._cipher, lambda: self._in_templates | _forms(*row.values()))
+        issuer = Issuer(
+            self._cipher, lambda: self._in_templates | _forms(*row.values()), least_digits=self._least_digits
+        )
         masked, faults = dict(row), list[str]()
         for name in sorted(row, key=lambda name: name not in self._key):  # the tags in a key are the longest
             if name == VAULT or not (columns is None or name in columns or name == _ERROR):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.privacy.cipher import IV_BYTES, Cipher, WrongKeyError
-from airflow_provider_llmbeam.pipeline.privacy.placeholder import LENGTHS, is_ambiguous, tag_of
+from airflow_provider_llmbeam.pipeline.privacy.placeholder import LENGTHS, is_ambiguous, placeholders_in, tag_of
 from airflow_provider_llmbeam.spec.safety.privacy import Action
 
 #: Column of a masked row with its vault, also in the dead letter. Templates do not see it.
 VAULT = "llmbeam_vault"
 #: Number of digits of the tag in a pseudonym: two values have the same one by chance in 1 of 10^19 pairs.
-_HASH_DIGITS = 16
+HASH_DIGITS = 16
 
 
 class Issuer:
@@ -25,10 +25,18 @@ class Issuer:
         cipher: Encrypts the values.
         taken: Returns what has the form of a placeholder in the row and the templates; none of it is issued.
         vault: Vault of the row so far.
+        least_digits: Least number of digits of a tag.
     """
 
-    def __init__(self, cipher: Cipher, taken: Callable[[], Collection[str]], vault: Row | None = None) -> None:
+    def __init__(
+        self,
+        cipher: Cipher,
+        taken: Callable[[], Collection[str]],
+        vault: Row | None = None,
+        least_digits: int = LENGTHS[0],
+    ) -> None:
         self._cipher = cipher
+        self._lengths = [length for length in LENGTHS if length >= least_digits]
         self._find_taken = taken
         self._taken: set[str] | None = None
         vault = vault or {}
@@ -62,7 +70,7 @@ class Issuer:
             if is_key:
                 placeholder = f"<{kind}_{tag}>"
             else:
-                placeholder = self._placeholder(kind, tag) if is_restored else f"<{kind}_{tag[:_HASH_DIGITS]}>"
+                placeholder = self._placeholder(kind, tag) if is_restored else f"<{kind}_{tag[:HASH_DIGITS]}>"
             known[sealed] = placeholder
         if is_restored:
             self._values[placeholder] = sealed
@@ -75,7 +83,7 @@ class Issuer:
     def _placeholder(self, kind: str, tag: str) -> str:
         if self._taken is None:
             self._taken = {*self._find_taken(), *self._keys, *self._values}
-        for length in LENGTHS:
+        for length in self._lengths:
             if not is_ambiguous(kind, tag[:length], self._taken):
                 break
         self._taken.add(f"<{kind}_{tag[:length]}>")
@@ -124,6 +132,30 @@ def sealed_values(row: Row) -> dict[str, dict[str, str]] | None:
             return None
         found[name] = values
     return found
+
+
+def sealed_of(row: Row) -> dict[str, str]:
+    """Returns the encrypted values of the placeholders of a row that are restored in answers."""
+    return dict(row[VAULT].get("values", {})) if VAULT in row else {}
+
+
+def sealed_in(text: str, values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the encrypted values of those placeholders that a text has."""
+    if not values:
+        return {}
+    return {match[0]: values[match[0]] for match in placeholders_in(text) if match[0] in values}
+
+
+def with_sealed(row: Row, sealed: Mapping[str, str], answer: str) -> Row:
+    """Returns a row with the encrypted values of those placeholders of earlier turns that its answer has."""
+    own = row.get(VAULT) or {}
+    sent = own.get("sent", ())
+    if not (added := {each: value for each, value in sealed_in(answer, sealed).items() if each not in sent}):
+        return row
+    vault = {"masked": {}, **own}
+    vault["values"] = {**own.get("values", {}), **added}
+    vault["sent"] = [*sent, *added]
+    return {**row, VAULT: vault}
 
 
 def opened(row: Row, cipher: Cipher) -> tuple[dict[str, Any], dict[str, Any]]:

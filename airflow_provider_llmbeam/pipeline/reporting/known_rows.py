@@ -21,9 +21,10 @@ _log = logging.getLogger("llmbeam")
 def known_rows_told(spec: JobSpec) -> Callable[[Counts], None]:
     """Returns a function that logs one line when it is called with counts of a running job that sends requests.
 
-    At the first request of a job that runs in one process, all rows have been looked up in the journal.
+    At the first request of a job that runs in one process, all rows have been looked up in the journal, unless the
+    rows are turns of conversations, which are looked up one after the other.
     """
-    is_told = False
+    is_told = spec.conversation is not None
 
     def watch(counts: Counts) -> None:
         nonlocal is_told

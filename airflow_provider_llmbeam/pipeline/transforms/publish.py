@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts, alerts_of_
 from airflow_provider_llmbeam.pipeline.audit.load import load as load_audit
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.conversation.store import publish_history
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.privacy.errors import errors_masked
@@ -95,13 +96,18 @@ class Publish(beam.DoFn):
         tally: Tally,
         answer_files: Iterable[tuple[int, str]],
         failed_files: Iterable[tuple[int, str]],
+        history_files: Iterable[str] = (),
     ) -> Iterator[str]:
         """Publishes the result of the job."""
         with errors_masked(self._spec):
-            yield self._published(tally, answer_files, failed_files)
+            yield self._published(tally, answer_files, failed_files, history_files)
 
     def _published(
-        self, tally: Tally, answer_files: Iterable[tuple[int, str]], failed_files: Iterable[tuple[int, str]]
+        self,
+        tally: Tally,
+        answer_files: Iterable[tuple[int, str]],
+        failed_files: Iterable[tuple[int, str]],
+        history_files: Iterable[str],
     ) -> str:
         spec = self._spec
         if self._cache is not None:
@@ -121,12 +127,13 @@ class Publish(beam.DoFn):
         (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
         file_format, shards = sinks.staged_as(spec.sink)
         staged = self._every_shard(answer_files, "answers", shards, file_format)
+        publish = partial(self._published_answers, staged, history_files)
         if spec.merges_by_key:
-            text = self._publish_merged(tally, staged, failed, file_format)
+            text = self._publish_merged(tally, staged, failed, file_format, publish)
         else:
             move_in({failed: spec.dead_letter_uri})
             self._check(tally)
-            text = self._write_report(tally, sinks.publish(spec, staged))
+            text = self._write_report(tally, publish())
         self._clean_up()
         return text
 
@@ -146,10 +153,24 @@ class Publish(beam.DoFn):
                 _log.exception("The report of the failed run could not be written to %r.", spec.failed_uri)
             raise
 
-    def _publish_merged(self, tally: Tally, staged: Mapping[int, str], failed: str, file_format: str) -> str:
+    def _published_answers(self, staged: Mapping[int, str], history_files: Iterable[str]) -> list[str]:
+        """Publishes the answers, then the turns of conversations; returns the addresses of the answers."""
+        answers = sinks.publish(self._spec, staged)
+        if (conversation := self._spec.conversation) is not None:
+            publish_history(self._spec, conversation.ttl_days, history_files, time.time())
+        return answers
+
+    def _publish_merged(
+        self,
+        tally: Tally,
+        staged: Mapping[int, str],
+        failed: str,
+        file_format: str,
+        publish: Callable[[], list[str]],
+    ) -> str:
         spec, columns = self._spec, OutputColumns.of(self._spec)
         if not storage.exists(failed):  # An earlier attempt has published and deleted it.
-            return self._write_report(tally, sinks.publish(spec, staged))
+            return self._write_report(tally, publish())
         merge = partial(
             merge_dead_letter,
             spec.dead_letter_uri,
@@ -166,7 +187,7 @@ class Publish(beam.DoFn):
             move_in({merge(done=()): spec.dead_letter_uri})
             raise
         merged = merge(done=read_rows(staged, file_format))
-        text = self._write_report(tally, sinks.publish(spec, staged))
+        text = self._write_report(tally, publish())
         move_in({merged: spec.dead_letter_uri})
         return text
 

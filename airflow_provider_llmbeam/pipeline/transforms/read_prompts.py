@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
+from airflow_provider_llmbeam.pipeline.conversation.transform import conversations
 from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
@@ -24,7 +25,7 @@ class Prompts:
     """The prompts of a job, before any is sent.
 
     Attributes:
-        unanswered: One `Request` per prompt without an answer in the journal.
+        unanswered: One `Request` per prompt without an answer in the journal; or all `Conversation`s.
         reused: `AnsweredRow`s from the journal.
         replaced: `AnsweredRow`s with the replacement of an unsafe prompt, in zero or one collections.
         failed: `FailedRow`s: rows that become no prompt, and those whose refused answer is in the journal.
@@ -110,9 +111,16 @@ def read_prompts(
         prompts, replaced = judged.passed, [judged.replaced]
         refused, tallies = [*refused, judged.failed], [*tallies, judged.tallies]
     oldest_at = oldest_useful_at(spec, started_at)
-    requests, reused, known_refusals = reuse(
-        root, prompts, spec, duplicate_keys, oldest_at, started_at, progress_prefix, batch_since
-    )
+    if spec.conversation is not None:
+        times = oldest_at, started_at
+        requests, no_turns = conversations(
+            root, prompts, spec, spec.conversation, duplicate_keys, *times, progress_prefix
+        )
+        reused, known_refusals = list[beam.PCollection](), [no_turns]
+    else:
+        requests, reused, known_refusals = reuse(
+            root, prompts, spec, duplicate_keys, oldest_at, started_at, progress_prefix, batch_since
+        )
     requests, *reused = after_row_check((requests, *reused), (every, unreadable), spec)
     failed = [unreadable, *duplicates, *refused, *known_refusals]
     return Prompts(requests, reused, replaced, failed, tallies, oldest_at)

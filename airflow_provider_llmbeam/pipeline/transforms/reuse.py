@@ -165,59 +165,35 @@ class MakeRequest(CountingDoFn):
             yield Request(fingerprint, tuple(rows), prompt)
 
 
-class Reuse(MakeRequest):
-    """Uses earlier outcomes for the rows of a fingerprint, or makes one `Request`.
+class EarlierOutcomes:
+    """Chooses the outcome of a fingerprint that the journal has.
 
-    Outputs one `Request` for all rows of a fingerprint without an outcome; and `reused`, the answered rows, or
-    `failed`, those with a refused answer: `batch` from the batch inference of this run, else `resumed` from this
-    job, else `cached` from another.
+    Its origin is `batch` for the batch inference of this run, else `resumed` for this job, else `cached`.
 
     Args:
         job: Name of the job.
         form: Form of its answers; others are passed over.
-        progress_prefix: See `CountingDoFn`.
         batch_since: Unix time at which the batch inference of this run began; `None` without any.
     """
 
-    def __init__(
-        self,
-        job: str,
-        form: AnswerForm,
-        progress_prefix: str | None = None,
-        batch_since: float | None = None,
-    ) -> None:
-        super().__init__(progress_prefix)
-        self._batch_since = batch_since
+    def __init__(self, job: str, form: AnswerForm, batch_since: float | None = None) -> None:
         self._job = job
         self._form = form
+        self._batch_since = batch_since
         self._has_warned = False
 
-    def process(
-        self,
-        group: tuple[str, Any],
-        duplicate_keys: list[bytes] = [],  # noqa: B006 - never changed
-    ) -> Iterator[Any]:
-        """Processes one fingerprint."""
-        fingerprint, found = group
-        earlier = self._usable(fingerprint, found["journal"])
+    def of(self, fingerprint: str, journal: Iterable[tuple[str, Outcome]]) -> tuple[Outcome, Origin] | None:
+        """Returns the outcome that counts and its origin, or `None`."""
+        earlier = self._usable(fingerprint, journal)
         if not earlier:
-            yield from super().process((fingerprint, found["rows"]), duplicate_keys)
-            return
-        refuse_duplicates(duplicate_keys)
+            return None
         # An answer of any job is better than a refused one.
         answers = {job: outcome for job, outcome in earlier.items() if isinstance(outcome, Completion)}
         outcomes = answers or earlier
-        origin: Origin = "resumed" if self._job in outcomes else "cached"
-        outcome = outcomes[self._job] if origin == "resumed" else max(outcomes.values(), key=_answered_at)
-        if origin == "resumed" and self._is_of_batch(outcome):
-            origin = "batch"
-        for row, *_ in found["rows"]:
-            if isinstance(outcome, Completion):
-                self.count("resumed")
-                yield beam.pvalue.TaggedOutput(REUSED, AnsweredRow(row, fingerprint, outcome, origin))
-            else:
-                self.count("failed")
-                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(row, outcome, origin))
+        if self._job not in outcomes:
+            return max(outcomes.values(), key=_answered_at), "cached"
+        outcome = outcomes[self._job]
+        return outcome, "batch" if self._is_of_batch(outcome) else "resumed"
 
     def _is_of_batch(self, outcome: Outcome) -> bool:
         since = self._batch_since
@@ -237,6 +213,50 @@ class Reuse(MakeRequest):
                     fingerprint,
                 )
         return found
+
+
+class Reuse(MakeRequest):
+    """Uses earlier outcomes for the rows of a fingerprint, or makes one `Request`.
+
+    Outputs one `Request` for all rows of a fingerprint without an outcome; and `reused`, the answered rows, or
+    `failed`, those with a refused answer.
+
+    Args:
+        job: See `EarlierOutcomes`.
+        form: See `EarlierOutcomes`.
+        progress_prefix: See `CountingDoFn`.
+        batch_since: See `EarlierOutcomes`.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        form: AnswerForm,
+        progress_prefix: str | None = None,
+        batch_since: float | None = None,
+    ) -> None:
+        super().__init__(progress_prefix)
+        self._earlier = EarlierOutcomes(job, form, batch_since)
+
+    def process(
+        self,
+        group: tuple[str, Any],
+        duplicate_keys: list[bytes] = [],  # noqa: B006 - never changed
+    ) -> Iterator[Any]:
+        """Processes one fingerprint."""
+        fingerprint, found = group
+        if (known := self._earlier.of(fingerprint, found["journal"])) is None:
+            yield from super().process((fingerprint, found["rows"]), duplicate_keys)
+            return
+        refuse_duplicates(duplicate_keys)
+        outcome, origin = known
+        for row, *_ in found["rows"]:
+            if isinstance(outcome, Completion):
+                self.count("resumed")
+                yield beam.pvalue.TaggedOutput(REUSED, AnsweredRow(row, fingerprint, outcome, origin))
+            else:
+                self.count("failed")
+                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(row, outcome, origin))
 
 
 def _answered_at(outcome: Outcome) -> float:

@@ -54,6 +54,7 @@ class RequestRecord:
         sent_bytes: Size of the answer's body, in bytes; not for models.
         media: Images, audio, video and documents of a request to a model that was not refused.
         labels: Labels of a request to a model that was not refused, by key.
+        turns: Text of each message of a conversation, of the user and of the model in turn; empty for one message.
     """
 
     method: Method
@@ -72,6 +73,7 @@ class RequestRecord:
     sent_bytes: int = 0
     media: tuple[ReceivedMedia, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    turns: tuple[str, ...] = ()
 
 
 class RequestLog:

@@ -44,6 +44,7 @@ class ModelCall:
         labels: Labels for the bill, by key.
         has_logprobs: Whether the answer reports the probabilities of its tokens.
         searches: Whether the answer reports pages of a search.
+        turns: Text of each message of a conversation, of the user and of the model in turn; empty for one message.
     """
 
     model: str
@@ -68,6 +69,7 @@ class ModelCall:
     labels: Labels = ()
     has_logprobs: bool = False
     searches: bool = False
+    turns: tuple[str, ...] = ()
 
 
 def asked_tier(name: object) -> Tier:

@@ -245,6 +245,7 @@ class GeminiDialect:
             tier="standard" if self.publisher else asked_tier(field(fields, "serviceTier")),
             has_logprobs=bool(field(config, "responseLogprobs")),
             searches=searches(fields),
+            turns=tuple(_text([content]) for content in contents) if len(contents) > 1 else (),
         )
 
     def _cache(self, fields: Mapping[str, Any]) -> CachedContent | None:

@@ -239,7 +239,8 @@ def chat_call(fields: Mapping[str, Any]) -> ModelCall:
         for part in content
         if (found := _media(part)) is not None
     )
-    prompt = _text([message for message in messages if message.get("role") not in _SYSTEM_ROLES])
+    said = [message for message in messages if message.get("role") not in _SYSTEM_ROLES]
+    prompt = _text(said)
     system = _text([message for message in messages if message.get("role") in _SYSTEM_ROLES])
     input_tokens = count_tokens(prompt) + count_tokens(system) + sum(file.tokens for file in media)
     prompt = "\n".join([*map(str, media), prompt])
@@ -257,6 +258,7 @@ def chat_call(fields: Mapping[str, Any]) -> ModelCall:
         is_streamed=bool(fields.get("stream")),
         has_usage=bool((fields.get("stream_options") or {}).get("include_usage")),
         tier=asked_tier(fields.get("service_tier")),
+        turns=tuple(_text([message]) for message in said) if len(said) > 1 else (),
     )
 
 

@@ -227,6 +227,7 @@ class ModelServer:
                 limit_name=limit_name,
                 media=call.media if call else (),
                 labels=call.labels if call else (),
+                turns=call.turns if call else (),
             ),
             arrival.epoch,
         )

@@ -12,7 +12,10 @@ FailureKind = Literal[
     "template_error",  # the prompt could not be rendered
     "media_error",  # a file of `prompt.media` cannot be read, or the server does not take it
     "personal_data",  # it has personal data that `safety.privacy` lets no row have, or cannot mask or restore
+    "no_turn",  # it lacks a value that names or orders its conversation
     "not_sent",  # the first rows all failed for one reason, which the message names
+    # not sent, and sent by another run
+    "earlier_turn_failed",  # an earlier turn of its conversation failed, e.g. by a timeout
     # answered by the server, final
     "bad_request",  # 4xx: the message of the server says why
     "unauthorized",  # 401, 403, or an API key that is not valid

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.spec.base import (
     without_user,
 )
 from airflow_provider_llmbeam.spec.cache import Cache
+from airflow_provider_llmbeam.spec.conversation import Conversation
 from airflow_provider_llmbeam.spec.deployment import DeploymentName
 from airflow_provider_llmbeam.spec.fields.names import JobName
 from airflow_provider_llmbeam.spec.inference import Inference
@@ -57,6 +58,7 @@ class JobSpec(SpecModel):
         model: The model.
         generation: Parameters of the text.
         embedding: Parameters of the vector, with `embed` only.
+        conversation: Rows of one key that are asked in order, each with its history. `None`: every row by itself.
         inference: Online or batch inference, and the time by which the answers are needed.
         limits: Rates, retries, timeouts and budget.
         batching: Size of batches and length buckets.
@@ -80,6 +82,7 @@ class JobSpec(SpecModel):
     model: Model
     generation: Generation = Generation()
     embedding: Embedding | None = None
+    conversation: Conversation | None = None
     inference: Inference = Inference()
     limits: Limits = Limits()
     batching: Batching = Batching()
@@ -204,8 +207,9 @@ class JobSpec(SpecModel):
         """Directories that belong to this package: nobody else needs to read them."""
         below_sink = (f"{self.sink.uri}.llmbeam/",) if isinstance(self.sink, FilesSink) else ()
         shared = (f"{self.state_uri}cache/",) if self.cache is not None else ()
+        history = (f"{self.state_uri}conversations/",) if self.conversation is not None else ()
         audit = () if self.audit_uri is None else (self.audit_uri,)
-        return (*below_sink, *shared, *((self.home_uri,) if self.state_uri is not None else ()), *audit)
+        return (*below_sink, *shared, *history, *((self.home_uri,) if self.state_uri is not None else ()), *audit)
 
     @property
     def audit_uri(self) -> str | None:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
+from airflow_provider_llmbeam.spec.job.conversation_rules import conversation_fault
 from airflow_provider_llmbeam.spec.job.generation_rules import generation_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.moderation_rules import moderation_fault
@@ -47,6 +48,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or _request_format_fault(spec)
         or _media_fault(spec)
         or moderation_fault(spec)
+        or conversation_fault(spec)
         or _price_fault(spec)
         or _local_file_fault(spec)
         or privacy_fault(spec)

@@ -45,9 +45,27 @@ class Fingerprinter:
             media: For each file, a text that only a file of the same bytes has, and its MIME type. For a file on
                 the web it is the address: nothing is fetched to compare it.
         """
+        return self._digest(text, system, media).hexdigest()
+
+    def turn(self, conversation: str, history: Sequence[tuple[str, str]], text: str, system: str | None) -> str:
+        """Returns 64 hexadecimal digits: those of the conversation, and 32 for a prompt with its history.
+
+        Conversations share no answers, so that what is recorded of one is found by its own digits.
+
+        Args:
+            conversation: 32 hexadecimal digits.
+            history: Text and answer of each turn before.
+            text: Text of the prompt.
+            system: System instruction.
+        """
+        digest = self._digest(text, system, ())
+        digest.update(_to_json(history).encode("utf-8", "surrogatepass"))
+        return f"{conversation}{digest.hexdigest()[:32]}"
+
+    def _digest(self, text: str, system: str | None, media: Sequence[tuple[str, str | None]]) -> hashlib._Hash:
         digest = self._common.copy()
         # The JSON of the three as a list; `json` encodes a text five times as fast as a list of it.
         of_system = "null" if system is None else _to_json(system)
         of_media = _to_json(list(media)) if media else "[]"
         digest.update(f"[{_to_json(text)}, {of_system}, {of_media}]".encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
+        return digest

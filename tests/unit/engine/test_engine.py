@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +15,10 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.backends.base import Reply
-from airflow_provider_llmbeam.engine.engine import MAX_PERMANENT_FAILURES, PERMANENT_KINDS, Engine
+from airflow_provider_llmbeam.engine.engine import MAX_PERMANENT_FAILURES, Engine
 from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
@@ -38,7 +39,7 @@ Step = str | BaseException
 HANG = "(hang)"
 #: One dollar per token.
 PRICE = Price(input_usd_per_million_tokens=1e6, output_usd_per_million_tokens=1e6)
-NOT_STOPPING = sorted(set(FAILURE_KINDS) - PERMANENT_KINDS - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
+NOT_STOPPING = sorted(set(FAILURE_KINDS) - OF_EVERY_PROMPT - TRANSIENT_KINDS - {"throttled", "quota_exhausted"})
 
 
 def now() -> float:
@@ -364,7 +365,7 @@ def test_a_structured_answer_comes_with_its_value(run: Run) -> None:
     assert outcome.parsed == {"a": 1}
 
 
-@pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
+@pytest.mark.parametrize("kind", sorted(OF_EVERY_PROMPT))
 def test_failures_that_would_affect_every_row_stop_sending(run: Run, kind: FailureKind) -> None:
     backend = FakeBackend(always=error(kind))
     outcomes = run(engine_of(backend, max_in_flight=1).answer(many(50)))
@@ -376,7 +377,7 @@ def test_failures_that_would_affect_every_row_stop_sending(run: Run, kind: Failu
     assert outcomes[-1].message == f"not sent, as others before it failed: says {kind}"
 
 
-@pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
+@pytest.mark.parametrize("kind", sorted(OF_EVERY_PROMPT))
 def test_a_few_permanent_failures_do_not_stop_sending(run: Run, kind: FailureKind) -> None:
     script = {prompt.text: [error(kind)] for prompt in many(MAX_PERMANENT_FAILURES - 1)}
     backend = FakeBackend(script)
@@ -384,7 +385,7 @@ def test_a_few_permanent_failures_do_not_stop_sending(run: Run, kind: FailureKin
     assert len(backend.sent) == 50
 
 
-@pytest.mark.parametrize("kind", sorted(PERMANENT_KINDS))
+@pytest.mark.parametrize("kind", sorted(OF_EVERY_PROMPT))
 def test_after_one_answer_permanent_failures_no_longer_stop_sending(run: Run, kind: FailureKind) -> None:
     first, *rest = many(50)
     backend = FakeBackend({prompt.text: [error(kind)] for prompt in rest})
@@ -454,6 +455,42 @@ def test_the_first_reason_to_stop_is_reported(run: Run) -> None:
     (outcome,) = run(main())
     assert outcome.kind == "unauthorized"
     assert "next" not in backend.sent
+
+
+def turns_of(log: list[Outcome], last: int) -> Callable[[int, Outcome], Prompt | None]:
+    """Returns what continues each prompt `index` with `index-1`, `index-2` and so on."""
+    counts: Counter[int] = Counter()
+
+    def next_turn(index: int, outcome: Outcome) -> Prompt | None:
+        log.append(outcome)
+        counts[index] += 1
+        return Prompt(f"{index}-{counts[index]}") if counts[index] <= last else None
+
+    return next_turn
+
+
+def test_turns_follow_each_other_and_those_of_others_are_sent_meanwhile(run: Run) -> None:
+    backend, recorder, log = FakeBackend({"0": [error("server_error")]}), Recorder(), list[Outcome]()
+    (*_, last) = run(engine_of(backend).answer(prompts("0", "1", "2"), [recorder], None, turns_of(log, 2)))
+    assert isinstance(last, Completion)
+    assert last.text == "answer to 2-2"
+    assert len(log) == len(recorder.outcomes) == 9
+    for index in range(3):
+        assert [text for text in backend.sent if text[0] == str(index)][-3:] == [
+            f"{index}",
+            f"{index}-1",
+            f"{index}-2",
+        ]
+    assert backend.peak == 3
+
+
+def test_a_spent_budget_ends_conversations_between_their_turns(run: Run) -> None:
+    backend, log = FakeBackend(), list[Outcome]()
+    engine = engine_of(backend, budget=Budget(20.0))
+    with pytest.raises(BudgetExceededError):
+        run(engine.answer(prompts("0"), (), None, turns_of(log, 5)))
+    assert backend.sent == ["0", "0-1"]
+    assert len(log) == 2
 
 
 def test_observers_see_every_request_rejection_and_outcome(run: Run) -> None:

@@ -10,10 +10,11 @@ from airflow_provider_llmbeam.engine.plan import (
     PREFIX_CHARACTERS,
     PlannedRequest,
     StaticBatching,
+    in_order,
     padding_ratio,
     plan,
 )
-from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 
 prompts = st.lists(st.builds(Prompt, st.text(max_size=40), st.none() | st.text(max_size=40)), max_size=30)
 batchings = st.builds(
@@ -66,6 +67,12 @@ def test_prompts_with_a_common_prefix_are_planned_together_at_the_position_of_th
 def test_the_system_instruction_counts() -> None:
     batch = [Prompt("a" * 40), Prompt("a" * 40, system="b" * 40)]
     assert plan(batch) == [PlannedRequest((1,), (20,)), PlannedRequest((0,), (10,))]
+
+
+def test_the_history_of_a_conversation_counts() -> None:
+    later = Prompt("a" * 40, history=(Turn("b" * 40, "c" * 40),))
+    assert in_order([Prompt("a" * 40), later], 3) == [PlannedRequest((3,), (10,)), PlannedRequest((4,), (30,))]
+    assert later.characters == 120
 
 
 def test_an_empty_system_instruction_costs_nothing() -> None:

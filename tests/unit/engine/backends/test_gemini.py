@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.engine.backends.gemini import (
     request_body,
 )
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
-from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox, prompt_sha256
@@ -296,6 +296,14 @@ def test_every_parameter_that_is_set_is_sent() -> None:
 
 def test_an_empty_schema_still_requests_json() -> None:
     assert generation_config(Generation(), {})["responseMimeType"] == "application/json"
+
+
+def test_a_history_becomes_contents_of_the_user_and_the_model() -> None:
+    assert request_body(Prompt("And now?", history=(Turn("Hi", "Hello"),)), {})["contents"] == [
+        {"role": "user", "parts": [{"text": "Hi"}]},
+        {"role": "model", "parts": [{"text": "Hello"}]},
+        {"role": "user", "parts": [{"text": "And now?"}]},
+    ]
 
 
 def test_media_precedes_the_text_as_bytes_or_as_an_address() -> None:

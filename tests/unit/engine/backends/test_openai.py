@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.engine.backends.openai import (
     model_parameters,
 )
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
-from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.spec import Generation, OpenAIModel
@@ -201,6 +201,15 @@ def test_a_prompt_becomes_messages() -> None:
     assert chat_messages(Prompt("Hi", system="Be brief.")) == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hi"},
+    ]
+
+
+def test_a_history_becomes_messages_between_the_system_text_and_the_prompt() -> None:
+    assert chat_messages(Prompt("And now?", system="Be brief.", history=(Turn("Hi", "Hello"),))) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "user", "content": "And now?"},
     ]
 
 
