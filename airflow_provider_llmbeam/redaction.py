@@ -103,7 +103,7 @@ def secrets_of(environment: Mapping[str, str], names: Iterable[str] = ()) -> tup
     Args:
         environment: Variables of a process.
         names: Variables that hold secrets, besides those whose names say so. The passwords of URLs, such as those
-            of proxies, are found in every variable.
+            of proxies, and the secret fields of JSON objects are found in every variable.
     """
     named = set(names)
     found: dict[str, None] = {}
@@ -147,8 +147,20 @@ def _passwords(value: str) -> Iterable[str]:
             yield password
             yield unquote(password)
             yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+    if value.lstrip().startswith("{"):
+        yield from _secrets_in_json(value)
     for quoted, plain in re.findall(_PARAMETER, value):
         yield re.sub(r"\\(.)", r"\1", quoted) if quoted else unquote(plain)
+
+
+def _secrets_in_json(value: str) -> Iterable[str]:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return
+    for name, inner in found.items():
+        if isinstance(inner, str) and is_secret_name(name):
+            yield inner
 
 
 @lru_cache(maxsize=8)

@@ -172,7 +172,9 @@ class DataflowLauncher:
         # For later inspection of the job. If this write is refused, Beam's would be, too, after minutes.
         self._storage(hook.project).write(f"{spec.temp_uri}{dataflow_name(spec)}.json", spec.model_dump_json())
         chain = self._chain if isinstance(self._chain, str) else ",".join(self._chain or ())
-        self._process = JobProcess(spec, {}, self._log)
+        from airflow_provider_llmbeam.hooks.kafka import kafka_environment
+
+        self._process = JobProcess(spec, kafka_environment(source=spec.source), self._log)
         with hook.provide_gcp_credential_file_as_context():
             return self._process.submit([f"--impersonate_service_account={chain}"] if chain else [])["id"]
 

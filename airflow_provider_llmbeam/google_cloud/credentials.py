@@ -41,7 +41,7 @@ def uses_google(spec: JobSpec, others: Collection[Model] = ()) -> bool:
     """Whether a job sends requests to Google Cloud with the credentials of an account."""
     if any(authentication_of(model) in ("access_token", "id_token") for model in (*spec.models, *others)):
         return True
-    if "bigquery" in (spec.source.type, spec.sink.type):
+    if {"bigquery", "pubsub"} & {spec.source.type, spec.sink.type}:
         return True
     places = (spec.state_uri, getattr(spec.source, "uri", None), getattr(spec.sink, "uri", None))
     return any(place is not None and place.startswith("gs://") for place in places)

@@ -13,12 +13,21 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
+from airflow_provider_llmbeam.spec.sink import (
+    BigQuerySink,
+    FilesSink,
+    KafkaSink,
+    MilvusSink,
+    PostgresSink,
+    PubSubSink,
+    Sink,
+)
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, Source
 
 _BIGQUERY = "bigquery"
+_PUBSUB = "pubsub"
 _FILE = "file"
-_POSTGRES_PORT, _MILVUS_PORT = 5432, 19530
+_POSTGRES_PORT, _MILVUS_PORT, _KAFKA_PORT = 5432, 19530, 9092
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -35,12 +44,17 @@ class DatasetName(NamedTuple):
 
 
 def source_name(source: Source) -> DatasetName | None:
-    """Returns the dataset that a job reads; `None` for rows in the spec, and for a query: see `query_names`."""
+    """Returns the dataset that a job reads; `None` for rows in the spec, for several topics, and for a query."""
     match source:
         case FilesSource():
             return file_name(source.uri)
         case BigQuerySource(table=str(table)):
             return DatasetName(_BIGQUERY, table)
+        case KafkaSource(topic=(topic,), bootstrap_servers=str(servers)):
+            return kafka_name(topic, servers)
+        case PubSubSource():
+            _, project, _, name = source.subscription.split("/")
+            return DatasetName(_PUBSUB, f"subscription:{project}:{name}")
         case _:
             return None
 
@@ -82,6 +96,17 @@ def sink_name(sink: Sink, postgres_dsn: str | None = None) -> DatasetName | None
         case MilvusSink():
             parts = urlsplit(sink.uri)
             return DatasetName(f"milvus://{parts.hostname}:{parts.port or _MILVUS_PORT}", sink.collection)
+        case KafkaSink():
+            return kafka_name(sink.topic, sink.bootstrap_servers) if sink.bootstrap_servers else None
+        case PubSubSink():
+            _, project, _, name = sink.topic.split("/")
+            return DatasetName(_PUBSUB, f"topic:{project}:{name}")
+
+
+def kafka_name(topic: str, servers: str) -> DatasetName:
+    """Returns the name of a topic, by the first of its brokers."""
+    host, _, port = servers.partition(",")[0].strip().rpartition(":")
+    return DatasetName(f"kafka://{host}:{port}" if host else f"kafka://{port}:{_KAFKA_PORT}", topic)
 
 
 def file_name(uri: str) -> DatasetName:

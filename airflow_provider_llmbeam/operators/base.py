@@ -157,6 +157,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         Raises:
             JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow.
         """
+        from airflow_provider_llmbeam.hooks.kafka import kafka_environment
         from airflow_provider_llmbeam.hooks.postgres import sink_environment
         from airflow_provider_llmbeam.hooks.privacy import privacy_environment
 
@@ -179,6 +180,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         spec = spec.model_copy(update={"model": model_there})
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
         environment = secrets | sink_environment(spec.sink) | privacy_environment(spec.safety.privacy)
+        environment |= kafka_environment(source=spec.source, sink=spec.sink)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
 

@@ -57,13 +57,14 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     among the answers or, with the server's message, in the dead letter.
 
     Args:
-        source: Source of the rows, see `spec.FilesSource`, `spec.BigQuerySource` and `spec.RowsSource`.
+        source: Source of the rows, see `spec.FilesSource`, `spec.BigQuerySource`, `spec.KafkaSource`,
+            `spec.PubSubSource` and `spec.RowsSource`.
         prompt: Prompt of a row, see `spec.PromptTemplate`, or its template alone. Its `template` and `system` are
             rendered per row on the workers, never by Airflow; its `variables` are rendered by Airflow.
         model: Model that answers, see `spec.GeminiModel` and `spec.OpenAIModel`, the name of a Gemini model, or
             the XCom of a model spec.
-        sink: Destination of the answers, see `spec.FilesSink`, `spec.BigQuerySink`, `spec.PostgresSink` and
-            `spec.MilvusSink`; or a directory.
+        sink: Destination of the answers, see `spec.FilesSink`, `spec.BigQuerySink`, `spec.PostgresSink`,
+            `spec.MilvusSink`, `spec.KafkaSink` and `spec.PubSubSink`; or a directory.
         generation: Parameters of the answers, see `spec.Generation`.
         embedding: Parameters of the vectors, see `spec.Embedding`; requests vectors instead of texts. May be `{}`.
         conversation: Rows of one key that are asked in order, each with its history, see `spec.Conversation`.

@@ -34,6 +34,7 @@ from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.sandbox.monitoring.state import DEFAULT_DELAY_SECONDS, Monitoring
 from airflow_provider_llmbeam.sandbox.network.guard import refuse_web_pages
 from airflow_provider_llmbeam.sandbox.network.loop_thread import HOST, LoopThread, Server, stop_accepting
+from airflow_provider_llmbeam.sandbox.pubsub.state import PubSubState
 from airflow_provider_llmbeam.sandbox.services import Services
 
 MAX_BODY_BYTES = 500 * 1024 * 1024
@@ -176,6 +177,11 @@ class Sandbox(Server):
     def dataflow(self) -> Dataflow:
         """Dataflow and its jobs."""
         return self._services.dataflow
+
+    @property
+    def pubsub(self) -> PubSubState:
+        """Topics and subscriptions of Pub/Sub, and their messages."""
+        return self._services.pubsub
 
     @property
     def monitoring(self) -> Monitoring:

@@ -35,6 +35,8 @@ from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.sandbox.monitoring import api as monitoring
 from airflow_provider_llmbeam.sandbox.monitoring.state import Monitoring
 from airflow_provider_llmbeam.sandbox.network import credentials
+from airflow_provider_llmbeam.sandbox.pubsub import api as pubsub
+from airflow_provider_llmbeam.sandbox.pubsub.state import PubSubState
 from airflow_provider_llmbeam.sandbox.secret_manager import api as secret_manager
 from airflow_provider_llmbeam.sandbox.secret_manager.state import SecretStore
 from airflow_provider_llmbeam.sandbox.storage import api as storage
@@ -52,6 +54,7 @@ METHODS = Methods.joined(
         openai_embeddings,
         storage,
         bigquery,
+        pubsub,
         secret_manager,
         dlp,
         dataflow,
@@ -119,6 +122,7 @@ class Services:
         self.dataflow = Dataflow(self.backend, store, dataflow)
         self.secrets = SecretStore(clock)
         self.dlp = DlpState(clock)
+        self.pubsub = PubSubState(clock)
         timeline = Timeline(clock)
         self.bill = Bill(timeline)
         self.vertex = vertex.Vertex(self.backend, timeline, self.bill, endpoints)
@@ -146,6 +150,7 @@ class Services:
             self.bigquery.clear,
             self.secrets.clear,
             self.dlp.clear,
+            self.pubsub.clear,
             timeline.clear,
             self.vertex.clear,
             self.cloud_run.clear,
@@ -168,6 +173,7 @@ class Services:
             *credentials.routes(access),
             *access.guarded(storage.routes(self.backend, self.storage)),
             *access.guarded(bigquery.routes(self.backend, self.bigquery)),
+            *access.guarded(pubsub.routes(self.backend, self.pubsub)),
             *access.guarded(secret_manager.routes(self.backend, self.secrets)),
             *dlp.routes(self.backend, self.dlp),
             *monitoring.routes(self.backend, self.monitoring),

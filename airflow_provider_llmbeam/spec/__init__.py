@@ -22,8 +22,23 @@ from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.safety import AirflowRun, BigQueryAudit, FilesAudit, Moderation, Safety
-from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
+from airflow_provider_llmbeam.spec.sink import (
+    BigQuerySink,
+    FilesSink,
+    KafkaSink,
+    MilvusSink,
+    PostgresSink,
+    PubSubSink,
+    Sink,
+)
+from airflow_provider_llmbeam.spec.source import (
+    BigQuerySource,
+    FilesSource,
+    KafkaSource,
+    PubSubSource,
+    RowsSource,
+    Source,
+)
 
 __all__ = [
     "AirflowRun",
@@ -49,6 +64,8 @@ __all__ = [
     "Generation",
     "Inference",
     "JobSpec",
+    "KafkaSink",
+    "KafkaSource",
     "Limits",
     "Media",
     "MilvusSink",
@@ -58,6 +75,8 @@ __all__ = [
     "PostgresSink",
     "Price",
     "PromptTemplate",
+    "PubSubSink",
+    "PubSubSource",
     "RowsSource",
     "Runner",
     "Safety",

@@ -204,7 +204,9 @@ def without_user(uri: str | None) -> str | None:
 
 
 #: Fields that may hold a secret by mistake, where the name of the secret is expected: values are never quoted.
-_NEVER_SHOWN = frozenset({"environment_secrets", "container_env", "api_key_env", "dsn_env", "key_env"})
+_NEVER_SHOWN = frozenset(
+    {"environment_secrets", "container_env", "api_key_env", "config_env", "dsn_env", "key_env"}
+)
 #: Levels of lists that a message shows; `repr` fails for a value of hundreds.
 _SHOWN_LEVELS = 5
 #: Fields that hold one of several types; pydantic appends the name of the type to their path.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
 from airflow_provider_llmbeam.spec.base import (
+    FieldFaultError,
     SpecModel,
     files_by_default,
     http_address,
@@ -15,9 +17,12 @@ from airflow_provider_llmbeam.spec.base import (
     variable_name,
     without_user,
 )
-from airflow_provider_llmbeam.spec.fields.names import MilvusCollection, PostgresTable
+from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, MilvusCollection, PostgresTable, PubSubTopic
 from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.queues import KafkaCluster
 from airflow_provider_llmbeam.spec.source import full_table_name
+
+# `defer_build`: a class is built with the spec of the job, and not by itself as well, when a Dag is parsed.
 
 #: What a sink has instead of `answer` for an answer with an `output_schema`: one column with its fields, a column
 #: per field, or its JSON text.
@@ -26,7 +31,7 @@ AnswerColumns = Literal["struct", "flat", "json"]
 Passthrough = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=1000)]
 
 
-class FilesSink(SpecModel):
+class FilesSink(SpecModel, defer_build=True):
     """A directory on any filesystem that Beam writes.
 
     It receives `answers-*.jsonl` or `answers-*.parquet`, `dead_letter-*.jsonl` (always JSON lines: failed rows
@@ -63,7 +68,7 @@ class FilesSink(SpecModel):
     _directory = field_validator("uri")(plain_directory)
 
 
-class BigQuerySink(SpecModel):
+class BigQuerySink(SpecModel, defer_build=True):
     """A BigQuery table with one row per key.
 
     The answers are loaded into a staging table, then merged by the key of the source in one statement: a reader
@@ -92,7 +97,7 @@ class BigQuerySink(SpecModel):
     _full_name = field_validator("table")(full_table_name)
 
 
-class PostgresSink(SpecModel):
+class PostgresSink(SpecModel, defer_build=True):
     """A PostgreSQL table with one row per key.
 
     The answers are copied into a temporary table, then upserted by the key of the source in one transaction: a
@@ -118,7 +123,7 @@ class PostgresSink(SpecModel):
     _variable = field_validator("dsn_env")(variable_name)
 
 
-class MilvusSink(SpecModel):
+class MilvusSink(SpecModel, defer_build=True):
     """A Milvus collection with one entity per key, for the vectors of `task: embed`.
 
     Each entity has the key columns, `vector`, `model`, `fingerprint`, and as its primary key `llmbeam_id`, a hash
@@ -158,8 +163,51 @@ class MilvusSink(SpecModel):
         return self.uri.endswith(".db") and "://" not in self.uri
 
 
+class KafkaSink(KafkaCluster):
+    """A Kafka topic, which receives one message per answer.
+
+    The key of a message is the key of its row as JSON, and its value is the output row as JSON. All messages of a
+    run are sent in one transaction by an idempotent producer: readers with the isolation level `read_committed`
+    (the default of librdkafka, not of the Java client) see all of them or none. A run that is repeated with the
+    same answers sends nothing; one that was killed within the moment after the transaction sends them again, with
+    the same keys. The topic must exist. Needs the extra `kafka`.
+
+    Attributes:
+        topic: The topic.
+        passthrough: Columns of the source that every output row has, too.
+    """
+
+    type: Literal["kafka"]
+    topic: KafkaTopic
+    passthrough: Passthrough = ()
+    config_env: str = "LLMBEAM_KAFKA_SINK_CONFIG"
+
+
+class PubSubSink(SpecModel, defer_build=True):
+    """A Pub/Sub topic, which receives one message per answer.
+
+    The data of a message is the output row as JSON, and its attribute `llmbeam_key` the key of the row as JSON, or
+    its SHA-256 if that is too long for an attribute. Pub/Sub has no transactions: a run that is killed while it
+    sends, and is repeated, sends all messages again; one that is repeated after its success, with the same
+    answers, sends none.
+
+    Attributes:
+        topic: Name of the topic, `projects/…/topics/…`.
+        ordering_key: Column of the output row whose value, as text, is the ordering key: subscriptions with
+            message ordering get the messages of one key in the order of the output rows. `None`: without order.
+        passthrough: Columns of the source that every output row has, too.
+    """
+
+    type: Literal["pubsub"]
+    topic: PubSubTopic
+    ordering_key: Annotated[str, Field(min_length=1)] | None = None
+    passthrough: Passthrough = ()
+
+
 #: E.g. `project.dataset.table`, which would otherwise become a directory of that name.
 _TABLE = re.compile(r"[\w-]+[.:][\w-]+\.[\w-]+")
+#: Types of sinks that keep every message.
+_QUEUES = ("kafka", "pubsub")
 _SERVERS = ("postgres", "bigquery", "bq://", "http://", "https://", "milvus")
 
 
@@ -168,6 +216,7 @@ def sink_data(data: Any) -> Any:
 
     Raises:
         ValueError: The text is no path, but names a table or a server.
+        FieldFaultError: A queue has a field for what is done with earlier answers.
     """
     data = from_text(data)
     if isinstance(data, str):
@@ -177,11 +226,20 @@ def sink_data(data: Any) -> Any:
                 "'table': 'project.dataset.table'}"
             )
         data = {"uri": data}
+    if isinstance(data, Mapping) and data.get("type") in _QUEUES:
+        for name in ("on_existing", "write_disposition"):
+            if name in data:
+                raise FieldFaultError(
+                    name,
+                    "must be left out: messages are added to a topic, and those that are there are neither "
+                    "replaced nor merged",
+                    data[name],
+                )
     return files_by_default(data)
 
 
 Sink = Annotated[
-    FilesSink | BigQuerySink | PostgresSink | MilvusSink,
+    FilesSink | BigQuerySink | PostgresSink | MilvusSink | KafkaSink | PubSubSink,
     Field(discriminator="type"),
     BeforeValidator(sink_data),
 ]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AwareDatetime, BeforeValidator, Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default, plain_directory, without_user
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
+from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, PubSubSubscription
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
+from airflow_provider_llmbeam.spec.queues import KafkaCluster
 
 FileFormat = Literal["jsonl", "csv", "parquet", "avro"]
 
@@ -42,7 +45,7 @@ OUTPUT_COLUMNS = (
 _Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Source(SpecModel):
+class _Source(SpecModel, defer_build=True):
     """Fields of every source.
 
     Attributes:
@@ -198,6 +201,99 @@ class RowsSource(_Source):
         return [valid_value(row) for row in rows]
 
 
+class KafkaSource(KafkaCluster, _Source):
+    """Messages of Kafka topics, each in one run.
+
+    A run takes what has come since the last run, up to the end of the topics at its start, or the messages of a
+    time range. The position is kept below `state_uri`, under the name of the Dag, task and map index, or under
+    `name` without Airflow; it moves when the answers are published, and never before. The range of a run is kept
+    with it: a run that failed, and one that is cleared, reads the same messages again.
+
+    A row has the fields of the message's value, or `value` with the format `text`, and `kafka_topic`,
+    `kafka_partition`, `kafka_offset`, `kafka_timestamp` (Unix time, in milliseconds) and `kafka_key`, which
+    replace fields of these names. A message that cannot be parsed goes to the dead letter with them. Needs the
+    extra `kafka`.
+
+    Attributes:
+        topic: The topic, or several.
+        start: Beginning of a time range, by the timestamps of the messages, for a backfill: the position is
+            neither used nor moved.
+        end: End of the time range, exclusive; both or neither are given.
+        value_format: `json` for objects, or `text`.
+        first_run: Where a topic without a position begins. `earliest`: with its oldest message; `latest`: with the
+            messages that come after the first run.
+        on_deleted: Policy for messages that Kafka has deleted before they were read. `fail` fails the job, and
+            `skip` goes on with the oldest message that is left.
+    """
+
+    type: Literal["kafka"]
+    topic: Annotated[tuple[KafkaTopic, ...], Field(max_length=100)]
+    key: Annotated[tuple[str, ...], Field(min_length=1)] = ("kafka_topic", "kafka_partition", "kafka_offset")
+    on_empty: Literal["fail", "skip", "write"] = "skip"
+    start: AwareDatetime | None = None
+    end: AwareDatetime | None = None
+    value_format: Literal["json", "text"] = "json"
+    first_run: Literal["earliest", "latest"] = "earliest"
+    on_deleted: Literal["fail", "skip"] = "fail"
+    config_env: str = "LLMBEAM_KAFKA_SOURCE_CONFIG"
+
+    @field_validator("topic", mode="before")
+    @classmethod
+    def _topics(cls, topic: Any) -> Any:
+        found = from_text(topic)
+        topics = (found,) if isinstance(found, str) else found
+        if isinstance(topics, list | tuple) and not 0 < len(set(map(str, topics))) == len(topics):
+            raise ValueError("must be a topic, or several, each once")
+        return topics
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Self:
+        if (self.start is None) != (self.end is None):
+            raise ValueError("needs both `start` and `end` for a time range, or neither")
+        if self.window is not None and self.window[0] >= self.window[1]:
+            raise ValueError("has a time range that ends before it begins: `start` must be before `end`")
+        return self
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """The time range as Unix times in milliseconds."""
+        return (
+            None
+            if self.start is None or self.end is None
+            else (_milliseconds(self.start), _milliseconds(self.end))
+        )
+
+
+class PubSubSource(_Source):
+    """Messages of a Pub/Sub subscription.
+
+    A run takes messages until none is left, or it has `max_messages`. They are written below `state_uri` before
+    they are acknowledged, and belong to the job until the answers are published: a run that failed, and is
+    repeated, has the same messages, and of a run that is given up the next one has them. A message that is
+    delivered again meanwhile is one row. A run that is cleared after its success takes no message, and is skipped.
+
+    A row has the fields of the message's data, or `value` with the format `text`, and `pubsub_message_id`,
+    `pubsub_publish_time`, `pubsub_ordering_key` and `pubsub_attributes`, which replace fields of these names. A
+    message that cannot be parsed goes to the dead letter with them. The rows are in no order.
+
+    Attributes:
+        subscription: Name of the subscription, `projects/…/subscriptions/…`, for this job alone, without push.
+        max_messages: Number of messages from which on a run takes no more.
+        value_format: `json` for objects, or `text`.
+    """
+
+    type: Literal["pubsub"]
+    subscription: PubSubSubscription
+    key: Annotated[tuple[str, ...], Field(min_length=1)] = ("pubsub_message_id",)
+    on_empty: Literal["fail", "skip", "write"] = "skip"
+    max_messages: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+    value_format: Literal["json", "text"] = "json"
+
+
+def _milliseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
 def _with_a_key(data: Any) -> Any:
     """Sets the type of a source without one; a path or a list of rows alone has no key.
 
@@ -218,6 +314,12 @@ def _with_a_key(data: Any) -> Any:
 
 
 Source = Annotated[
+    FilesSource | BigQuerySource | RowsSource | KafkaSource | PubSubSource,
+    Field(discriminator="type"),
+    BeforeValidator(_with_a_key),
+]
+#: A source that has the same rows whenever it is read.
+StoredSource = Annotated[
     FilesSource | BigQuerySource | RowsSource, Field(discriminator="type"), BeforeValidator(_with_a_key)
 ]
 

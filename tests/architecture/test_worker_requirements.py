@@ -85,5 +85,6 @@ def test_the_wheel_requires_what_the_project_depends_on_and_the_three_packages_i
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     depends = names(project["dependencies"])
     assert names(REQUIREMENTS) == {name for name in depends & imported if name != BEAM}
-    optional = names(line for extra in ("postgres", "milvus") for line in project["optional-dependencies"][extra])
+    extras = ("postgres", "milvus", "kafka")
+    optional = names(line for extra in extras for line in project["optional-dependencies"][extra])
     assert names(line for lines in SINK_REQUIREMENTS.values() for line in lines) == optional - LOCAL_ONLY

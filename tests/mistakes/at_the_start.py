@@ -159,4 +159,12 @@ MISTAKES = (
         found="start",
         about="no `OPENAI_API_KEY`",
     ),
+    Mistake(
+        changes={"source": {"type": "kafka", "topic": "tickets"}},
+        sentence=(
+            "`source.bootstrap_servers`: this field is needed, as 'LLMBEAM_KAFKA_SOURCE_CONFIG' in the "
+            "environment names no `bootstrap.servers`. Nothing was sent or billed."
+        ),
+        found="start",
+    ),
 )

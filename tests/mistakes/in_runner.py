@@ -162,4 +162,35 @@ MISTAKES = (
             "'projects/…/secrets/…/versions/latest'; got '…'. Nothing was sent or billed."
         ),
     ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "dataflow",
+                "project": "my-project",
+                "location": "europe-west1",
+                "flex_template": "gs://b/t.json",
+            },
+            "source": {"type": "kafka", "topic": "tickets", "conn_id": "queue"},
+            "model": {"type": "echo"},
+            "sink": "gs://b/out",
+        },
+        sentence=(
+            "`runner.flex_template`: must be left out with a source of type 'kafka', which the Airflow "
+            "worker reads. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "runner": {"type": "dataflow", "project": "my-project", "location": "europe-west1"},
+            "source": {"uri": "gs://b/in.csv", "key": "id"},
+            "model": {"type": "echo"},
+            "sink": {"type": "kafka", "topic": "labels", "conn_id": "queue"},
+            "state_uri": "gs://b/state/",
+        },
+        sentence=(
+            "`runner.environment_secrets`: the workers need 'LLMBEAM_KAFKA_SINK_CONFIG' for the sink: name "
+            "the secret that holds it, {'LLMBEAM_KAFKA_SINK_CONFIG': 'projects/…/secrets/…/versions/latest'}. "
+            "Nothing was sent or billed."
+        ),
+    ),
 )

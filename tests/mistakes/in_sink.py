@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mistakes.mistake import LEFT_OUT, Mistake
 
+KAFKA = {"type": "kafka", "topic": "tickets", "bootstrap_servers": "broker:9092"}
+
 MISTAKES = (
     Mistake(changes={"sink": LEFT_OUT}, sentence="`sink`: this field is needed. Nothing was sent or billed."),
     Mistake(
@@ -181,6 +183,37 @@ MISTAKES = (
         changes={"safety": {"audit": {"table": "audit"}}},
         sentence=(
             "`safety.audit.table`: must be `project.dataset.table`; got 'audit'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"sink": {**KAFKA, "on_existing": "replace"}, "state_uri": "state/"},
+        sentence=(
+            "`sink.on_existing`: must be left out: messages are added to a topic, and those that are "
+            "there are neither replaced nor merged; got 'replace'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": KAFKA, "sink": KAFKA, "state_uri": "state/"},
+        sentence=(
+            "`sink.topic`: must be another topic: the next run would read the answers; got 'tickets'. "
+            "Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"sink": {"type": "pubsub", "topic": "labels"}, "state_uri": "state/"},
+        sentence=(
+            "`sink.topic`: must be a topic of Pub/Sub, 'projects/…/topics/…'; got 'labels'. Nothing was sent or "
+            "billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "sink": {"type": "pubsub", "topic": "projects/p/topics/t", "ordering_key": "lang"},
+            "state_uri": "state/",
+        },
+        sentence=(
+            "`sink.ordering_key`: must be a column of `source.key` or `sink.passthrough`: id; got 'lang'. Nothing "
+            "was sent or billed."
         ),
     ),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mistakes.mistake import LEFT_OUT, Mistake
 
+KAFKA = {"type": "kafka", "topic": "tickets", "bootstrap_servers": "broker:9092"}
+
 MISTAKES = (
     Mistake(changes={"source": LEFT_OUT}, sentence="`source`: this field is needed. Nothing was sent or billed."),
     Mistake(
@@ -35,7 +37,8 @@ MISTAKES = (
     Mistake(
         changes={"source.type": "mysql"},
         sentence=(
-            "`source.type`: must be one of 'files', 'bigquery', 'rows'; got 'mysql'. Nothing was sent or billed."
+            "`source.type`: must be one of 'files', 'bigquery', 'rows', 'kafka', 'pubsub'; got 'mysql'. Nothing "
+            "was sent or billed."
         ),
     ),
     Mistake(
@@ -153,6 +156,56 @@ MISTAKES = (
             "`source`: `min_rows` is 1, and `on_empty` 'write' accepts a source without rows: set "
             "`on_empty` to 'fail' or 'skip', or leave `min_rows` out; got {'type': …, 'uri': …, "
             "'key': …, 'min_rows': …, 'on_empty': …}. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {**KAFKA, "topic": "tickets,other"}},
+        sentence=(
+            "`source.topic.0`: must be a topic of Kafka: at most 249 letters, digits and . _ -; got "
+            "'tickets,other'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {**KAFKA, "bootstrap_servers": "me:password@broker:9092"}},
+        sentence=(
+            "`source.bootstrap_servers`: must be hosts and ports alone, 'host:9092': a password belongs "
+            "in the connection. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {**KAFKA, "start": "2026-01-01T00:00:00Z"}},
+        sentence=(
+            "`source`: needs both `start` and `end` for a time range, or neither; got {'type': …, "
+            "'topic': …, 'bootstrap_servers': …, 'start': …}. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {**KAFKA, "start": "2026-01-02T00:00:00Z", "end": "2026-01-01T00:00:00Z"}},
+        sentence=(
+            "`source`: has a time range that ends before it begins: `start` must be before `end`; got "
+            "{'type': …, 'topic': …, 'bootstrap_servers': …, 'start': …, 'end': …}. Nothing was sent or "
+            "billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {**KAFKA, "start": "2026-01-01", "end": "2026-01-02T00:00:00Z"}},
+        sentence=(
+            "`source.start`: must be a time with its zone, e.g. '2026-01-01T00:00:00Z'; got "
+            "'2026-01-01'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {**KAFKA, "topic": ["tickets", "tickets"]}},
+        sentence=(
+            "`source.topic`: must be a topic, or several, each once; got ['tickets', 'tickets']. Nothing "
+            "was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"type": "pubsub", "subscription": "labels"}},
+        sentence=(
+            "`source.subscription`: must be a subscription of Pub/Sub, 'projects/…/subscriptions/…'; got "
+            "'labels'. Nothing was sent or billed."
         ),
     ),
 )

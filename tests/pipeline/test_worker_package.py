@@ -39,6 +39,7 @@ MILVUS = {
     "state_uri": "state",
     "task": "embed",
 }
+KAFKA = {"sink": {"type": "kafka", "topic": "answers"}, "state_uri": "state"}
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,9 @@ def test_the_build_is_reproducible_and_takes_few_calls(tmp_path, wheel):
 def test_the_requirements_are_pinned_to_the_installed_versions(wheel):
     assert required(wheel) == pinned_requirements()
     assert f"pydantic=={version('pydantic')}" in required(wheel)
-    assert not [line for line in required(wheel) if line.startswith(("apache-", "psycopg", "pymilvus"))]
+    assert not [
+        line for line in required(wheel) if line.startswith(("apache-", "confluent", "psycopg", "pymilvus"))
+    ]
 
 
 PRIVACY = {"safety": {"privacy": {}}}
@@ -100,8 +103,13 @@ OWN_PATTERN = {"safety": {"privacy": {"detectors": [{"type": "custom", "name": "
 
 @pytest.mark.parametrize(
     ("changes", "name"),
-    [(POSTGRES, "psycopg[binary]"), (MILVUS, "pymilvus"), (PRIVACY, "presidio-analyzer")],
-    ids=["postgres", "milvus", "privacy"],
+    [
+        (POSTGRES, "psycopg[binary]"),
+        (MILVUS, "pymilvus"),
+        (KAFKA, "confluent-kafka"),
+        (PRIVACY, "presidio-analyzer"),
+    ],
+    ids=["postgres", "milvus", "kafka", "privacy"],
 )
 def test_what_a_sink_or_a_detector_needs_is_required_where_it_is_used(tmp_path, changes, name):
     spec = JobSpec.parse(JOB | changes)

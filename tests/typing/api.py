@@ -55,12 +55,16 @@ from airflow_provider_llmbeam.spec import (
     Generation,
     Inference,
     JobSpec,
+    KafkaSink,
+    KafkaSource,
     Limits,
     MilvusSink,
     OpenAIModel,
     PostgresSink,
     Price,
     PromptTemplate,
+    PubSubSink,
+    PubSubSource,
     RowsSource,
     VertexEndpoint,
     VertexEndpointModel,
@@ -88,9 +92,9 @@ def spec_values() -> JobSpec:
         sink=FilesSink(uri="gs://b/out", format="parquet"),
         limits=limits,
     )
-    assert_type(spec.source, FilesSource | BigQuerySource | RowsSource)
+    assert_type(spec.source, FilesSource | BigQuerySource | RowsSource | KafkaSource | PubSubSource)
     assert_type(spec.model, GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel)
-    assert_type(spec.sink, FilesSink | BigQuerySink | PostgresSink | MilvusSink)
+    assert_type(spec.sink, FilesSink | BigQuerySink | PostgresSink | MilvusSink | KafkaSink | PubSubSink)
     assert_type(JobSpec.parse(spec.model_dump()), JobSpec)
     assert_type(parse_endpoint({"type": "vertex"}), VertexEndpoint | CloudRunEndpoint)
     return spec

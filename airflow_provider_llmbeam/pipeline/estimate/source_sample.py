@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.sampling import Portion, read_portions
@@ -24,7 +25,14 @@ from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource, Source
+from airflow_provider_llmbeam.spec.source import (
+    BigQuerySource,
+    FilesSource,
+    KafkaSource,
+    PubSubSource,
+    RowsSource,
+    Source,
+)
 
 #: Maximum size in bytes of a source of which every row is read.
 MAX_BYTES = 64 * 2**20
@@ -135,6 +143,12 @@ def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, I
                     [row if isinstance(row, FailedRow) else json_values(row) for row in portion.rows], portion.size
                 )
                 for portion in portions
+            )
+        case KafkaSource() | PubSubSource():
+            raise JobSpecError(
+                f"`source.type`: the messages of a source of type {source.type!r} are taken by runs of the job "
+                "alone. Name a source of type 'files', 'bigquery' or 'rows' with such rows. Nothing was sent or "
+                "billed."
             )
         case RowsSource():
             return float(len(source.rows)), [Portion([dict(row) for row in source.rows], float(len(source.rows)))]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import reference_of
 from airflow_provider_llmbeam.pipeline.forget.keys import key_values
 from airflow_provider_llmbeam.pipeline.sinks.merge import quoted, quoted_table
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink
+from airflow_provider_llmbeam.spec.sink import (
+    BigQuerySink,
+    FilesSink,
+    KafkaSink,
+    MilvusSink,
+    PostgresSink,
+    PubSubSink,
+)
 
 
 def statement(spec: JobSpec, keys: Sequence[str]) -> str | None:
@@ -35,6 +43,17 @@ def statement(spec: JobSpec, keys: Sequence[str]) -> str | None:
                 for row in ([_milvus_value(value) for value in row] for row in rows)
             )
             return f"MilvusClient({sink.uri!r}).delete({sink.collection!r}, filter={where!r})"
+        case KafkaSink():
+            tombstones = [
+                "{" + ", ".join(f"{json.dumps(column)}: {_milvus_value(value)}" for column, value in named) + "}"
+                for named in (zip(columns, row, strict=True) for row in rows)
+            ]
+            return f"for key in {tombstones!r}: Producer({{…}}).produce({sink.topic!r}, None, key)"
+        case PubSubSink():
+            return (
+                "gcloud pubsub subscriptions seek SUBSCRIPTION --time=TIME  # all messages before TIME, for each "
+                f"subscription of {sink.topic}"
+            )
         case FilesSink():
             return None
 

@@ -15,7 +15,7 @@ import airflow_provider_llmbeam
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import PatternsDetector
-from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.sink import KafkaSink, MilvusSink, PostgresSink, Sink
 
 #: Distributions that `spec`, `engine`, `batch`, `pipeline` and `beam` import, without those of `apache-beam[gcp]`,
 #: which the container of a worker has. A test compares this with the imports and with pyproject.toml.
@@ -36,6 +36,7 @@ REQUIREMENTS = (
 SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
     PostgresSink: ("psycopg[binary]",),
     MilvusSink: ("pymilvus",),
+    KafkaSink: ("confluent-kafka",),
 }
 
 #: Additional distributions of a job whose personal data is found by patterns; that which it is encrypted with,

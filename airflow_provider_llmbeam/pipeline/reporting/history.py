@@ -5,20 +5,18 @@ A run is named after its Dag run, and its directories may be, so that nothing el
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from google.api_core.exceptions import NotFound, PreconditionFailed
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_provider_llmbeam.engine.outcome import REFUSED
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.lease.shared_file import change
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -29,8 +27,6 @@ _log = logging.getLogger("llmbeam")
 
 #: Number of runs that are kept.
 MAX_RUNS = 30
-#: Number of attempts to replace an object that other runs replace at the same time.
-_ATTEMPTS = 5
 
 
 class _Part(BaseModel):
@@ -165,43 +161,15 @@ def read_history(spec: JobSpec) -> History:
 def add_to_history(spec: JobSpec, summary: RunSummary) -> None:
     """Adds a run to the history; an error is not that of the job. Runs that end at the same time are all added."""
     uri = history_uri(spec)
+
+    def added(content: bytes | None) -> bytes:
+        history = History() if content is None else _decoded(content)
+        return history.plus(summary).model_dump_json().encode()
+
     try:
-        if (bucket_and_name := storage.cloud_object(uri)) is not None:
-            _add_to_object(*bucket_and_name, summary)
-            return
-        storage.make_private(uri.rpartition("/")[0] + "/")
-        if not storage.is_local(uri):  # other filesystems have neither locks nor preconditions
-            storage.replace(uri, _encoded(read_history(spec).plus(summary)))
-            return
-        with Path(f"{uri}.lock").open("a") as lock:
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
-            storage.replace(uri, _encoded(read_history(spec).plus(summary)))
+        change(uri, added)
     except Exception as error:  # noqa: BLE001 - the output is published
         _log.warning("Later runs are not compared with this one, as %r cannot be written: %s", uri, error)
-
-
-def _add_to_object(bucket: Any, name: str, summary: RunSummary) -> None:
-    for attempt in range(_ATTEMPTS):
-        blob = bucket.blob(name)
-        try:
-            blob.reload()
-            history = _decoded(blob.download_as_bytes(if_generation_match=blob.generation))
-            generation = blob.generation
-        except NotFound:
-            history, generation = History(), 0
-        try:
-            blob.upload_from_string(
-                _encoded(history.plus(summary)), "application/json", if_generation_match=generation
-            )
-        except PreconditionFailed:
-            if attempt == _ATTEMPTS - 1:
-                raise
-        else:
-            return
-
-
-def _encoded(history: History) -> bytes:
-    return history.model_dump_json().encode()
 
 
 def _decoded(content: bytes) -> History:

@@ -8,9 +8,19 @@ from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.lease import merging
 from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, merge_files, milvus, postgres
 from airflow_provider_llmbeam.pipeline.sinks.ownership import check_still_owner
+from airflow_provider_llmbeam.pipeline.sinks.queues import kafka, pubsub
+from airflow_provider_llmbeam.spec.identity import job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
-from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.sink import (
+    BigQuerySink,
+    FilesSink,
+    KafkaSink,
+    MilvusSink,
+    PostgresSink,
+    PubSubSink,
+    Sink,
+)
 
 
 def staged_as(sink: Sink) -> tuple[str, int]:
@@ -20,7 +30,7 @@ def staged_as(sink: Sink) -> tuple[str, int]:
             return sink.format, sink.shards
         case BigQuerySink():
             return "parquet", 1
-        case PostgresSink() | MilvusSink():
+        case PostgresSink() | MilvusSink() | KafkaSink() | PubSubSink():
             return "jsonl", 1
 
 
@@ -53,6 +63,10 @@ def check_here(spec: JobSpec) -> None:
             merge_files.check(spec.sink, OutputColumns.of(spec))
         case MilvusSink() if spec.embedding is not None:
             milvus.check(spec.sink, spec.source.key, spec.embedding.dimensions)
+        case KafkaSink():
+            kafka.check(spec.sink, job_identity(spec))
+        case PubSubSink():
+            pubsub.check(spec.sink)
         case _:
             pass
 
@@ -80,3 +94,7 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
             return postgres.publish(spec.sink, OutputColumns.of(spec), staged)
         case MilvusSink():
             return milvus.publish(spec.sink, spec.source.key, staged)
+        case KafkaSink():
+            return kafka.publish(spec.sink, spec.source.key, job_identity(spec), staged, spec.sent_uri)
+        case PubSubSink():
+            return pubsub.publish(spec.sink, spec.source.key, staged, spec.sent_uri)

@@ -13,7 +13,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, Source
 
 _MAX_NAMED = 10
 
@@ -123,6 +123,10 @@ def name_of(source: Source) -> str:
             return f"`source.table` {source.table!r}"
         case BigQuerySource():
             return "`source.query`"
+        case KafkaSource():
+            return f"`source.topic` {', '.join(map(repr, source.topic))}"
+        case PubSubSource():
+            return f"`source.subscription` {source.subscription!r}"
         case _:
             return "`source.rows`"
 

@@ -45,7 +45,7 @@ from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.pipeline.sinks.merge_files import merge_dead_letter, read_rows
 from airflow_provider_llmbeam.pipeline.sinks.ownership import release
 from airflow_provider_llmbeam.pipeline.sinks.staged import write_file
-from airflow_provider_llmbeam.pipeline.sources import bigquery
+from airflow_provider_llmbeam.pipeline.sources import bigquery, queue
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -114,6 +114,7 @@ class Publish(beam.DoFn):
             tally = add_up([tally, self._cache.tally(time.time())])
         load_audit(spec)
         check_sums(tally)
+        queue.before_publication(spec)
         if not tally.read and spec.source.on_empty != "write":
             self._clean_up()
             release(spec)
@@ -272,6 +273,7 @@ class Publish(beam.DoFn):
         move_in({staged: uri})
 
     def _clean_up(self) -> None:
+        queue.after_publication(self._spec)
         storage.delete(storage.match(f"{self._spec.staging_uri}*"))
         if isinstance(self._spec.source, BigQuerySource):
             bigquery.discard(self._spec.export_uri)

@@ -13,11 +13,11 @@ from apache_beam.transforms.window import GlobalWindows
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
-from airflow_provider_llmbeam.pipeline.sources import bigquery, files
+from airflow_provider_llmbeam.pipeline.sources import bigquery, files, kafka, pubsub
 from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, RowsSource
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
 
 #: Tag of the output with one `Tally` for each bundle.
 TALLIES = "tallies"
@@ -51,6 +51,10 @@ class ReadRows(beam.PTransform):
                 found = files.read(root, source)
             case BigQuerySource():
                 found = bigquery.read(root, source, self._spec.export_uri)
+            case KafkaSource():
+                found = kafka.read(root, self._spec, source)
+            case PubSubSource():
+                found = pubsub.read(root, self._spec, source)
             case RowsSource():
                 found = root | beam.Create([dict(row) for row in source.rows])
         if (is_selected := selection(source)) is not None:

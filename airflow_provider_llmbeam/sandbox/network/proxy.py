@@ -33,6 +33,7 @@ SERVED_HOSTS = frozenset(
         "iamcredentials.googleapis.com",
         "monitoring.googleapis.com",
         "oauth2.googleapis.com",
+        "pubsub.googleapis.com",
         "run.googleapis.com",
         "secretmanager.googleapis.com",
         "storage.googleapis.com",

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.spec.evaluation.metric import (
 from airflow_provider_llmbeam.spec.fields.names import MetricName
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 from airflow_provider_llmbeam.spec.model import Model
-from airflow_provider_llmbeam.spec.source import Source
+from airflow_provider_llmbeam.spec.source import StoredSource
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -39,7 +39,7 @@ class Evaluation(SpecModel):
         seed: Seed of the bootstrap intervals.
     """
 
-    golden: Source
+    golden: StoredSource
     metrics: Annotated[Mapping[MetricName, Metric], Field(min_length=1)]
     minimum: Mapping[str, Share] = Field(default_factory=dict)
     max_drop: Share | None = None

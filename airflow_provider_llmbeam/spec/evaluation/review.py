@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel, without_user
-from airflow_provider_llmbeam.spec.source import Source, format_of
+from airflow_provider_llmbeam.spec.source import StoredSource, format_of
 
 
 def _json_lines(uri: str | None) -> str | None:
@@ -44,7 +44,7 @@ class AnswerSample(SpecModel):
     stratify_by: Annotated[str, Field(min_length=1)] | None = None
     fields: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     columns: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    golden: Source | None = None
+    golden: StoredSource | None = None
     review_uri: str | None = None
 
     _file = field_validator("review_uri")(_json_lines)

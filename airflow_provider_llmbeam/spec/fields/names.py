@@ -100,4 +100,12 @@ MilvusCollection = Annotated[
     str,
     _like(r"[A-Za-z_][A-Za-z0-9_]{0,254}", "a name of letters, digits and _, which does not begin with a digit"),
 ]
+KafkaTopic = Annotated[
+    str, _like(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", "a topic of Kafka: at most 249 letters, digits and . _ -")
+]
+PubSubTopic = Annotated[str, _like(r"projects/[^/]+/topics/[^/:]+", "a topic of Pub/Sub, 'projects/…/topics/…'")]
+PubSubSubscription = Annotated[
+    str,
+    _like(r"projects/[^/]+/subscriptions/[^/:]+", "a subscription of Pub/Sub, 'projects/…/subscriptions/…'"),
+]
 EmbeddingTask = Annotated[str, _like(r"[A-Z][A-Z_]*", "a task of Gemini embeddings, e.g. 'RETRIEVAL_DOCUMENT'")]

@@ -28,6 +28,7 @@ _WORDS = {
     "model_type": "must be an object with named fields",
     "string_too_short": "must not be empty",
     "string_type": "must be a text",
+    "timezone_aware": "must be a time with its zone, e.g. '2026-01-01T00:00:00Z'",
     "tuple_type": "must be a list",
     "union_tag_invalid": "must be one of {expected_tags}",
     "union_tag_not_found": "this field is needed",

@@ -35,8 +35,8 @@ from airflow_provider_llmbeam.spec.model.server import Server, server_of
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.safety import AirflowRun, FilesAudit, Safety
-from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink, PostgresSink, Sink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, Source
+from airflow_provider_llmbeam.spec.sink import FilesSink, KafkaSink, MilvusSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.source import BigQuerySource, KafkaSource, Source
 
 
 class JobSpec(SpecModel):
@@ -242,6 +242,11 @@ class JobSpec(SpecModel):
         return f"{self.home_uri}stop"
 
     @property
+    def sent_uri(self) -> str:
+        """File that names the answers of the last run that were sent to a queue."""
+        return f"{self.home_uri}sent.json"
+
+    @property
     def lease_uri(self) -> str:
         """File or object that names the process that runs the job."""
         return f"{self.home_uri}lease"
@@ -269,11 +274,15 @@ class JobSpec(SpecModel):
         privacy = self.safety.privacy
         own = () if privacy is None else (privacy.key_env,)
         names = (*self.environment_secrets, *keys, *own)
+        if isinstance(self.source, KafkaSource):
+            names = (*names, self.source.config_env)
         match self.sink:
             case PostgresSink():
                 return (*names, self.sink.dsn_env)
             case MilvusSink():
                 return (*names, self.sink.token_env)
+            case KafkaSink():
+                return (*names, self.sink.config_env)
         return names
 
     @property

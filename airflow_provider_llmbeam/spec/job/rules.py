@@ -19,8 +19,8 @@ from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
 from airflow_provider_llmbeam.spec.safety import FilesAudit
-from airflow_provider_llmbeam.spec.sink import FilesSink, MilvusSink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource
+from airflow_provider_llmbeam.spec.sink import FilesSink, KafkaSink, MilvusSink, PubSubSink
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job.job import JobSpec
@@ -39,6 +39,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
     return (
         _state_fault(spec)
         or _key_fault(spec)
+        or _queue_fault(spec)
         or output_fault(spec)
         or milvus_fault(spec)
         or inference_fault(spec)
@@ -86,6 +87,35 @@ def _key_fault(spec: JobSpec) -> FieldFaultError | None:
         f"must be 'error' or 'dead_letter', as a sink of type {spec.sink.type!r} has one row per key",
         spec.source.on_duplicate_key,
     )
+
+
+def _queue_fault(spec: JobSpec) -> FieldFaultError | None:
+    is_queue = isinstance(spec.source, KafkaSource | PubSubSource)
+    if is_queue and getattr(spec.runner, "flex_template", None) is not None:
+        return FieldFaultError(
+            "runner.flex_template",
+            f"must be left out with a source of type {spec.source.type!r}, which the Airflow worker reads",
+            NOT_SHOWN,
+        )
+    source, sink = spec.source, spec.sink
+    if isinstance(sink, PubSubSink) and sink.ordering_key is not None:
+        columns = (*source.key, *sink.passthrough)
+        if sink.ordering_key not in columns:
+            return FieldFaultError(
+                "sink.ordering_key",
+                f"must be a column of `source.key` or `sink.passthrough`: {', '.join(columns)}",
+                sink.ordering_key,
+            )
+    if (
+        isinstance(source, KafkaSource)
+        and isinstance(sink, KafkaSink)
+        and sink.topic in source.topic
+        and (source.bootstrap_servers, source.conn_id) == (sink.bootstrap_servers, sink.conn_id)
+    ):
+        return FieldFaultError(
+            "sink.topic", "must be another topic: the next run would read the answers", sink.topic
+        )
+    return None
 
 
 def _embedding_fault(spec: JobSpec) -> FieldFaultError | None:

@@ -40,7 +40,7 @@ class DirectRunner(SpecModel):
     type: Literal["direct"] = "direct"
 
 
-class DataflowRunner(SpecModel):
+class DataflowRunner(SpecModel, defer_build=True):
     """Google Cloud Dataflow.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, Runner
-from airflow_provider_llmbeam.spec.sink import MilvusSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.sink import KafkaSink, MilvusSink, PostgresSink, Sink
 
 _EXAMPLE = "'projects/…/secrets/…/versions/latest'"
 
@@ -27,9 +27,14 @@ def missing_worker_secrets(runner: DataflowRunner, sink: Sink, *, needs_api_key:
             f"the workers need {sink.dsn_env!r} for the sink: name the secret that holds it, "
             f"{{{sink.dsn_env!r}: {_EXAMPLE}}}, or use a sink of type 'bigquery' or 'files'"
         )
+    if isinstance(sink, KafkaSink) and sink.conn_id is not None and sink.config_env not in given:
+        return (
+            f"the workers need {sink.config_env!r} for the sink: name the secret that holds it, "
+            f"{{{sink.config_env!r}: {_EXAMPLE}}}"
+        )
     return None
 
 
 def sink_needs_worker_secrets(runner: Runner, sink: Sink) -> bool:
     """Whether only the workers may have the key and the network of the sink, so that they have to check it."""
-    return isinstance(runner, DataflowRunner) and isinstance(sink, PostgresSink | MilvusSink)
+    return isinstance(runner, DataflowRunner) and isinstance(sink, PostgresSink | MilvusSink | KafkaSink)

@@ -79,6 +79,8 @@ def test_requests_to_google_cloud_endpoints_use_the_credentials_of_the_account(
         "sink": {"uri": "out/"},
     }
     assert uses_google(JobSpec.parse(job)) == expected
+    job["source"] = {"type": "pubsub", "subscription": "projects/p/subscriptions/s"}
+    assert uses_google(JobSpec.parse(job))
 
 
 def test_the_connection_test_names_the_deployment_and_never_the_key(hook: LLMBeamHook) -> None:

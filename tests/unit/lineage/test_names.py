@@ -43,6 +43,14 @@ def test_a_source_is_a_file_or_a_table_and_rows_of_the_spec_are_none():
     assert source_name(SOURCE.validate_python({"type": "rows", "rows": [], **key})) is None
 
 
+def test_a_queue_is_named_if_it_is_one_topic_whose_brokers_are_known():
+    kafka = {"type": "kafka", "topic": "t", "bootstrap_servers": "k1:9093"}
+    assert source_name(SOURCE.validate_python(kafka)) == ("kafka://k1:9093", "t")
+    assert source_name(SOURCE.validate_python(kafka | {"topic": ["t", "u"]})) is None
+    pubsub = {"type": "pubsub", "subscription": "projects/p/subscriptions/s"}
+    assert source_name(SOURCE.validate_python(pubsub)) == ("pubsub", "subscription:p:s")
+
+
 def test_the_tables_of_a_query_have_their_project():
     query = "WITH a AS (SELECT * FROM `p.d.t`) SELECT a.* FROM a JOIN d2.u USING (id)"
     assert query_names(query, "q") == [("bigquery", "p.d.t"), ("bigquery", "q.d2.u")]
@@ -78,6 +86,10 @@ def test_a_postgres_table_keeps_its_schema_and_has_no_name_without_a_connection(
         ({"type": "milvus", "uri": "http://m.example", "collection": "c"}, ("milvus://m.example:19530", "c")),
         ({"type": "milvus", "uri": "https://m.example:443", "collection": "c"}, ("milvus://m.example:443", "c")),
         ({"type": "milvus", "uri": "/data/v.db", "collection": "c"}, ("file", "/data/v.db/c")),
+        ({"type": "kafka", "topic": "t", "bootstrap_servers": "k1:9093,k2:9093"}, ("kafka://k1:9093", "t")),
+        ({"type": "kafka", "topic": "t", "bootstrap_servers": "k1"}, ("kafka://k1:9092", "t")),
+        ({"type": "kafka", "topic": "t", "conn_id": "queue"}, None),
+        ({"type": "pubsub", "topic": "projects/p/topics/t"}, ("pubsub", "topic:p:t")),
     ],
 )
 def test_each_other_sink_has_a_name(sink, name):

@@ -60,3 +60,13 @@ def test_no_key_changes_the_statement(dialect: str, key: str) -> None:
     assert isinstance(found, expressions.Delete)
     (literal,) = found.find_all(expressions.Literal)
     assert literal.this == key
+
+
+def test_a_message_is_removed_by_one_without_a_value_or_by_time() -> None:
+    kafka = {"type": "kafka", "topic": "labels", "bootstrap_servers": "k1:9092"}
+    found = statement(spec_of(kafka, "a", "b"), ['["x", 5]'])
+    assert found == """for key in ['{"a": "x", "b": 5}']: Producer({…}).produce('labels', None, key)"""
+    pubsub = {"type": "pubsub", "topic": "projects/p/topics/t"}
+    found = statement(spec_of(pubsub), ["17"])
+    assert found is not None
+    assert found.endswith("for each subscription of projects/p/topics/t")

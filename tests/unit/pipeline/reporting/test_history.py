@@ -119,7 +119,7 @@ def test_runs_that_end_at_the_same_time_are_all_kept(night) -> None:
     assert len(read_history(night(0)).runs) == 16
 
 
-def test_runs_that_end_at_the_same_time_are_all_kept_on_cloud_storage_as_well(google, night) -> None:
+def test_runs_that_end_at_the_same_time_are_all_kept_on_cloud_storage_as_well(google, night, monkeypatch) -> None:
     spec = night(1, state_uri="gs://rows/state/")
     bucket, name = storage.cloud_object(history_uri(spec))
     is_first = True
@@ -128,7 +128,7 @@ def test_runs_that_end_at_the_same_time_are_all_kept_on_cloud_storage_as_well(go
         """The bucket; another run ends between reading and writing."""
 
         def blob(self, name: str) -> Any:
-            blob, upload = bucket.blob(name), bucket.blob(name).upload_from_string
+            blob = bucket.blob(name)
 
             def upload_later(*arguments: Any, **preconditions: Any) -> None:
                 nonlocal is_first
@@ -137,13 +137,11 @@ def test_runs_that_end_at_the_same_time_are_all_kept_on_cloud_storage_as_well(go
                     add_to_history(spec, summary("other", 500.0))
                 blob.__class__.upload_from_string(blob, *arguments, **preconditions)
 
-            assert upload
             blob.upload_from_string = upload_later
             return blob
 
-    from airflow_provider_llmbeam.pipeline.reporting import history
-
-    history._add_to_object(Between(), name, summary("mine"))
+    monkeypatch.setattr(storage, "cloud_object", lambda uri: (Between() if is_first else bucket, name))
+    add_to_history(spec, summary("mine"))
     assert [run.run for run in read_history(spec).runs] == ["other", "mine"]
 
 

@@ -1,0 +1,1 @@
+"""Message queues: their clients, and which messages a run takes."""

@@ -1,0 +1,1 @@
+"""Sinks that answers are sent to as messages."""

@@ -1,0 +1,112 @@
+"""The Pub/Sub sink: sends the answers as messages."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from google.api_core.exceptions import GoogleAPIError
+from google.api_core.retry import Retry
+from requests import RequestException
+
+from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.pipeline.bigquery_jobs import before_the_model, message_of
+from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record, read_records
+from airflow_provider_llmbeam.pipeline.sinks.queues.sent import digest_of, remember, were_sent
+from airflow_provider_llmbeam.redirects import direct
+from airflow_provider_llmbeam.spec.sink import PubSubSink
+
+_log = logging.getLogger("llmbeam")
+
+#: Limits of one request: 1,000 messages and 10 MB, of which base64 takes a third more than the data.
+#: Source: cloud.google.com/pubsub/quotas, "Resource limits".
+_MESSAGES, _BYTES = 1000, 5_000_000
+_ATTRIBUTE_BYTES = 1024
+_TIMEOUT_SECONDS = 60.0
+#: Time for all tries of a request, in seconds.
+_RETRY_SECONDS = 300.0
+_KEPT = "The answers are in the journal: a retry sends nothing to the model, and all messages again."
+
+
+def check(sink: PubSubSink) -> None:
+    """Checks that the topic exists.
+
+    Raises:
+        JobSpecError: It does not, or the account may not see it.
+        JobFailedError: Pub/Sub does not answer.
+    """
+    with before_the_model(f"`sink.topic` {sink.topic!r}"), _publisher() as publisher:
+        publisher.get_topic(topic=sink.topic, timeout=_TIMEOUT_SECONDS)
+
+
+def publish(sink: PubSubSink, key: tuple[str, ...], staged: Mapping[int, str], sent_uri: str) -> list[str]:
+    """Sends the staged answers, unless the run has sent them.
+
+    Args:
+        sink: The sink.
+        key: Key columns.
+        staged: Address of each file of answer records, as JSON lines.
+        sent_uri: File that names what was sent.
+
+    Returns:
+        The address of the topic.
+
+    Raises:
+        JobFailedError: Pub/Sub rejected messages, or does not answer; some may have been sent.
+    """
+    address = f"pubsub://{sink.topic}"
+    digest = digest_of(address, read_records(staged))
+    if were_sent(sent_uri, digest):
+        _log.info("The answers were sent to %s by an earlier attempt.", address)
+        return [address]
+    count = 0
+    try:
+        with _publisher() as publisher:
+            for messages in _requests(sink, key, read_records(staged)):
+                sent = publisher.publish(
+                    topic=sink.topic,
+                    messages=messages,
+                    retry=Retry(timeout=_RETRY_SECONDS),
+                    timeout=_TIMEOUT_SECONDS,
+                )
+                count += len(sent.message_ids)
+    except GoogleAPIError as error:
+        raise JobFailedError(f"`sink.topic` {sink.topic!r}: {message_of(error)} {_KEPT}") from error
+    except RequestException as error:
+        raise JobFailedError(f"`sink.topic` {sink.topic!r}: {type(error).__name__}: {error} {_KEPT}") from error
+    remember(sent_uri, digest)
+    _log.info("Messages sent to %s: %s", address, f"{count:,}")
+    return [address]
+
+
+def _requests(sink: PubSubSink, key: tuple[str, ...], records: Iterable[Row]) -> Iterator[list[dict[str, Any]]]:
+    """Yields the messages of each request, in the order of the records."""
+    messages, size = list[dict[str, Any]](), 0
+    for record in records:
+        data, name = encode_record(record).rstrip(b"\n"), _name(encode_key(record, key).rstrip(b"\n"))
+        if messages and (len(messages) == _MESSAGES or size + len(data) + len(name) > _BYTES):
+            yield messages
+            messages, size = [], 0
+        message: dict[str, Any] = {"data": data, "attributes": {"llmbeam_key": name}}
+        if sink.ordering_key is not None and record[sink.ordering_key] is not None:
+            message["ordering_key"] = str(record[sink.ordering_key])
+        messages.append(message)
+        size += len(data) + len(name)
+    if messages:
+        yield messages
+
+
+def _name(key: bytes) -> str:
+    return key.decode() if len(key) <= _ATTRIBUTE_BYTES else hashlib.sha256(key).hexdigest()
+
+
+@contextmanager
+def _publisher() -> Iterator[Any]:
+    from google.pubsub_v1 import PublisherClient
+
+    with direct(PublisherClient(transport="rest")) as publisher:
+        yield publisher

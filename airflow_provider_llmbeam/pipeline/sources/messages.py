@@ -1,0 +1,83 @@
+"""Messages of a queue as lines of a file, and the rows that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import apache_beam as beam
+import orjson
+
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
+from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
+from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE, Line, LinesSource
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+#: Fields of a line besides the columns of its row.
+_VALUE, _FAULT = "llmbeam_value", "llmbeam_fault"
+
+
+def message_rows(root: beam.Pipeline, uri: str, value_format: Literal["json", "text"]) -> beam.PCollection:
+    """Reads a file of messages: `Row`s, and a `FailedRow` for each message that cannot be parsed."""
+    lines = root | "Lines" >> beam.io.Read(LinesSource(uri, validate=False))
+    return lines | "ParseMessage" >> beam.FlatMap(parse_message, value_format)
+
+
+def complete_uri(messages_uri: str) -> str:
+    """Returns the address of the file that says that a file of messages is complete."""
+    return f"{messages_uri}.complete"
+
+
+def discard(spec: JobSpec) -> None:
+    """Deletes the messages that a run has taken: first what says that they are complete."""
+    for pattern in ("*.complete", "*"):
+        storage.delete(storage.match(f"{spec.export_uri}{pattern}"))
+
+
+def encode_message(columns: Mapping[str, Any], value: bytes | None) -> bytes:
+    """Encodes a message as one line.
+
+    Args:
+        columns: What is known of the message, by column.
+        value: Its value.
+    """
+    line = {**columns}
+    if value is None:
+        line[_FAULT] = "the message has no value (a tombstone)"
+    else:
+        try:
+            line[_VALUE] = value.decode()
+        except UnicodeDecodeError as error:
+            line[_VALUE] = text_of(value)
+            line[_FAULT] = f"the value is not UTF-8 text: {error.reason} at byte {error.start}"
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def text_of(value: bytes) -> str:
+    r"""Returns bytes as text; those that are not UTF-8 as `\xff`."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+def parse_message(line: Line, value_format: Literal["json", "text"]) -> Iterator[Row | FailedRow]:
+    """Parses the line of a message: exactly one row."""
+    if not line.is_complete:
+        message = f"a message of {line.size:,} bytes; at most {MAX_ROW_SIZE:,} are read"
+        yield failed_row({"llmbeam_raw": text_of(line.text)}, "unreadable_row", message)
+        return
+    columns = orjson.loads(line.text)
+    value, fault = columns.pop(_VALUE, ""), columns.pop(_FAULT, None)
+    if fault is not None:
+        yield failed_row({**columns, "llmbeam_raw": value}, "unreadable_row", fault)
+    elif value_format == "text":
+        yield {"value": value, **columns}
+    else:
+        yield _object(value, columns)
+
+
+def _object(value: str, columns: Row) -> Row | FailedRow:
+    for found in parse_json_line(value.encode()):
+        if isinstance(found, FailedRow):
+            return FailedRow({**columns, **found.row}, found.failure)
+        return {**found, **columns}
+    return failed_row({**columns, "llmbeam_raw": value}, "unreadable_row", "the value is blank, not a JSON object")

@@ -1,0 +1,227 @@
+"""Batches of Pub/Sub's messages: each is answered once, and none is lost between the delivery and the answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from requests import ReadTimeout
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.queues.deliveries_file import Batches
+from airflow_provider_llmbeam.pipeline.sinks.queues import pubsub as sink_of_pubsub
+from airflow_provider_llmbeam.pipeline.sources import pubsub
+from airflow_provider_llmbeam.sandbox import Fault
+from airflow_provider_llmbeam.spec import JobSpec, PubSubSink
+from tests.pipeline.conftest import read_lines
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "projects/llmbeam-sandbox/topics/tickets"
+SUBSCRIPTION = "projects/llmbeam-sandbox/subscriptions/labels"
+
+
+@pytest.fixture
+def send(google):
+    """Returns a function that publishes texts, to a topic with a subscription."""
+    with PublisherClient(transport="rest") as publisher, SubscriberClient(transport="rest") as subscriber:
+        publisher.create_topic(name=TOPIC)
+        subscriber.create_subscription(name=SUBSCRIPTION, topic=TOPIC, ack_deadline_seconds=600)
+
+        def sent(*texts):
+            messages = [{"data": json.dumps({"text": text}).encode(), "ordering_key": "k"} for text in texts]
+            publisher.publish(topic=TOPIC, messages=messages)
+
+        yield sent
+
+
+@pytest.fixture
+def redeliver(send):
+    """Returns a function that lets the acknowledgements since the last call be lost."""
+
+    def again(sandbox):
+        for each in sandbox.pubsub.subscription(SUBSCRIPTION).deliveries:
+            each.leased_until = 0.0
+
+    return again
+
+
+@pytest.fixture
+def spec(tmp_path):
+    return {
+        "name": "job",
+        "source": {"type": "pubsub", "subscription": SUBSCRIPTION},
+        "prompt": "{{ row.text }}",
+        "model": {"type": "echo"},
+        "limits": {"max_dead_letter_ratio": 1},
+        "sink": {"uri": str(tmp_path / "out")},
+        "state_uri": str(tmp_path / "state"),
+    }
+
+
+def of_run(spec, run_id):
+    airflow = {"dag_id": "d", "task_id": "t", "run_id": run_id}
+    return JobSpec.parse(spec | {"name": run_id, "owner": "d.t", "airflow_run": airflow})
+
+
+def texts(manifest):
+    return Counter(row["answer"] for uri in manifest["answers_uris"] for row in read_lines(Path(uri)))
+
+
+def taken(job):
+    return Counter(
+        json.loads(row["llmbeam_value"])["text"] for row in read_lines(Path(pubsub.take(job, job.source)))
+    )
+
+
+def test_a_run_has_what_has_come_and_a_message_that_cannot_be_parsed_is_in_the_dead_letter(send, spec, google):
+    send("a", "b")
+    with PublisherClient(transport="rest") as publisher:
+        publisher.publish(topic=TOPIC, messages=[{"data": b"\xff", "attributes": {"lang": "en"}}])
+    manifest = run(JobSpec.parse(spec))
+    assert texts(manifest) == Counter("ab")
+    (failed,) = read_lines(Path(manifest["dead_letter_uri"]))
+    assert (failed["pubsub_message_id"], failed["pubsub_attributes"]) == ("3", {"lang": "en"})
+    manifest = run(JobSpec.parse(spec))
+    assert manifest["skipped_because"].startswith(f"`source.subscription` {SUBSCRIPTION!r} has no rows")
+    assert not storage.match(f"{spec['state_uri']}/queues/*/*"), "what is published is deleted"
+
+
+def test_a_run_that_is_killed_before_it_acknowledges_has_each_message_once(
+    send, spec, sandbox, redeliver, monkeypatch
+):
+    job = of_run(spec, "one")
+    send("a", "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(pubsub, "_acknowledge", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pubsub.take(job, job.source)
+    redeliver(sandbox)
+    send("c")
+    assert taken(job) == Counter("abc")
+    send("d")
+    assert taken(job) == Counter("abc"), "every attempt has the same messages"
+
+
+def test_messages_that_were_published_and_not_acknowledged_are_recognised(
+    send, spec, sandbox, redeliver, monkeypatch
+):
+    one, two = of_run(spec, "one"), of_run(spec, "two")
+    send("a", "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(pubsub, "_acknowledge", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pubsub.take(one, one.source)
+    assert taken(one) == Counter("ab")
+    Batches(one).publish()
+    redeliver(sandbox)
+    send("c")
+    assert taken(two) == Counter("c")
+
+
+def test_the_next_run_has_the_messages_of_one_that_is_given_up_and_only_one_publishes_them(send, spec):
+    one, two = of_run(spec, "one"), of_run(spec, "two")
+    send("a")
+    assert taken(one) == Counter("a")
+    send("b")
+    assert taken(two) == Counter("ab")
+    Batches(one).check()
+    Batches(two).publish()
+    with pytest.raises(JobFailedError, match="Another run of job 'one' has published messages of this one"):
+        Batches(one).check()
+    send("c")
+    assert taken(one) == Counter("c")
+    assert taken(two) == Counter(), "a run that is published takes no more"
+    Batches(two).check()
+
+
+def test_a_run_takes_no_more_than_it_is_to(send, spec):
+    send(*map(str, range(5)))
+    job = of_run(spec | {"source": spec["source"] | {"max_messages": 3}}, "one")
+    assert len(taken(job)) == 3
+
+
+def test_a_subscription_that_sends_nothing_for_a_while_is_empty(send, spec, monkeypatch):
+    def wait(*_, **__):
+        raise ReadTimeout
+
+    monkeypatch.setattr(SubscriberClient, "pull", wait)
+    assert taken(of_run(spec, "one")) == Counter()
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        (Fault(kind="error", http_status=403), JobSpecError, "not authorized"),
+        (Fault(kind="error", http_status=503), JobFailedError, "unable to fulfill"),
+        (Fault(kind="disconnect"), JobFailedError, "Nothing was sent"),
+    ],
+)
+def test_what_pubsub_refuses_is_told_before_anything_is_sent(send, spec, sandbox, fault, error, message):
+    sandbox.faults.queue("pubsub.subscriptions.pull", fault)
+    job = JobSpec.parse(spec)
+    with pytest.raises(error, match=message) as raised:
+        pubsub.take(job, job.source)
+    assert str(raised.value).startswith(f"`source.subscription` {SUBSCRIPTION!r}")
+
+
+def test_answers_are_sent_once_with_their_key_and_their_ordering_key(send, spec, sandbox, monkeypatch):
+    answers = f"{TOPIC}-answers"
+    sink = {"type": "pubsub", "topic": answers, "ordering_key": "lang", "passthrough": ["lang"]}
+    rows = [{"id": "i" * 2000 * (n == 2) + str(n), "text": f"t{n}", "lang": "en" if n else None} for n in range(3)]
+    job = of_run(spec | {"source": {"type": "rows", "rows": rows, "key": ["id"]}, "sink": sink}, "one")
+    with pytest.raises(JobSpecError, match="Resource not found"):
+        run(job)
+    with PublisherClient(transport="rest") as publisher:
+        publisher.create_topic(name=answers)
+    monkeypatch.setattr(sink_of_pubsub, "_MESSAGES", 2)
+    sandbox.faults.queue("pubsub.topics.publish", Fault(kind="error", http_status=403))
+    with pytest.raises(JobFailedError, match="a retry sends nothing to the model, and all messages again"):
+        run(job)
+    assert run(job)["answers_uris"] == [f"pubsub://{answers}"]
+    assert run(job)["rows"]["answered"] == 3
+    sent = [message.fields for message in sandbox.pubsub.messages(answers)]
+    assert len(sent) == 3, "a repeated run sends nothing"
+    found = {json.loads(base64.b64decode(fields["data"]))["answer"]: fields for fields in sent}
+    assert [found[f"t{n}"].get("orderingKey") for n in range(3)] == [None, "en", "en"]
+    assert found["t0"]["attributes"] == {"llmbeam_key": '{"id": "0"}'}
+    assert len(found["t2"]["attributes"]["llmbeam_key"]) == 64, "the key is too long for an attribute"
+
+
+def test_a_topic_that_does_not_answer_is_asked_again_and_then_fails_the_publication(
+    google, tmp_path, sandbox, monkeypatch
+):
+    def publish():
+        sink = PubSubSink(type="pubsub", topic=TOPIC)
+        return sink_of_pubsub.publish(sink, ("id",), {0: str(staged)}, str(tmp_path / "sent.json"))
+
+    def wait(*_, **__):
+        raise ReadTimeout
+
+    staged = tmp_path / "answers.jsonl"
+    staged.write_text('{"id": 1, "answer": "a"}\n')
+    with PublisherClient(transport="rest") as publisher:
+        publisher.create_topic(name=TOPIC)
+    with monkeypatch.context() as patch:
+        patch.setattr(PublisherClient, "publish", wait)
+        with pytest.raises(JobFailedError, match=r"ReadTimeout.*all messages again"):
+            publish()
+    sandbox.faults.queue("pubsub.topics.publish", Fault(kind="disconnect"))
+    assert publish() == [f"pubsub://{TOPIC}"]
+
+
+def test_a_subscription_that_does_not_exist_and_an_invalid_state_are_refused(google, spec):
+    job = JobSpec.parse(spec)
+    with pytest.raises(JobSpecError, match="Resource not found"):
+        pubsub.take(job, job.source)
+    batches = Batches(job)
+    batches.begin(())
+    Path(batches._uri).write_text("[]")
+    with pytest.raises(JobSpecError, match="is not valid"):
+        pubsub.take(job, job.source)
