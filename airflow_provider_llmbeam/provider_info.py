@@ -74,6 +74,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "airflow_provider_llmbeam.links.endpoint.EndpointLink",
             "airflow_provider_llmbeam.links.job.DataflowLink",
+            "airflow_provider_llmbeam.links.job.FlinkLink",
             "airflow_provider_llmbeam.links.job.OutputLink",
             "airflow_provider_llmbeam.links.job.ReportLink",
             "airflow_provider_llmbeam.links.quota.QuotaLink",

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from airflow_provider_llmbeam.dataflow.job import Address, Job
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 
 #: Timeout of each of the two requests before the wait, in seconds.
@@ -19,9 +19,9 @@ DRAIN_SECONDS = 5.0
 
 
 class Cancellable(Protocol):
-    """The methods of `hooks.dataflow.DataflowJobHook` that a cancellation uses."""
+    """The methods of a client of Dataflow or Flink that a cancellation uses."""
 
-    def get(self, job_id: str, within_seconds: float | None = None) -> DataflowJob:
+    def get(self, job_id: str, within_seconds: float | None = None) -> Job:
         """Returns a job."""
 
     def cancel(self, job_id: str) -> None:
@@ -48,7 +48,7 @@ def stop_and_cancel(
     For callers with time. A task that is killed has 5 s until SIGKILL, and a trigger about 1 s until its `on_kill`
     is cancelled (Airflow 3.3.2, measured), so these cancel at once.
 
-    Dataflow ends the workers of a cancelled job at once: what they have answered since the last segment of the
+    The service ends the workers of a cancelled job at once: what they have answered since the last segment of the
     journal would be paid for again. No stop file is written for a job that has ended: it would end a later job of
     the task, which has the same name.
 
@@ -75,7 +75,7 @@ def stop_and_cancel(
 
 
 def cancel_or_leave(
-    job: JobAddress,
+    job: Address,
     cancel: Callable[[], None],
     *,
     cancel_on_kill: bool,
@@ -98,8 +98,9 @@ def cancel_or_leave(
     if not cancel_on_kill:
         log.log(
             logging.WARNING,
-            "%s Dataflow job %r is left running and billing (`runner.cancel_on_kill` is off). %s %s",
+            "%s %s job %r is left running and billing (`runner.cancel_on_kill` is off). %s %s",
             reason,
+            job.service,
             job.job_id,
             to_cancel,
             kept,
@@ -110,12 +111,13 @@ def cancel_or_leave(
     except LLMBeamError as error:
         log.log(
             logging.ERROR,
-            "%s Dataflow job %r may still be running and billing: %s %s %s",
+            "%s %s job %r may still be running and billing: %s %s %s",
             reason,
+            job.service,
             job.job_id,
             error,
             to_cancel,
             kept,
         )
     else:
-        log.log(logging.WARNING, "%s Dataflow job %r was cancelled. %s", reason, job.job_id, kept)
+        log.log(logging.WARNING, "%s %s job %r was cancelled. %s", reason, job.service, job.job_id, kept)

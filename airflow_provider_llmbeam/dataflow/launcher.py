@@ -1,18 +1,15 @@
-"""Finds or submits a task's job on Dataflow, collects its report, and cancels it."""
+"""Finds or submits a task's job on Dataflow, and cancels it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_provider_llmbeam.dataflow.cancellation import cancel_or_leave
 from airflow_provider_llmbeam.dataflow.flex_template import environment
-from airflow_provider_llmbeam.dataflow.outcome import JobResult
+from airflow_provider_llmbeam.dataflow.job import Job
+from airflow_provider_llmbeam.dataflow.job_launcher import JobLauncher
 from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
-from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError, TooManyFailedRowsError
-from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, job_identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.hooks.storage import StorageHook
 
 
-class DataflowLauncher:
+class DataflowLauncher(JobLauncher):
     """Launches the job of one task on Dataflow.
 
     Args:
@@ -39,9 +36,7 @@ class DataflowLauncher:
     ) -> None:
         self._gcp_conn_id = gcp_conn_id
         self._chain = impersonation_chain
-        self._store = store
-        self._log = log
-        self._process: JobProcess | None = None
+        super().__init__(store, log)
 
     def project(self, location: str) -> str:
         """Returns the project of the connection or of its credentials.
@@ -54,7 +49,7 @@ class DataflowLauncher:
         with before_submission():
             return self._hook(location, None).project
 
-    def obtain(self, spec: JobSpec, runner: DataflowRunner) -> SubmittedJob:
+    def obtain(self, spec: JobSpec) -> SubmittedJob:
         """Finds the job of an earlier try, or submits a new one.
 
         Raises:
@@ -63,6 +58,7 @@ class DataflowLauncher:
         """
         from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
+        runner = _runner(spec)
         hook = self._hook(runner.location, runner.project)
         jobs = self._registry(hook, runner.project)
         with before_submission():
@@ -76,72 +72,28 @@ class DataflowLauncher:
                 job_id = self._submit(spec, hook)
         return jobs.remember(SubmittedJob.of(spec, job_id, is_attached=False))
 
-    def collect(self, job: SubmittedJob, result: JobResult) -> dict[str, Any]:
-        """Reads the report of a finished job.
+    def cancel(self, job: SubmittedJob) -> None:
+        """Requests the cancellation of a job."""
+        self._hook(job.location, job.project).cancel(job.id)
 
-        Returns:
-            The manifest.
+    def running(self, spec: JobSpec) -> Sequence[Job]:
+        """Returns the running jobs that carry the label of the task."""
+        runner = _runner(spec)
+        return self._hook(runner.location, runner.project).find(job_identity(spec), active_only=True)
 
-        Raises:
-            LLMBeamError: The job did not succeed, or its report cannot be read.
-        """
-        if (error := result.error) is not None:
-            if isinstance(error, JobSpecError | TooManyFailedRowsError):
-                error.page = self.page(job.project, job.failed_html_uri)
-            raise error
-        self._log.info("%s", result.message)
-        hook = self._hook(job.location, job.project)
-        jobs = self._registry(hook, job.project)
-        return jobs.collect(replace(job, id=result.job_id))
-
-    def page(self, project: str, uri: str | None) -> dict[str, Any] | None:
-        """Returns the page of a report, see `encoded_page`; `None` if there is none that can be read."""
-        try:
-            if uri is None or not (storage := self._storage(project)).exists(uri):
-                return None
-            return encoded_page(storage.read(uri), uri)
-        except LLMBeamError as error:
-            self._log.warning("The report %r cannot be read, and is not shown here: %s", uri, error)
-            return None
-
-    def abandon(self, job: SubmittedJob, reason: str) -> None:
-        """Cancels a job that the task no longer waits for, or leaves it; logs what still bills."""
-        cancel_or_leave(
-            job.address,
-            lambda: self._hook(job.location, job.project).cancel(job.id),
-            cancel_on_kill=job.cancel_on_kill,
-            reason=reason,
-            journal_uri=job.journal_uri,
-            log=self._log,
+    def find_command(self, spec: JobSpec) -> str:
+        """Returns the shell command that lists the jobs of the task."""
+        runner = _runner(spec)
+        return (
+            f"gcloud dataflow jobs list --status=active --filter=labels.{JOB_LABEL}={job_identity(spec)} "
+            f"--region={runner.location} --project={runner.project}"
         )
 
-    def abandon_left(self, spec: JobSpec, reason: str) -> None:
-        """Does the same for the running jobs that carry the label of the task, whose id is not known any more."""
-        runner = spec.runner
-        assert isinstance(runner, DataflowRunner)
-        try:
-            found = self._hook(runner.location, runner.project).find(job_identity(spec), active_only=True)
-        except LLMBeamError as error:
-            self._log.error(
-                "%s Its job may still be running and billing: %s To find it: gcloud dataflow jobs list "
-                "--status=active --filter=labels.%s=%s --region=%s --project=%s",
-                reason,
-                error,
-                JOB_LABEL,
-                job_identity(spec),
-                runner.location,
-                runner.project,
-            )
-            return
-        if not found:
-            self._log.warning("%s No job of this task is running.", reason)
-        for job in found:
-            self.abandon(SubmittedJob.of(spec, job.job_id, is_attached=True), reason)
+    def _registry_of(self, job: SubmittedJob) -> JobRegistry:
+        return self._registry(self._hook(job.location, job.project), job.project)
 
-    def stop(self) -> None:
-        """Stops a submission in progress; the next try finds its job by the name."""
-        if self._process is not None:
-            self._process.stop()
+    def _files_of(self, job: SubmittedJob, uri: str) -> StorageHook:
+        return self._storage(job.project)
 
     def _registry(self, hook: DataflowJobHook, project: str | None) -> JobRegistry:
         return JobRegistry(hook, self._storage(project), self._store, self._log)
@@ -189,3 +141,8 @@ class DataflowLauncher:
             labels=labels(spec),
         )
         return launched.job_id
+
+
+def _runner(spec: JobSpec) -> DataflowRunner:
+    assert isinstance(spec.runner, DataflowRunner)
+    return spec.runner

@@ -1,4 +1,4 @@
-"""Monitors a job on Dataflow, one poll after the other."""
+"""Monitors a job on Dataflow or Flink, one poll after the other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.dataflow.cancellation import Cancellable, Storage, stop_and_cancel
+from airflow_provider_llmbeam.dataflow.job import Address, Job
 from airflow_provider_llmbeam.dataflow.outcome import JobResult, job_result
 from airflow_provider_llmbeam.dataflow.progress_log import ProgressLog
 from airflow_provider_llmbeam.dataflow.state_machine import (
@@ -21,7 +22,7 @@ from airflow_provider_llmbeam.dataflow.state_machine import (
     OverBudget,
 )
 from airflow_provider_llmbeam.exceptions import CloudError
-from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
+from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 
@@ -29,8 +30,8 @@ from airflow_provider_llmbeam.polling.task_log import TaskLog
 FOLLOWING_SECONDS = 1.0
 
 
-class Dataflow(Cancellable, Protocol):
-    """The methods of `hooks.dataflow.DataflowJobHook` that monitoring uses."""
+class JobClient(Cancellable, Protocol):
+    """The methods of a client of Dataflow or Flink that monitoring uses."""
 
     def counts(self, job_id: str, *, running: bool) -> Counts:
         """Returns its counters."""
@@ -55,8 +56,8 @@ class JobMonitor:
 
     def __init__(
         self,
-        connect: Callable[[], Dataflow],
-        address: JobAddress,
+        connect: Callable[[], JobClient],
+        address: Address,
         *,
         poller: JobStateMachine,
         journal_uri: str,
@@ -67,7 +68,7 @@ class JobMonitor:
     ) -> None:
         self.address = address
         self._connect = connect
-        self._client: Dataflow | None = None
+        self._client: JobClient | None = None
         self._poller = poller
         self._journal_uri = journal_uri
         self._stop_uri = stop_uri
@@ -76,6 +77,7 @@ class JobMonitor:
         self._now = now
         self._progress = ProgressLog(log)
         self._state = ""
+        self._has_failed = False
         self._metrics_failed = False
 
     def poll(self) -> Wait | JobResult:
@@ -91,12 +93,13 @@ class JobMonitor:
                 return wait
             case Follow(job_id):
                 self._log_event(logging.WARNING, f"was replaced by job {job_id!r}, which is monitored now.")
+                assert isinstance(self.address, JobAddress), "only Dataflow replaces jobs"
                 self.address = replace(self.address, job_id=job_id)
                 return Wait(FOLLOWING_SECONDS)
             case OverBudget(cost_usd):
                 return self._cancel(cost_usd)
             case JobEnded() as end:
-                messages = self._error_messages() if self._state == "JOB_STATE_FAILED" else ()
+                messages = self._error_messages() if self._has_failed else ()
                 return job_result(end, self.address, self._state, messages, self._journal_uri)
 
     def cancel(self) -> None:
@@ -105,31 +108,32 @@ class JobMonitor:
         Raises:
             CloudError: The request was refused or not answered.
         """
-        self._dataflow().cancel(self.address.job_id)
+        self._service_client().cancel(self.address.job_id)
 
     def _decide(self) -> JobDecision:
         try:
-            job = self._dataflow().get(self.address.job_id)
+            job = self._service_client().get(self.address.job_id)
             self._log_state(job)
             cost_usd = self._count(job)
         except CloudError as error:
             return self._poller.on_error(error, self._now())
         return self._poller.on_job(job, cost_usd, self._now())
 
-    def _dataflow(self) -> Dataflow:
+    def _service_client(self) -> JobClient:
         if self._client is None:
             self._client = self._connect()
         return self._client
 
-    def _log_state(self, job: DataflowJob) -> None:
+    def _log_state(self, job: Job) -> None:
         if job.state != self._state:
             self._log_event(logging.INFO, f"is in state {job.state}.")
             self._state = job.state
+        self._has_failed = job.phase == "failed"
 
-    def _count(self, job: DataflowJob) -> float | None:
+    def _count(self, job: Job) -> float | None:
         """Logs the progress and returns the cost so far."""
         try:
-            counts = self._dataflow().counts(job.job_id, running=not job.is_over)
+            counts = self._service_client().counts(job.job_id, running=not job.is_over)
         except CloudError as error:
             # With a budget the poll fails if the cost cannot be read, unless the job has ended.
             if self._poller.has_budget and not job.is_over:
@@ -148,7 +152,7 @@ class JobMonitor:
         )
         try:
             stop_and_cancel(
-                self.address.job_id, self._stop_uri, self._dataflow(), self._connect_storage, self._log
+                self.address.job_id, self._stop_uri, self._service_client(), self._connect_storage, self._log
             )
         except CloudError as error:
             self._log.log(logging.WARNING, "%s Requesting it again in %.0f s.", error, CANCELLING_SECONDS)
@@ -156,9 +160,9 @@ class JobMonitor:
 
     def _error_messages(self) -> Sequence[str]:
         try:
-            return self._dataflow().error_messages(self.address.job_id)
+            return self._service_client().error_messages(self.address.job_id)
         except CloudError as error:
             return (f"The error messages could not be read: {error}",)
 
     def _log_event(self, level: int, message: str) -> None:
-        self._log.log(level, "Dataflow job %r %s", self.address.job_id, message)
+        self._log.log(level, "%s job %r %s", self.address.service, self.address.job_id, message)

@@ -1,4 +1,4 @@
-"""Turns the end of a job on Dataflow into a message and an error."""
+"""Turns the end of a job on Dataflow or Flink into a message and an error."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from airflow_provider_llmbeam.dataflow.job import Address
 from airflow_provider_llmbeam.dataflow.state_machine import JobEnded, JobOutcome
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_class, error_in
-from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.polling.result import TaskResult
 
 #: Line in which the launcher of a Flex Template refuses a job. It begins with the time, and may be missing.
@@ -46,7 +46,7 @@ class JobResult(TaskResult):
 
 
 def job_result(
-    ended: JobEnded, address: JobAddress, state: str, messages: Sequence[str], journal_uri: str
+    ended: JobEnded, address: Address, state: str, messages: Sequence[str], journal_uri: str
 ) -> JobResult:
     """Returns the result of a job.
 
@@ -57,7 +57,7 @@ def job_result(
         messages: Error messages of a failed job, the oldest first.
         journal_uri: Directory of the answers so far.
     """
-    subject = f"Dataflow job {address.job_id!r}"
+    subject = f"{address.service} job {address.job_id!r}"
     if ended.outcome == "succeeded":
         return JobResult(ended.outcome, address.job_id, state, message=f"{subject} {ended.reason}")
     if ended.outcome == "failed" and messages:

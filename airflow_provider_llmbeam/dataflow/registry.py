@@ -1,16 +1,19 @@
-"""The Dataflow job of a task: exactly one, regardless of what happened to earlier tries."""
+"""The job of a task on Dataflow or Flink: exactly one, regardless of what happened to earlier tries."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from airflow_provider_llmbeam.dataflow.cancellation import stop_and_cancel
+from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.dataflow.cancellation import Cancellable, Storage, stop_and_cancel
+from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
-from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
+from airflow_provider_llmbeam.flink.job import FlinkAddress
+from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.identity import (
@@ -21,18 +24,17 @@ from airflow_provider_llmbeam.spec.identity import (
     spec_digest,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-    from airflow_provider_llmbeam.hooks.storage import StorageHook
     from airflow_provider_llmbeam.polling.task_log import TaskLog
 
 #: Key of the job in the task's state store (Airflow 3.3), which outlives retries and clears.
 STORE_KEY = "llmbeam_job"
 #: Time limit for a conflicting job to end, in seconds.
 END_SECONDS = 600.0
-#: Largest assumed difference between the clocks of a worker and of Dataflow, in seconds.
+#: Largest assumed difference between the clocks of a worker and of the service, in seconds.
 CLOCK_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
 
@@ -42,10 +44,11 @@ class SubmittedJob:
     """Record of a task's job, as plain values that Airflow stores while the task is deferred.
 
     Attributes:
-        id: ID that Dataflow gave the job.
-        project: Google Cloud project.
-        location: Region.
+        id: ID that the service gave the job.
+        project: Google Cloud project; empty on Flink.
+        location: Region; empty on Flink.
         name: Name that this package gave the job, `JobSpec.name`.
+        rest_url: Address of the REST API of the Flink cluster; empty on Dataflow.
         digest: Digest of the spec.
         journal_uri: Directory of the journal, which keeps the answers as they arrive.
         stop_uri: File whose existence ends the job.
@@ -60,6 +63,7 @@ class SubmittedJob:
     project: str
     location: str
     name: str
+    rest_url: str
     digest: str
     journal_uri: str
     stop_uri: str
@@ -71,26 +75,33 @@ class SubmittedJob:
 
     @classmethod
     def of(cls, spec: JobSpec, job_id: str, *, is_attached: bool) -> Self:
-        """Builds the record from a spec with a project and the ID that Dataflow gave the job."""
-        assert isinstance(spec.runner, DataflowRunner)
+        """Builds the record from a spec, with a project on Dataflow, and the ID that the service gave the job."""
+        runner = spec.runner
+        assert isinstance(runner, DetachedRunner)
+        project, location = (
+            (runner.project or "", runner.location) if isinstance(runner, DataflowRunner) else ("", "")
+        )
         return cls(
             id=job_id,
-            project=spec.runner.project or "",
-            location=spec.runner.location,
+            project=project,
+            location=location,
             name=spec.name,
+            rest_url=runner.rest_url if isinstance(runner, FlinkRunner) else "",
             digest=spec_digest(spec),
             journal_uri=spec.journal_uri,
             stop_uri=spec.stop_uri,
             report_uri=spec.report_uri,
             skipped_uri=spec.skipped_uri,
             failed_html_uri=spec.failed_html_uri,
-            cancel_on_kill=spec.runner.cancel_on_kill,
+            cancel_on_kill=runner.cancel_on_kill,
             is_attached=is_attached,
         )
 
     @property
-    def address(self) -> JobAddress:
-        """Address of the job on Dataflow."""
+    def address(self) -> JobAddress | FlinkAddress:
+        """Address of the job."""
+        if self.rest_url:
+            return FlinkAddress(self.rest_url, self.id)
         return JobAddress(self.project, self.location, self.id)
 
     def plain(self) -> dict[str, Any]:
@@ -98,15 +109,33 @@ class SubmittedJob:
         return asdict(self)
 
 
-class JobRegistry:
+class Jobs(Cancellable, Protocol):
+    """The methods of a client of Dataflow or Flink that the registry uses."""
+
+    def find(self, identity: str, *, active_only: bool = False) -> Sequence[Job]:
+        """Returns the jobs of an identity, newest first."""
+
+
+class Files(Storage, Protocol):
+    """The methods of a client of a filesystem that the registry uses."""
+
+    def exists(self, uri: str) -> bool:
+        """Returns whether there is a file."""
+
+    def read(self, uri: str) -> str:
+        """Reads a text file."""
+
+
+class SubmittedJobs:
     """Finds a task's job, records it, and collects its results.
 
     The job's name and labels are derived from deployment, Dag, task, run and map index, never from the try number,
     so they identify the job of a try that was killed between submission and record, and never that of another
-    Airflow. Dataflow runs one job of a name at a time, so two tries that submit at the same time share one job.
+    Airflow. Dataflow runs one job of a name at a time, so two tries that submit at the same time share one job;
+    on Flink the submission sees to that.
 
     Args:
-        hook: Hook for requests to Dataflow.
+        hook: Client of Dataflow or Flink.
         storage: Hook that reads the report, and reads and writes the stop file.
         store: State store of the task, where Airflow has one (3.3). It distinguishes a retry, which collects a
             finished job, from a clear, which runs it again. Without a store a finished job is run again, with the
@@ -118,8 +147,8 @@ class JobRegistry:
 
     def __init__(
         self,
-        hook: DataflowJobHook,
-        storage: StorageHook,
+        hook: Jobs,
+        storage: Files,
         store: Any,
         log: TaskLog,
         sleep: Callable[[float], None] = time.sleep,
@@ -149,10 +178,7 @@ class JobRegistry:
                 self._log.info("Attaching to job %r, which an earlier try submitted.", job.job_id)
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
             self._end(job, spec.stop_uri, end)
-        finished = self._finished(spec)
-        if finished is None and spec.deployment:
-            self._warn_of_unlabelled(spec)
-        return finished
+        return self._finished(spec)
 
     def intend(self, spec: JobSpec) -> None:
         """Records that a job is about to be submitted.
@@ -169,7 +195,7 @@ class JobRegistry:
         return job
 
     def collect(self, job: SubmittedJob) -> dict[str, Any]:
-        """Reads the report of a finished job and checks it against Dataflow's counters.
+        """Reads the report of a finished job.
 
         Returns:
             The manifest.
@@ -179,14 +205,6 @@ class JobRegistry:
         """
         uri = job.skipped_uri if self._storage.exists(job.skipped_uri) else job.report_uri
         report: dict[str, Any] = json.loads(self._storage.read(uri))
-        counted, read = self._hook.counts(job.id, running=False).rows, report["rows"]["read"]
-        if counted != read:
-            self._log.warning(
-                "Dataflow's counter says that %d rows were read, the report %d. The report adds up what was "
-                "written; compare it with the source.",
-                counted,
-                read,
-            )
         if self._store is not None:
             self._store.delete(STORE_KEY)
         return manifest(report)
@@ -213,22 +231,9 @@ class JobRegistry:
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
         return None
 
-    def _warn_of_unlabelled(self, spec: JobSpec) -> None:
-        """Names live jobs that may be those of this task, submitted before jobs had the label of a deployment."""
-        task = readable_part(job_identity(spec))
-        unlabelled = [job for job in self._hook.active() if DEPLOYMENT_LABEL not in job.labels]
-        if found := [job.job_id for job in unlabelled if readable_part(job.labels[JOB_LABEL]) == task]:
-            self._log.warning(
-                "Left alone, as it has no label %s: job %s, with the name of this Dag and task. If this Airflow "
-                "submitted it, with an earlier version of this package, cancel it: it goes on billing, and its "
-                "rows are sent again by the job that is submitted now.",
-                DEPLOYMENT_LABEL,
-                ", ".join(map(repr, found)),
-            )
-
-    def _reason_to_end(self, job: DataflowJob, spec: JobSpec) -> str | None:
+    def _reason_to_end(self, job: Job, spec: JobSpec) -> str | None:
         """Returns why a live job has to end before another is submitted, or `None` if a try can attach to it."""
-        if job.state == "JOB_STATE_CANCELLING":
+        if job.is_cancelling:
             return "is being cancelled"
         if job.name != dataflow_name(spec):
             return "has another specification, and is cancelled now"
@@ -236,11 +241,11 @@ class JobRegistry:
             return f"was told to stop by {spec.stop_uri!r}, and is cancelled now"
         return None
 
-    def _end(self, job: DataflowJob, stop_uri: str, reason: str) -> None:
+    def _end(self, job: Job, stop_uri: str, reason: str) -> None:
         self._log.warning(
             "Job %r of an earlier try %s; waiting for its end. Its answers are in the journal.", job.job_id, reason
         )
-        if job.state != "JOB_STATE_CANCELLING":
+        if not job.is_cancelling:
             stop_and_cancel(job.job_id, stop_uri, self._hook, lambda: self._storage, self._log, self._sleep)
         waited = 0.0
         while not self._hook.get(job.job_id).is_over:
@@ -252,3 +257,71 @@ class JobRegistry:
                 )
             self._sleep(_LOOK_SECONDS)
             waited += _LOOK_SECONDS
+
+
+class Dataflow(Jobs, Protocol):
+    """The methods of `hooks.dataflow.DataflowJobHook` that the registry uses."""
+
+    def active(self) -> Sequence[Job]:
+        """Lists the jobs of this package that have not ended."""
+
+    def counts(self, job_id: str, *, running: bool) -> Counts:
+        """Returns the counters of a job."""
+
+
+class JobRegistry(SubmittedJobs):
+    """The same on Dataflow, which has labels and counters.
+
+    Args:
+        hook: Hook for requests to Dataflow.
+        storage: See `SubmittedJobs`.
+        store: See `SubmittedJobs`.
+        log: See `SubmittedJobs`.
+        sleep: See `SubmittedJobs`.
+        now: See `SubmittedJobs`.
+    """
+
+    def __init__(
+        self,
+        hook: Dataflow,
+        storage: Files,
+        store: Any,
+        log: TaskLog,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(hook, storage, store, log, sleep, now)
+        self._dataflow = hook
+
+    def find(self, spec: JobSpec) -> SubmittedJob | None:
+        """Finds the job of an earlier try, and names live jobs that may be of this task, and have no label."""
+        found = super().find(spec)
+        if found is None and spec.deployment:
+            self._warn_of_unlabelled(spec)
+        return found
+
+    def collect(self, job: SubmittedJob) -> dict[str, Any]:
+        """Reads the report of a finished job and checks it against Dataflow's counters."""
+        collected = super().collect(job)
+        counted, read = self._dataflow.counts(job.id, running=False).rows, collected["rows"]["read"]
+        if counted != read:
+            self._log.warning(
+                "Dataflow's counter says that %d rows were read, the report %d. The report adds up what was "
+                "written; compare it with the source.",
+                counted,
+                read,
+            )
+        return collected
+
+    def _warn_of_unlabelled(self, spec: JobSpec) -> None:
+        """Names live jobs that may be those of this task, submitted before jobs had the label of a deployment."""
+        task = readable_part(job_identity(spec))
+        unlabelled = [job for job in self._dataflow.active() if DEPLOYMENT_LABEL not in job.labels]
+        if found := [job.job_id for job in unlabelled if readable_part(job.labels[JOB_LABEL]) == task]:
+            self._log.warning(
+                "Left alone, as it has no label %s: job %s, with the name of this Dag and task. If this Airflow "
+                "submitted it, with an earlier version of this package, cancel it: it goes on billing, and its "
+                "rows are sent again by the job that is submitted now.",
+                DEPLOYMENT_LABEL,
+                ", ".join(map(repr, found)),
+            )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
+from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError, CloudNotFoundError
-from airflow_provider_llmbeam.google_cloud.dataflow_job import PHASES, DataflowJob
 from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
 
@@ -46,7 +46,7 @@ class JobEnded:
 
     Attributes:
         outcome: How it ended.
-        reason: Rest of a sentence that begins with "Dataflow job '…' ".
+        reason: Rest of a sentence that begins with "Dataflow job '…' " or "Flink job '…' ".
         may_run: Whether the job may still be running and billing.
     """
 
@@ -91,11 +91,18 @@ class JobStateMachine:
         poll_interval_seconds: Interval between polls, in seconds.
         budget_usd: Cost above which the job is cancelled, in US dollars; `None` for no limit.
         history: State after the polls so far.
+        service: Name of the service, for messages.
     """
 
     def __init__(
-        self, poll_interval_seconds: float, budget_usd: float | None = None, history: JobPollHistory | None = None
+        self,
+        poll_interval_seconds: float,
+        budget_usd: float | None = None,
+        history: JobPollHistory | None = None,
+        *,
+        service: str = "Dataflow",
     ) -> None:
+        self._service = service
         self._interval = poll_interval_seconds
         self._budget_usd = budget_usd
         self.history = history or JobPollHistory()
@@ -105,7 +112,7 @@ class JobStateMachine:
         """Whether the cost of the job is limited."""
         return self._budget_usd is not None
 
-    def on_job(self, job: DataflowJob, cost_usd: float | None, now: float) -> JobDecision:
+    def on_job(self, job: Job, cost_usd: float | None, now: float) -> JobDecision:
         """Decides after a successful poll.
 
         Args:
@@ -132,11 +139,11 @@ class JobStateMachine:
         if job.phase == "cancelled":
             if cost is not None:
                 return JobEnded("over_budget", f"was cancelled: {self._budget_message(cost)}.")
-            how = "drained" if job.state == "JOB_STATE_DRAINED" else "cancelled"
+            how = "drained" if job.was_drained else "cancelled"
             return JobEnded("cancelled", f"was {how} before it finished, and not by this task.")
         if cost is not None:
             return self._cancelling(job, cost, now)
-        return Wait(self._interval, self._warning(job.state))
+        return Wait(self._interval, self._warning(job))
 
     def on_error(self, error: CloudError, now: float) -> JobDecision:
         """Decides after a failed poll.
@@ -149,7 +156,7 @@ class JobStateMachine:
         self.history = replace(self.history, failures=failures)
         if isinstance(error, CloudNotFoundError) and failures.kind_count >= MAX_NOT_FOUND:
             return JobEnded(
-                "failed", f"is not known to Dataflow, which was polled {failures.kind_count} times: {error}"
+                "failed", f"is not known to {self._service}, which was polled {failures.kind_count} times: {error}"
             )
         is_denied = isinstance(error, AccessDeniedError) and failures.kind_count >= MAX_DENIED
         if is_denied or failures.exceeds(MAX_FAILURES, MAX_FAILING_SECONDS, now):
@@ -175,7 +182,7 @@ class JobStateMachine:
             )
         return None if self.history.over_budget_since is None else self.history.over_budget_usd
 
-    def _cancelling(self, job: DataflowJob, cost_usd: float, now: float) -> JobDecision:
+    def _cancelling(self, job: Job, cost_usd: float, now: float) -> JobDecision:
         since = now if self.history.over_budget_since is None else self.history.over_budget_since
         if now - since > MAX_CANCELLING_SECONDS:
             return JobEnded(
@@ -185,14 +192,14 @@ class JobStateMachine:
                 may_run=True,
             )
         # Requested again until the state shows it: the request before may have been lost.
-        return Wait(CANCELLING_SECONDS) if job.state == "JOB_STATE_CANCELLING" else OverBudget(cost_usd)
+        return Wait(CANCELLING_SECONDS) if job.is_cancelling else OverBudget(cost_usd)
 
     def _budget_message(self, cost_usd: float) -> str:
         allowed = f"`limits.budget_usd` allows ${self._budget_usd or 0:,.2f}"
         return f"its tokens so far cost ${cost_usd:,.2f}, and {allowed}"
 
-    def _warning(self, state: str) -> str | None:
-        if state in PHASES or state == self.history.warned_of:
+    def _warning(self, job: Job) -> str | None:
+        if job.is_known or job.state == self.history.warned_of:
             return None
-        self.history = replace(self.history, warned_of=state)
-        return f"Dataflow reports state {state!r}, which this version does not know; waiting on."
+        self.history = replace(self.history, warned_of=job.state)
+        return f"{self._service} reports state {job.state!r}, which this version does not know; waiting on."

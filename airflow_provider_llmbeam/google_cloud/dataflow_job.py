@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 
@@ -50,6 +50,8 @@ class JobAddress:
         job_id: ID that Dataflow gave the job.
     """
 
+    service: ClassVar[str] = "Dataflow"
+
     project: str
     location: str
     job_id: str
@@ -84,6 +86,21 @@ class DataflowJob:
     def phase(self) -> Phase:
         """Phase of the state."""
         return phase(self.state)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this version knows the state."""
+        return self.state in PHASES
+
+    @property
+    def is_cancelling(self) -> bool:
+        """Whether this job is being cancelled."""
+        return self.state == "JOB_STATE_CANCELLING"
+
+    @property
+    def was_drained(self) -> bool:
+        """Whether somebody has drained this job."""
+        return self.state == "JOB_STATE_DRAINED"
 
     @property
     def deployment(self) -> str:

@@ -36,6 +36,12 @@ class StorageHook(GoogleHook):
         with self._bucket(uri, "read") as bucket:
             return bool(bucket.blob(_path(uri)).exists(timeout=REQUEST_SECONDS, retry=retry()))
 
+    def list(self, prefix: str) -> list[str]:
+        """Returns the addresses of the objects that begin with a prefix."""
+        with self._bucket(prefix, "list") as bucket:
+            found = bucket.list_blobs(prefix=_path(prefix), timeout=REQUEST_SECONDS, retry=retry())
+            return [f"gs://{bucket.name}/{blob.name}" for blob in found]
+
     def write(self, uri: str, text: str, within_seconds: float | None = None) -> None:
         """Writes an object atomically, with retries, or with one request that has a timeout in seconds."""
         policy = retry() if within_seconds is None else None

@@ -21,6 +21,13 @@ class DataflowLink(XComLink):
     xcom_key = "llmbeam_dataflow_link"
 
 
+class FlinkLink(XComLink):
+    """Link to the job on the page of the Flink cluster."""
+
+    name = "Open in Flink"
+    xcom_key = "llmbeam_flink_link"
+
+
 class OutputLink(XComLink):
     """Link to the answers."""
 
@@ -39,6 +46,11 @@ def dataflow_url(project: str, location: str, job_id: str) -> str:
     """Returns the page of a job in the Google Cloud console."""
     path = f"dataflow/jobs/{quote(location, safe='')}/{quote(job_id, safe='')}"
     return f"{CONSOLE}/{path}?{urlencode({'project': project})}"
+
+
+def flink_url(rest_url: str, job_id: str) -> str:
+    """Returns the page of a job on a Flink cluster."""
+    return f"{rest_url}/#/job/running/{quote(job_id, safe='')}/overview"
 
 
 def output_url(spec: JobSpec) -> str | None:

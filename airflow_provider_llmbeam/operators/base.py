@@ -155,7 +155,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         """Returns the complete spec, and the environment variables with its secrets.
 
         Raises:
-            JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow.
+            JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow or Flink.
         """
         from airflow_provider_llmbeam.hooks.kafka import kafka_environment
         from airflow_provider_llmbeam.hooks.postgres import sink_environment
@@ -170,9 +170,9 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
             data["safety"] = models.completed_guard(self.safety)
         runner = from_text(self.runner)
-        is_on_dataflow = isinstance(runner, Mapping) and runner.get("type") == "dataflow"
-        data["deployment"] = required_deployment() if is_on_dataflow else own_deployment()
-        if is_on_dataflow and not runner.get("project"):
+        runner_type = runner.get("type") if isinstance(runner, Mapping) else None
+        data["deployment"] = required_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
+        if runner_type == "dataflow" and not runner.get("project"):
             location = str(runner.get("location"))
             data["runner"] = {**runner, "project": self._launcher(context).project(location)}
         spec = _with_end_of_duration(JobSpec.parse(data), context)

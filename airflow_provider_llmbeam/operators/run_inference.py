@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.alert import Alert
-from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
+from airflow_provider_llmbeam.dataflow.job_launcher import JobLauncher
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.job import (
     DataflowLink,
+    FlinkLink,
     OutputLink,
     ReportLink,
     dataflow_url,
+    flink_url,
     output_url,
     report_url,
 )
@@ -29,13 +31,16 @@ from airflow_provider_llmbeam.notifications.notify import notify
 from airflow_provider_llmbeam.observability.record import counted_outcome, record_job
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
+from airflow_provider_llmbeam.spec.identity import progress_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.deadline import with_stand_in
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow, unless_skipped
 from airflow_provider_llmbeam.tasks.process import JobProcess
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
+from airflow_provider_llmbeam.triggers.job import JobTrigger
 from airflow_provider_llmbeam.triggers.wait import WaitTrigger
 
 if TYPE_CHECKING:
@@ -52,9 +57,9 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     """Reads rows, renders one prompt per row, sends the prompts to a model, and writes the answers.
 
     The job is an Apache Beam pipeline. It runs in a separate process on the worker, which ends with the task, or,
-    with a `runner`, on Dataflow, where the task finds it again even if the worker is lost, and by default waits
-    without a worker slot. A retry or a clear of the same run requests only the missing answers. Every row ends
-    among the answers or, with the server's message, in the dead letter.
+    with a `runner`, on Dataflow or Flink, where the task finds it again even if the worker is lost, and by default
+    waits without a worker slot. A retry or a clear of the same run requests only the missing answers. Every row
+    ends among the answers or, with the server's message, in the dead letter.
 
     Args:
         source: Source of the rows, see `spec.FilesSource`, `spec.BigQuerySource`, `spec.KafkaSource`,
@@ -77,14 +82,15 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             alert of a run, with the alert as `llmbeam_alert` in its context.
         safety: What protects the people whose data is sent, and records who sent it: `spec.Safety`.
         cache: Sharing of answers with other runs and Dags, see `spec.Cache`.
-        runner: Runner of the job, see `spec.DataflowRunner`; by default a process on the worker.
+        runner: Runner of the job, see `spec.DataflowRunner`, `spec.FlinkRunner`, `spec.PrismRunner` and
+            `spec.PortableRunner`; by default a process on the worker.
         state_uri: Directory of the journal; by default below a files sink.
         job_name: Name of the job; by default derived from Dag, task and run, so that retries find their journal.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
         gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without a default
             connection, the credentials of the worker.
         impersonation_chain: Service account to impersonate on Dataflow, or a chain of them.
-        deferrable: Whether the task frees its worker slot while the job runs on Dataflow, or during batch
+        deferrable: Whether the task frees its worker slot while the job runs on Dataflow or Flink, or during batch
             inference.
 
     Templated:
@@ -104,10 +110,10 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         JobError: The job started and did not finish, or no row was answered.
     """
 
-    links: Sequence[XComLink] = (DataflowLink(), OutputLink(), ReportLink())
+    links: Sequence[XComLink] = (DataflowLink(), FlinkLink(), OutputLink(), ReportLink())
     ui_color = "#e8f0fe"
 
-    _dataflow: DataflowLauncher | None = None
+    _remote: JobLauncher | None = None
     _submitted: SubmittedJob | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -159,11 +165,13 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     ) -> dict[str, Any]:
         """Resumes after the event of the trigger; Airflow calls it."""
         with errors_of_airflow(), counted_outcome(context["ti"]), self._told_failure(context):
-            self._dataflow, seen = self._launcher(context), JobResult.from_event(event)
+            seen = JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 drops the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
             else:
                 task_job = SubmittedJob(**job)
+            self._remote = self._launcher_on(context, is_on_flink=bool(task_job.rest_url))
+            if job is not None:
                 with suppress(Exception):  # for the lineage alone; the report needs no connection to the model
                     self._job(context)
             return self._conclude(task_job, seen, context)
@@ -176,8 +184,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             # Airflow 3.3 replaces the arguments of `defer` with the error: the job is found by its label.
             why = f"Waiting for the job ended with {type(error).__name__}."
             spec, _ = self._job(context)
-            if isinstance(spec.runner, DataflowRunner):
-                self._launcher(context).abandon_left(spec, why)
+            if isinstance(spec.runner, DetachedRunner):
+                self._launcher_on(context, isinstance(spec.runner, FlinkRunner)).abandon_left(spec, why)
             else:
                 self.log.warning("%s Its batch-inference jobs are left running, and bill; a retry uses them.", why)
             raise
@@ -185,21 +193,21 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     def on_kill(self) -> None:
         """Ends the job. The journal keeps the answers so far."""
         super().on_kill()
-        if self._dataflow is not None:
-            self._dataflow.stop()
+        if self._remote is not None:
+            self._remote.stop()
             if self._submitted is not None:
-                self._dataflow.abandon(self._submitted, "The task was killed.")
+                self._remote.abandon(self._submitted, "The task was killed.")
 
     def _execute(self, context: Context) -> dict[str, Any]:
-        self._dataflow = self._launcher(context)
         spec, environment = self._job(context)
-        if isinstance(spec.runner, DataflowRunner):
-            return self._run_on_dataflow(spec, spec.runner, context)
-        if self.impersonation_chain:
+        if self.impersonation_chain and not isinstance(spec.runner, DataflowRunner):
             raise JobSpecError(
                 "`impersonation_chain`: needs a `runner` of type 'dataflow'; got "
                 f"{self.impersonation_chain!r}. Nothing was sent or billed."
             )
+        if isinstance(spec.runner, DetachedRunner):
+            self._remote = self._launcher_on(context, isinstance(spec.runner, FlinkRunner))
+            return self._run_elsewhere(spec, self._remote, context)
         self._process = JobProcess(spec, environment, self.log, on_alert=partial(self._notify, context))
         self.store_link(context, OutputLink(), output_url(spec))
         is_deferred = self.deferrable and spec.inference.mode != "online"
@@ -220,11 +228,18 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             timeout=self.execution_timeout,
         )
 
-    def _run_on_dataflow(self, spec: JobSpec, runner: DataflowRunner, context: Context) -> dict[str, Any]:
-        assert self._dataflow is not None
-        job = self._dataflow.obtain(spec, runner)
+    def _launcher_on(self, context: Context, is_on_flink: bool) -> JobLauncher:
+        if not is_on_flink:
+            return self._launcher(context)
+        from airflow_provider_llmbeam.flink_job.launcher import FlinkLauncher
+
+        store = context.get("task_state_store")
+        return FlinkLauncher(self.gcp_conn_id, store, self.log)
+
+    def _run_elsewhere(self, spec: JobSpec, launcher: JobLauncher, context: Context) -> dict[str, Any]:
+        job = launcher.obtain(spec)
         self._show_links(spec, job, context)
-        trigger = self._trigger(spec, runner, job)
+        trigger = self._trigger(spec, job)
         self._submitted, watch = job, trigger.make_poller(self.log)
         seen = watch.poll()  # a job that has ended needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
@@ -239,12 +254,27 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
                 seen = poll_until_result(watch)
             except BaseException as error:  # such as Airflow's `execution_timeout`
                 self._submitted = None
-                self._dataflow.abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
+                launcher.abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
                 raise
         self._submitted = None
         return self._conclude(job, seen, context)
 
-    def _trigger(self, spec: JobSpec, runner: DataflowRunner, job: SubmittedJob) -> DataflowJobTrigger:
+    def _trigger(self, spec: JobSpec, job: SubmittedJob) -> JobTrigger:
+        assert isinstance(spec.runner, DetachedRunner)
+        if isinstance(spec.runner, FlinkRunner):
+            from airflow_provider_llmbeam.triggers.flink import FlinkJobTrigger
+
+            return FlinkJobTrigger(
+                rest_url=job.rest_url,
+                progress_prefix=progress_prefix(spec),
+                job_id=job.id,
+                journal_uri=job.journal_uri,
+                stop_uri=job.stop_uri,
+                gcp_conn_id=self.gcp_conn_id,
+                poll_interval_seconds=spec.runner.poll_interval_seconds,
+                budget_usd=spec.limits.budget_usd,
+                cancel_on_kill=job.cancel_on_kill,
+            )
         return DataflowJobTrigger(
             project=job.project,
             location=job.location,
@@ -253,21 +283,21 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             stop_uri=job.stop_uri,
             gcp_conn_id=self.gcp_conn_id,
             impersonation_chain=self.impersonation_chain,
-            poll_interval_seconds=runner.poll_interval_seconds,
+            poll_interval_seconds=spec.runner.poll_interval_seconds,
             budget_usd=spec.limits.budget_usd,
             cancel_on_kill=job.cancel_on_kill,
         )
 
     def _conclude(self, job: SubmittedJob, seen: JobResult, context: Context) -> dict[str, Any]:
-        assert self._dataflow is not None
+        assert self._remote is not None
         if seen.outcome == "cancelled" and job.is_attached:
             # A clear cancels the job of the previous try, sometimes after this try has found it.
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
             return self._execute(context)
-        manifest = self._dataflow.collect(job, seen)
+        manifest = self._remote.collect(job, seen)
         for alert in manifest["alerts"]:
             self._notify(context, Alert(**alert))
-        return self._published(manifest, self._dataflow.page(job.project, manifest["report_html_uri"]), context)
+        return self._published(manifest, self._remote.page(job, manifest["report_html_uri"]), context)
 
     def _published(
         self, manifest: dict[str, Any], page: dict[str, Any] | None, context: Context
@@ -301,7 +331,11 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             context["ti"].xcom_push(key=PAGE_KEY, value=page)
 
     def _show_links(self, spec: JobSpec, job: SubmittedJob, context: Context) -> None:
-        url = dataflow_url(job.project, job.location, job.id)
-        self.log.info("Open in Dataflow: %s", url)
-        self.store_link(context, DataflowLink(), url)
+        link, url = (
+            (FlinkLink(), flink_url(job.rest_url, job.id))
+            if job.rest_url
+            else (DataflowLink(), dataflow_url(job.project, job.location, job.id))
+        )
+        self.log.info("%s: %s", link.name, url)
+        self.store_link(context, link, url)
         self.store_link(context, OutputLink(), output_url(spec))

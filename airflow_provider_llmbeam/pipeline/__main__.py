@@ -178,7 +178,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec", required=True, metavar="JOB.json", help="the job spec; may be on gs://")
     parser.add_argument("--result", type=Path, help="write the outcome to this file, as JSON")
     parser.add_argument("--alerts", type=Path, help="add a line of JSON to this file for each alert")
-    parser.add_argument("--submit", action="store_true", help="submit the job to Dataflow and do not wait for it")
+    parser.add_argument(
+        "--submit", action="store_true", help="submit the job to Dataflow or Flink and do not wait"
+    )
     parser.add_argument(
         "--defer",
         action="store_true",

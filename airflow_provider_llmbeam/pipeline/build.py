@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accurac
 from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.further_requests.altered import without_altered
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
+from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
@@ -46,6 +47,7 @@ def build(
     launcher: Launcher | None = None,
     batch: BatchManifest | None = None,
     cache: PrefixCache | None = None,
+    mark: LaunchMark | None = None,
 ) -> beam.PCollection:
     """Adds the steps of a job to a pipeline.
 
@@ -56,6 +58,7 @@ def build(
         launcher: Process whose end ends the job, see `LLMModelHandler`.
         batch: The batch inference of this run, whose answers are in the journal; `None` without any.
         cache: What the provider has stored of the prompts; `None` for nothing.
+        mark: File by which workers elsewhere see that they have the disk of the launch.
 
     Returns:
         A collection with one element: the report as JSON text.
@@ -69,7 +72,7 @@ def build(
     moderation = moderation_stages(spec, started_at, progress_prefix, launcher)
     batch_since = None if batch is None else batch.created_at
     moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
-    prompts = read_prompts(root, spec, started_at, progress_prefix, batch_since, moderate)
+    prompts = read_prompts(root, spec, started_at, progress_prefix, batch_since, moderate, mark)
     handler = handler_of_job(
         spec,
         prompts.oldest_at,
@@ -83,7 +86,7 @@ def build(
     )
     fan_out = FanOut() if spec.conversation is None else FanOutTurns()
     inferred = (
-        after_sink_check(root, prompts.unanswered, spec)
+        after_sink_check(root, prompts.unanswered, spec, mark)
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(fan_out).with_outputs(FAILED, HISTORY, main="answered")
     )

@@ -16,9 +16,12 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LL
 from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
+from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, workers_have_keys
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
@@ -58,7 +61,7 @@ def run(
         watches = (known_rows_told(spec), watched_by(spec.alerts, _run_facts(spec, batch), raised))
         progress = shown_progress(others=workers.counts, watches=watches)
         with workers, progress, _with_failed_report(spec, raised), errors_of_job(spec):
-            _started(pipeline, spec).wait_until_finish()
+            _wait(_started(pipeline, spec), spec)
         if batch is not None:
             batch.clean_up()
         from airflow_provider_llmbeam.pipeline import storage
@@ -74,21 +77,27 @@ def run(
 
 
 def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
-    """Submits a job to Dataflow, which runs at most one job per name.
+    """Submits a job to Dataflow or Flink, where at most one job of a name runs.
 
     Returns:
-        `id`, `name`, `project` and `location` of the job, new or already running.
+        `id`, and `name`, `project` and `location` on Dataflow or `rest_url` on Flink, of the job, new or running.
 
     Raises:
         JobSpecError: Dataflow rejected the job; nothing was sent.
         JobFailedError: It is not known whether Dataflow accepted the job. A retry finds it, or submits it.
     """
-    if not isinstance(spec.runner, DataflowRunner):
+    if not isinstance(spec.runner, DetachedRunner):
         raise JobSpecError(
-            f"`runner.type`: only a job with runner 'dataflow' can be submitted; got {spec.runner.type!r}. "
-            "Nothing was sent or billed."
+            f"`runner.type`: only a job with runner 'dataflow' or 'flink' can be submitted; got "
+            f"{spec.runner.type!r}. Nothing was sent or billed."
         )
-    with _pipeline(spec, beam_options) as (pipeline, *_):
+    with _pipeline(spec, beam_options) as (pipeline, workers, _):
+        if isinstance(spec.runner, FlinkRunner):
+            from airflow_provider_llmbeam.pipeline.launch.flink import submit_once
+
+            workers.remove_earlier()
+            with errors_of_job(spec):
+                return {"id": submit_once(pipeline, spec, spec.runner), "rest_url": spec.runner.rest_url}
         from apache_beam.options.pipeline_options import GoogleCloudOptions
 
         cloud = pipeline.options.view_as(GoogleCloudOptions)
@@ -116,6 +125,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         from airflow_provider_llmbeam.pipeline.audit.load import check as check_audit
         from airflow_provider_llmbeam.pipeline.audit.load import loaded
         from airflow_provider_llmbeam.pipeline.build import build
+        from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
         from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
         from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
         from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
@@ -125,8 +135,9 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
         from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
 
-        is_remote = isinstance(spec.runner, DataflowRunner)
-        if not is_remote:  # on Dataflow only the workers need the keys
+        is_on_dataflow = isinstance(spec.runner, DataflowRunner)
+        is_detached = isinstance(spec.runner, DetachedRunner)
+        if not workers_have_keys(spec.runner):
             check_model(spec)
             check_guard(spec)
             check_privacy(spec)
@@ -134,18 +145,20 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             storage.make_private(uri)
         sinks.check(spec)
         check_audit(spec)
-        if not is_remote:
+        if not is_on_dataflow:
             check_writable(spec)
     with ExitStack() as until_end:
         directory = until_end.enter_context(tempfile.TemporaryDirectory(prefix="llmbeam-"))
-        package = build_worker_package(Path(directory), spec) if is_remote else None
+        package = build_worker_package(Path(directory), spec) if is_on_dataflow else None
         runner, options = runner_of(spec, beam_options, package)
         pipeline = beam.Pipeline(runner=runner, options=options)
         are_elsewhere = workers_are_elsewhere(spec, runner, options)
-        workers = ProgressReader(spec.progress_uri if are_elsewhere else None)
+        workers = ProgressReader(
+            spec.progress_uri if are_elsewhere else None, spec_digest(spec) if is_detached else None
+        )
         with preparation(spec):
-            # Dataflow runs one job of a name at a time
-            launcher = None if is_remote else until_end.enter_context(leased(spec))
+            # Dataflow, and the submission to Flink, run one job of a name at a time
+            launcher = None if is_detached else until_end.enter_context(leased(spec))
             until_end.enter_context(loaded(spec))
             for uri in (spec.stop_uri, spec.skipped_uri, spec.failed_uri, spec.failed_html_uri):
                 if storage.exists(uri):  # of an earlier job, which has ended
@@ -163,8 +176,16 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         until_end.enter_context(uploads_deleted(spec))
         cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
         with preparation(spec):
-            build(pipeline, spec, workers.prefix, launcher if are_elsewhere else None, manifest, cache)
-            (refuse_other_owner if is_remote else claim)(spec)
+            build(
+                pipeline,
+                spec,
+                workers.prefix,
+                launcher if are_elsewhere else None,
+                manifest,
+                cache,
+                LaunchMark.of(spec),
+            )
+            (refuse_other_owner if is_detached else claim)(spec)
         for name in ignored(spec.generation, spec.model):
             _log.warning("%s %s ignores `generation.%s`.", spec.model.type, spec.model.name, name)
         _log.info(
@@ -237,11 +258,25 @@ def page_at(uri: str) -> dict[str, Any] | None:
 
 
 def _started(pipeline: Any, spec: JobSpec) -> Any:
+    if isinstance(spec.runner, FlinkRunner):
+        from airflow_provider_llmbeam.pipeline.launch import flink
+
+        return flink.started(pipeline, spec, spec.runner)
     if not isinstance(spec.runner, DataflowRunner):
         return pipeline.run()
     from airflow_provider_llmbeam.pipeline.launch.dataflow import submit_once
 
     return submit_once(pipeline, spec)
+
+
+def _wait(result: Any, spec: JobSpec) -> None:
+    if not isinstance(spec.runner, PortableRunner):
+        result.wait_until_finish()
+        return
+    from airflow_provider_llmbeam.pipeline.launch.portable import cancelled_at_interrupt
+
+    with cancelled_at_interrupt(result, spec.runner):
+        result.wait_until_finish()
 
 
 @contextmanager

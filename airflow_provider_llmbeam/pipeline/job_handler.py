@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.run_inference import CLOCK_SECONDS, LLMModelHandler
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.tier import RequestedTier
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DetachedRunner
 from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
 
 
@@ -56,7 +56,7 @@ def handler_of_job(
         since=started_at - CLOCK_SECONDS,
         refused_since=started_at if spec.limits.retry_refused else 0.0,
         stop_uri=spec.stop_uri if can_stop else None,
-        awaits_cancellation=isinstance(spec.runner, DataflowRunner),
+        awaits_cancellation=isinstance(spec.runner, DetachedRunner),
         launcher=launcher,
         prompt_of=lambda request: request.prompt,
         fingerprint_of=lambda request: request.fingerprint,

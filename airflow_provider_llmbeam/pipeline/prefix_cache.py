@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import GeminiModel
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.runner import DirectRunner
+from airflow_provider_llmbeam.spec.runner import LocalRunner
 from airflow_provider_llmbeam.spec.source import RowsSource
 
 _log = logging.getLogger("llmbeam")
@@ -96,7 +96,7 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
         # A request with a cache has no tools, and Model Armor would not see the stored part.
         and not (spec.generation.google_search or spec.generation.model_armor)
         # A job on Dataflow outlives the process that extends and deletes the cache.
-        and isinstance(spec.runner, DirectRunner)
+        and isinstance(spec.runner, LocalRunner)
     )
     head = head_of(spec.prompt) if is_possible else None
     if head is not None and spec.conversation is not None:  # a history comes before the text

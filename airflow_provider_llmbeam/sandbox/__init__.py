@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.sandbox.core.clock import ManualClock
     from airflow_provider_llmbeam.sandbox.core.faults import Fault
     from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
+    from airflow_provider_llmbeam.sandbox.flink.settings import FlinkSettings
     from airflow_provider_llmbeam.sandbox.models.answers import prompt_sha256
     from airflow_provider_llmbeam.sandbox.models.quota import FixedWindow, Quota
     from airflow_provider_llmbeam.sandbox.models.settings import Latency, ModelSettings
@@ -27,6 +28,7 @@ __all__ = [
     "EndpointSettings",
     "Fault",
     "FixedWindow",
+    "FlinkSettings",
     "Latency",
     "ManualClock",
     "ModelSettings",
@@ -44,6 +46,7 @@ _MODULES = {
     "EndpointSettings": "billing.settings",
     "Fault": "core.faults",
     "FixedWindow": "models.quota",
+    "FlinkSettings": "flink.settings",
     "Latency": "models.settings",
     "ManualClock": "core.clock",
     "ModelSettings": "models.settings",

@@ -28,6 +28,8 @@ from airflow_provider_llmbeam.sandbox.dataflow.api import Dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.grpc import GrpcServer
 from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
 from airflow_provider_llmbeam.sandbox.dlp.state import DlpState
+from airflow_provider_llmbeam.sandbox.flink.api import PATH as FLINK_PATH
+from airflow_provider_llmbeam.sandbox.flink.api import Flink
 from airflow_provider_llmbeam.sandbox.models.cached_contents import CachedContents
 from airflow_provider_llmbeam.sandbox.models.quota import Quota
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
@@ -182,6 +184,16 @@ class Sandbox(Server):
     def pubsub(self) -> PubSubState:
         """Topics and subscriptions of Pub/Sub, and their messages."""
         return self._services.pubsub
+
+    @property
+    def flink(self) -> Flink:
+        """The Flink cluster, whose settings and jobs tests change."""
+        return self._services.flink
+
+    @property
+    def flink_url(self) -> str:
+        """Address of the REST API of the Flink cluster."""
+        return f"{self.url}{FLINK_PATH}"
 
     @property
     def monitoring(self) -> Monitoring:

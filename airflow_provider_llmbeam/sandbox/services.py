@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.sandbox.dataflow.api import Dataflow
 from airflow_provider_llmbeam.sandbox.dataflow.settings import DataflowSettings
 from airflow_provider_llmbeam.sandbox.dlp import api as dlp
 from airflow_provider_llmbeam.sandbox.dlp.state import DlpState
+from airflow_provider_llmbeam.sandbox.flink import api as flink
 from airflow_provider_llmbeam.sandbox.models import cached_content_routes, cached_contents, gemini, openai
 from airflow_provider_llmbeam.sandbox.models.embedding import gemini as gemini_embeddings
 from airflow_provider_llmbeam.sandbox.models.embedding import openai as openai_embeddings
@@ -58,6 +59,7 @@ METHODS = Methods.joined(
         secret_manager,
         dlp,
         dataflow,
+        flink,
         vertex_predictions,
         vertex,
         vertex_batches,
@@ -120,6 +122,7 @@ class Services:
         self.storage = storage.Storage(store)
         self.bigquery = bigquery.BigQuery(clock, store, job_seconds=bigquery_job_seconds)
         self.dataflow = Dataflow(self.backend, store, dataflow)
+        self.flink = flink.Flink(self.backend)
         self.secrets = SecretStore(clock)
         self.dlp = DlpState(clock)
         self.pubsub = PubSubState(clock)
@@ -146,6 +149,7 @@ class Services:
             self.openai_batches.clear,
             self.models.clear,
             self.dataflow.clear,
+            self.flink.clear,
             self.storage.clear,
             self.bigquery.clear,
             self.secrets.clear,
@@ -165,8 +169,8 @@ class Services:
     def routes(self) -> list[web.AbstractRouteDef]:
         """Returns the routes of all services; the last of an application, as Gemini's match every POST.
 
-        Models, metrics and quotas need no token: they run nothing, and keep nothing but the batches, files and
-        caches of callers with an API key or a token of their own.
+        Models, metrics, quotas and Flink need no token: they run nothing, and keep nothing but the batches, files
+        and caches of callers with an API key or a token of their own.
         """
         access = self.backend.access
         return [
@@ -179,6 +183,7 @@ class Services:
             *monitoring.routes(self.backend, self.monitoring),
             *cloud_quotas.routes(self.backend, self.quotas),
             *access.guarded(dataflow.routes(self.dataflow)),
+            *flink.routes(self.flink),
             *vertex_predictions.routes(self.models, self.vertex),
             *access.guarded(vertex_batches.routes(self.vertex_batches)),
             *cached_content_routes.routes(self.caches),

@@ -21,6 +21,10 @@ from airflow_provider_llmbeam.spec.model import (
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
+from airflow_provider_llmbeam.spec.runner.environment import WorkerEnvironment
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
+from airflow_provider_llmbeam.spec.runner.prism import PrismRunner
 from airflow_provider_llmbeam.spec.safety import AirflowRun, BigQueryAudit, FilesAudit, Moderation, Safety
 from airflow_provider_llmbeam.spec.sink import (
     BigQuerySink,
@@ -60,6 +64,7 @@ __all__ = [
     "FilesAudit",
     "FilesSink",
     "FilesSource",
+    "FlinkRunner",
     "GeminiModel",
     "Generation",
     "Inference",
@@ -72,8 +77,10 @@ __all__ = [
     "Model",
     "Moderation",
     "OpenAIModel",
+    "PortableRunner",
     "PostgresSink",
     "Price",
+    "PrismRunner",
     "PromptTemplate",
     "PubSubSink",
     "PubSubSource",
@@ -84,5 +91,6 @@ __all__ = [
     "Source",
     "VertexEndpoint",
     "VertexEndpointModel",
+    "WorkerEnvironment",
     "parse_endpoint",
 ]

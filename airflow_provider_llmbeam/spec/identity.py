@@ -58,6 +58,11 @@ def dataflow_name(spec: JobSpec) -> str:
     return f"{job_identity(spec)}-{spec_digest(spec)}"
 
 
+def progress_prefix(spec: JobSpec) -> str:
+    """Returns the beginning of the addresses of the counts that the workers of a job elsewhere write."""
+    return f"{spec.progress_uri}{spec_digest(spec)}-"
+
+
 def labels(spec: JobSpec) -> dict[str, str]:
     """Returns the labels of the job on Dataflow."""
     own = getattr(spec.runner, "labels", {})

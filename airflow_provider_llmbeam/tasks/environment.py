@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import is_secret_name
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.runner.prism import BINARY_VARIABLE, PrismRunner
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 #: Variables of every job, by name or pattern. Those of a pattern whose names say that they are secret, such as
@@ -80,9 +81,10 @@ def configured_variables() -> tuple[str, ...]:
 
 def _patterns_of(spec: JobSpec) -> tuple[str, ...]:
     places = (getattr(spec.source, "uri", None), getattr(spec.sink, "uri", None), spec.state_uri)
+    prism = (BINARY_VARIABLE,) if isinstance(spec.runner, PrismRunner) else ()
     schemes = {place.partition("://")[0] for place in places if place}
     found = [pattern for scheme in sorted(schemes) for pattern in _OF_SCHEMES.get(scheme, ())]
-    return (*found, *(_OF_POSTGRES if isinstance(spec.sink, PostgresSink) else ()))
+    return (*prism, *found, *(_OF_POSTGRES if isinstance(spec.sink, PostgresSink) else ()))
 
 
 def _matches(name: str, patterns: Collection[str]) -> bool:

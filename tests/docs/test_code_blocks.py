@@ -13,6 +13,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 import sqlglot
+import yaml
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Param, task
 from apache_beam.yaml import main as yaml_main
@@ -143,6 +144,8 @@ def test_a_block_of_code_is_right(language: str, code: str) -> None:
             assert JobSpec.problems(json.loads(code)) == ()
         case "sql":
             assert sqlglot.parse_one(code, dialect="bigquery")
+        case "yaml" if code.startswith("apiVersion:"):
+            assert {"apiVersion", "kind", "metadata", "spec"} == yaml.safe_load(code).keys()
         case "yaml":
             build_yaml_pipeline(code)
         case "console":

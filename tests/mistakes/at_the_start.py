@@ -6,6 +6,11 @@ from tests.mistakes.mistake import LEFT_OUT, Mistake
 
 MISTAKES = (
     Mistake(
+        changes={"runner": {"type": "prism", "binary_path": "/nowhere/prism"}},
+        sentence=("`runner.binary_path`: there is no program at '/nowhere/prism'. Nothing was sent or billed."),
+        found="start",
+    ),
+    Mistake(
         changes={"source.uri": "no-*.jsonl"},
         sentence="`source.uri` 'no-*.jsonl' matches no file. Nothing was sent or billed.",
         found="start",

@@ -15,7 +15,10 @@ MISTAKES = (
     ),
     Mistake(
         changes={"runner": {"type": "spark"}},
-        sentence=("`runner.type`: must be one of 'direct', 'dataflow'; got 'spark'. Nothing was sent or billed."),
+        sentence=(
+            "`runner.type`: must be one of 'direct', 'prism', 'flink', 'portable', 'dataflow'; got "
+            "'spark'. Nothing was sent or billed."
+        ),
     ),
     Mistake(
         changes={"runner": {"type": "dataflow"}},
@@ -103,6 +106,70 @@ MISTAKES = (
         sentence=(
             "`runner.poll_interval_seconds`: must be greater than or equal to 10; got 1. Nothing "
             "was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"runner": {"type": "portable", "job_endpoint": "localhost:8099"}},
+        sentence="`runner.environment`: this field is needed. Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "portable",
+                "job_endpoint": "localhost:8099",
+                "environment": {"type": "EXTERNAL", "address": "localhost:50000"},
+            }
+        },
+        sentence=(
+            "`source.uri`: must be an address that all workers reach, such as gs://… or the absolute path of a "
+            "disk that they mount, with a runner of type 'portable'; got 'rows.jsonl'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "flink",
+                "rest_url": "http://flink-jobmanager:8081",
+                "job_endpoint": "localhost:8099",
+                "flink_version": "1.19",
+                "task_managers": 2,
+                "environment": {"type": "LOOPBACK"},
+            },
+        },
+        sentence=(
+            "`runner.environment.type`: must be 'EXTERNAL', 'PROCESS' or 'DOCKER': the process that submits the "
+            "job, in which 'LOOPBACK' has the workers, ends; got 'LOOPBACK'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "flink",
+                "rest_url": "http://flink-jobmanager:8081",
+                "job_endpoint": "localhost:8099",
+                "flink_version": "1.19",
+                "task_managers": 2,
+                "environment": {"type": "EXTERNAL", "address": "worker-pool:50000"},
+            },
+        },
+        sentence=(
+            "`runner.environment.address`: must be on localhost with several task managers: a pool that they "
+            "share stops workers in use; got 'worker-pool:50000'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "source.uri": "/mnt/rows.jsonl",
+            "sink": "/mnt/out",
+            "runner": {
+                "type": "flink",
+                "rest_url": "http://flink-jobmanager:8081",
+                "flink_version": "1.19",
+                "environment": {"type": "EXTERNAL", "address": "localhost:50000"},
+            },
+        },
+        sentence=(
+            "`runner.job_endpoint`: this field, or `job_server_jar`, is needed. Nothing was sent or billed."
         ),
     ),
     Mistake(

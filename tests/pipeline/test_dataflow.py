@@ -93,7 +93,7 @@ def test_the_command_line_waits_for_the_job_without_submit(cloud):
 def test_only_a_job_for_dataflow_is_submitted(cloud):
     done = cloud.run_command(cloud.spec("direct", runner={"type": "direct"}), "--submit")
     assert done.returncode == 2
-    refusal = "`runner.type`: only a job with runner 'dataflow' can be submitted; got 'direct'."
+    refusal = "`runner.type`: only a job with runner 'dataflow' or 'flink' can be submitted; got 'direct'."
     assert f"{refusal} Nothing was sent or billed." in done.stderr
 
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, workers_have_keys
 
 _IMPERSONATED = re.compile(r"/serviceAccounts/([^:/]+):")
 
@@ -21,6 +21,8 @@ def account_of(spec: JobSpec) -> str | None:
     """
     if isinstance(spec.runner, DataflowRunner):
         return spec.runner.service_account
+    if workers_have_keys(spec.runner):
+        return None
     if not (path := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")):
         return None
     try:

@@ -39,7 +39,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner
 from airflow_provider_llmbeam.spec.runner.workers import workers_of
 
 _log = logging.getLogger("llmbeam")
@@ -197,7 +197,7 @@ def _estimated(
         latency,
         # Machines share a quota, and how many there will be is not known.
         learned_requests_per_minute(spec.model, spec.limits, spec.journal_uri)
-        if isinstance(spec.runner, DirectRunner)
+        if isinstance(spec.runner, LocalRunner)
         else None,
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 
 
 def what_remains(spec: JobSpec | None) -> str:
@@ -14,6 +15,11 @@ def what_remains(spec: JobSpec | None) -> str:
         return (
             "The job may be running, and billing, on Dataflow: the same command finds it, and `gcloud dataflow "
             "jobs cancel` ends it."
+        )
+    if isinstance(spec.runner, FlinkRunner):
+        return (
+            f"The job may be running, and billing, on the Flink cluster at {spec.runner.rest_url}: its page, or "
+            "PATCH /jobs/ID?mode=cancel, ends it."
         )
     rest = f"The answers so far are in {spec.journal_uri!r}; the same command sends only the rest."
     if spec.inference.mode != "online":

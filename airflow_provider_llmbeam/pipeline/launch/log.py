@@ -44,8 +44,14 @@ def configure_logging(redactor: Redactor, *, with_time: bool) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_RedactingFormatter("%(asctime)s %(message)s" if with_time else "%(message)s", redactor))
+    handler.addFilter(_is_no_message_of_a_job)
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
     for name in ("llmbeam", "airflow_provider_llmbeam"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # its errors are raised, too
     logging.getLogger("apache_beam.runners.dataflow.dataflow_runner").setLevel(logging.INFO)  # messages of the job
+
+
+def _is_no_message_of_a_job(record: logging.LogRecord) -> bool:
+    """Leaves out what Beam 2.77 logs of a job service (`PipelineResult.wait_until_finish`) and raises again."""
+    return not (record.name == "root" and record.module == "portable_runner")

@@ -9,7 +9,7 @@ import sys
 import threading
 
 #: Source: linux/prctl.h.
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
@@ -22,7 +22,7 @@ def end_with_parent() -> None:
     parent that ended before this call, and for one with a process in between.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_exit_at_end_of_input, name="parent-monitor", daemon=True).start()
 
 

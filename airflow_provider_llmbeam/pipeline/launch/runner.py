@@ -9,10 +9,16 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions,
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.launch.flink import flink_options
+from airflow_provider_llmbeam.pipeline.launch.portable import portable_options
+from airflow_provider_llmbeam.pipeline.launch.prism import prism_options
 from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
 from airflow_provider_llmbeam.spec.runner.arguments import beam_arguments
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
+from airflow_provider_llmbeam.spec.runner.prism import PrismRunner
 from airflow_provider_llmbeam.spec.runner.workers import first_workers, max_workers
 
 #: Number of concurrent bundles per worker: while the last requests of one finish, the next ones keep the window of
@@ -43,11 +49,24 @@ def runner_of(
     Returns:
         The runner, or `None` if the options determine it, and the options.
     """
-    from_spec = tuple(dataflow_options(spec, worker_package)) if isinstance(spec.runner, DataflowRunner) else ()
-    options = PipelineOptions([*from_spec, *beam_options])
+    options = PipelineOptions([*_options_of_spec(spec, worker_package), *beam_options])
     named = options.view_as(StandardOptions).runner or "direct"
     short = named.rpartition(".")[2].lower().removesuffix("runner")  # Beam accepts each of these spellings
     return (FnApiRunner() if short in ("direct", "fnapi") else None), options
+
+
+def _options_of_spec(spec: JobSpec, worker_package: Path | None) -> list[str]:
+    match spec.runner:
+        case DirectRunner():
+            return []
+        case PrismRunner():
+            return beam_arguments(prism_options(spec.runner))
+        case PortableRunner():
+            return beam_arguments(portable_options(spec, spec.runner))
+        case FlinkRunner():
+            return beam_arguments(flink_options(spec, spec.runner))
+        case DataflowRunner():
+            return dataflow_options(spec, worker_package)
 
 
 def workers_are_elsewhere(spec: JobSpec, runner: FnApiRunner | None, options: PipelineOptions) -> bool:

@@ -29,7 +29,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError, media_rules
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DetachedRunner
 
 _log = logging.getLogger("llmbeam")
 
@@ -159,7 +159,7 @@ def uploads_deleted(spec: JobSpec) -> Iterator[None]:
     try:
         yield
     finally:
-        if not isinstance(spec.runner, DataflowRunner):
+        if not isinstance(spec.runner, DetachedRunner):
             delete_uploads(spec)
 
 

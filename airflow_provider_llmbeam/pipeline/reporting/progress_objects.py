@@ -121,20 +121,25 @@ class ProgressReader:
 
     Args:
         progress_uri: See `spec.JobSpec.progress_uri`; `None` if there are no other workers.
+        run: Name of the run in the addresses of its objects, for readers elsewhere; by default a random one.
 
     Attributes:
         prefix: Beginning of the addresses of the objects of this run; `None` if there are none.
     """
 
-    def __init__(self, progress_uri: str | None) -> None:
+    def __init__(self, progress_uri: str | None, run: str | None = None) -> None:
         self._progress_uri = progress_uri
-        self.prefix = None if progress_uri is None else f"{progress_uri}{uuid.uuid4().hex}-"
+        self.prefix = None if progress_uri is None else f"{progress_uri}{run or uuid.uuid4().hex}-"
         self._read_at = -math.inf
         self._counts: dict[str, Counts] = {}
 
     def __enter__(self) -> Self:
-        _remove(self._progress_uri)
+        self.remove_earlier()
         return self
+
+    def remove_earlier(self) -> None:
+        """Deletes the objects of earlier runs of the job."""
+        _remove(self._progress_uri)
 
     def __exit__(self, *_: object) -> None:
         _remove(self.prefix)

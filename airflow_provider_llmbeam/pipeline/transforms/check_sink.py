@@ -7,22 +7,25 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline import sinks
+from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner import DirectRunner
+from airflow_provider_llmbeam.spec.runner import LocalRunner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
 
 
-def after_sink_check(root: beam.Pipeline, requests: beam.PCollection, spec: JobSpec) -> beam.PCollection:
+def after_sink_check(
+    root: beam.Pipeline, requests: beam.PCollection, spec: JobSpec, mark: LaunchMark | None
+) -> beam.PCollection:
     """Delays the requests until a worker has checked that it can store the answers.
 
     Applies to workers elsewhere, with an account of their own; a job on this machine is checked at launch.
     """
-    if isinstance(spec.runner, DirectRunner):
+    if isinstance(spec.runner, LocalRunner):
         return requests
-    checked = root | "BeforeTheModel" >> beam.Impulse() | "CheckSink" >> beam.ParDo(CheckSink(spec))
+    checked = root | "BeforeTheModel" >> beam.Impulse() | "CheckSink" >> beam.ParDo(CheckSink(spec, mark))
     return requests | "SinkIsChecked" >> beam.Map(lambda request, _: request, beam.pvalue.AsSingleton(checked))
 
 
@@ -34,8 +37,9 @@ class CheckSink(beam.DoFn):
         JobFailedError: A filesystem or the sink does not answer.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, mark: LaunchMark | None) -> None:
         self._spec = spec
+        self._mark = mark
 
     def setup(self) -> None:
         """Sets the keys of the sink."""
@@ -43,6 +47,8 @@ class CheckSink(beam.DoFn):
 
     def process(self, _: bytes) -> Iterator[bool]:
         """Checks directories and sink, and records the owner of the sink."""
+        if self._mark is not None:
+            self._mark.check()
         check_writable(self._spec)
         if sink_needs_worker_secrets(self._spec.runner, self._spec.sink):
             sinks.check_here(self._spec)

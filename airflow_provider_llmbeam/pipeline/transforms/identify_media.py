@@ -29,7 +29,7 @@ from airflow_provider_llmbeam.spec.model.media import (
 )
 from airflow_provider_llmbeam.spec.model.media_tokens import media_tokens
 from airflow_provider_llmbeam.spec.prompt import Media
-from airflow_provider_llmbeam.spec.runner import DirectRunner
+from airflow_provider_llmbeam.spec.runner import LocalRunner
 
 #: Number of files that are looked up at once: one of Cloud Storage takes a round trip of some 30 ms.
 _THREADS = 16
@@ -46,7 +46,7 @@ class MediaIdentifier:
         self._media = spec.prompt.media
         self._model, self._resolution = spec.model, spec.generation.media_resolution
         self._rules = media_rules(spec.model)
-        self._reads_local = isinstance(spec.runner, DirectRunner)
+        self._reads_local = isinstance(spec.runner, LocalRunner)
         self._files = StoredMedia()
         self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 

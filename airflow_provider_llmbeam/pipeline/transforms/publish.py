@@ -49,7 +49,7 @@ from airflow_provider_llmbeam.pipeline.sources import bigquery, queue
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DetachedRunner
 from airflow_provider_llmbeam.spec.source import BigQuerySource
 
 _log = logging.getLogger(__name__)
@@ -277,7 +277,7 @@ class Publish(beam.DoFn):
         storage.delete(storage.match(f"{self._spec.staging_uri}*"))
         if isinstance(self._spec.source, BigQuerySource):
             bigquery.discard(self._spec.export_uri)
-        if isinstance(self._spec.runner, DataflowRunner):
+        if isinstance(self._spec.runner, DetachedRunner):
             delete_uploads(self._spec)
 
     def _every_shard(

@@ -9,6 +9,7 @@ import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.conversation.transform import conversations
 from airflow_provider_llmbeam.pipeline.elements import FAILED
+from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
@@ -73,6 +74,7 @@ def read_prompts(
     progress_prefix: str | None = None,
     batch_since: float | None = None,
     moderate: ModeratePrompts | None = None,
+    mark: LaunchMark | None = None,
 ) -> Prompts:
     """Reads the rows, renders their prompts, and looks these up in the journal.
 
@@ -83,6 +85,7 @@ def read_prompts(
         progress_prefix: See `CountingDoFn`.
         batch_since: Unix time at which the batch inference of this run began; `None` without any.
         moderate: Adds the moderation of the prompts; `None` for none.
+        mark: See `build`.
     """
     source = root | "Read" >> ReadRows(spec, progress_prefix)
     every, unreadable, tallies = source["rows"], source[FAILED], [source[TALLIES]]
@@ -105,7 +108,7 @@ def read_prompts(
 
         def checked(requests: beam.PCollection) -> beam.PCollection:
             (requests,) = after_row_check([requests], (every, unreadable), spec)
-            return after_sink_check(root, requests, spec)
+            return after_sink_check(root, requests, spec, mark)
 
         judged = moderate(prompts, checked, duplicate_keys)
         prompts, replaced = judged.passed, [judged.replaced]

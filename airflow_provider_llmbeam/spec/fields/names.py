@@ -33,6 +33,31 @@ def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
+#: Options of Beam that fields of a portable runner set.
+_SET_BY_FIELDS = {
+    *("runner", "job_name", "job_endpoint", "artifact_endpoint", "environment_type", "environment_config"),
+    *("environment_option", "environment_options", "flink_master", "flink_version", "flink_job_server_jar"),
+    *("flink_submit_uber_jar", "parallelism"),
+}
+
+
+def _checked_options(options: dict[str, OptionValue]) -> dict[str, OptionValue]:
+    for name in options:
+        if name in _SET_BY_FIELDS:
+            raise ValueError(f"has {name!r}, which another field of `runner` sets already")
+    return options
+
+
+OptionValue = bool | int | float | str | list[str]
+#: Pipeline options of Beam for a portable runner, by name.
+BeamOptions = Annotated[dict[str, OptionValue], AfterValidator(_checked_options)]
+ClusterUrl = Annotated[
+    str,
+    AfterValidator(lambda url: url.rstrip("/")),
+    _like(r"https?://[^/\s?#@]+(/[^\s?#]*)?", "the address of a REST API, e.g. 'http://flink-jobmanager:8081'"),
+]
+HostAndPort = Annotated[str, _like(r"[A-Za-z0-9._-]+:[0-9]{1,5}", "a host and a port, e.g. 'localhost:8099'")]
+
 JobName = Annotated[str, _like(_NAME, _NAME_WORDS)]
 CacheScope = Annotated[str, _like(_NAME, _NAME_WORDS)]
 MetricName = Annotated[

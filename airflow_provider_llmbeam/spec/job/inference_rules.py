@@ -10,7 +10,7 @@ from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media import is_openai
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS
-from airflow_provider_llmbeam.spec.runner import DirectRunner
+from airflow_provider_llmbeam.spec.runner import LocalRunner
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec
@@ -86,7 +86,7 @@ def _tier_fault(spec: JobSpec) -> FieldFaultError | None:
             "must be 'flex_then_standard' with `inference.finish_by`: nobody promises when flex answers",
             inference.service_tier,
         )
-    if inference.mode == "online" and not isinstance(spec.runner, DirectRunner):
+    if inference.mode == "online" and not isinstance(spec.runner, LocalRunner):
         return FieldFaultError(
             "inference.finish_by",
             f"must be left out with service tier 'flex_then_standard' and a runner of type {spec.runner.type!r}: "
@@ -180,7 +180,7 @@ def _job_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
         return FieldFaultError(
             "inference.mode", "must be 'online' with `prompt.media`: request files hold texts", mode
         )
-    if not isinstance(spec.runner, DirectRunner):
+    if not isinstance(spec.runner, LocalRunner):
         return FieldFaultError(
             "inference.mode",
             f"must be 'online' with a runner of type {spec.runner.type!r}: the task prepares the request files "

@@ -252,6 +252,11 @@ class JobSpec(SpecModel):
         return f"{self.home_uri}lease"
 
     @property
+    def launch_uri(self) -> str:
+        """File that the launch of the job writes, for workers elsewhere that must have the same disk."""
+        return f"{self.home_uri}launch"
+
+    @property
     def progress_uri(self) -> str:
         """Directory in which workers in other processes write their counts, while the job runs."""
         return f"{self.home_uri}progress/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
@@ -16,7 +17,7 @@ from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, Vertex
 from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
 from airflow_provider_llmbeam.spec.model.parameters import given
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner
 from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink, KafkaSink, MilvusSink, PubSubSink
@@ -157,7 +158,7 @@ def _request_format_fault(spec: JobSpec) -> FieldFaultError | None:
 
 
 def _media_fault(spec: JobSpec) -> ValueError | None:
-    reads_local, rules = isinstance(spec.runner, DirectRunner), media_rules(spec.model)
+    reads_local, rules = isinstance(spec.runner, LocalRunner), media_rules(spec.model)
     for index, media in enumerate(spec.prompt.media):
         if fault := template_fault(media.uri, media.mime_type, rules, reads_local=reads_local):
             return ValueError(f"has `prompt.media.{index}.uri` {media.uri!r}, which {fault}")
@@ -178,7 +179,7 @@ def _price_fault(spec: JobSpec) -> FieldFaultError | None:
 
 
 def _local_file_fault(spec: JobSpec) -> FieldFaultError | None:
-    if isinstance(spec.runner, DirectRunner):
+    if isinstance(spec.runner, LocalRunner):
         return None
     places = {"state_uri": spec.state_uri}
     if isinstance(spec.safety.audit, FilesAudit):
@@ -187,6 +188,8 @@ def _local_file_fault(spec: JobSpec) -> FieldFaultError | None:
         places["source.uri"] = spec.source.uri
     if isinstance(spec.sink, FilesSink | MilvusSink):
         places["sink.uri"] = spec.sink.uri
+    if not isinstance(spec.runner, DataflowRunner):
+        return _relative_path_fault(spec, places)
     local = {field: uri for field, uri in places.items() if uri is not None and _is_local(uri)}
     if local:
         named = " and ".join(f"`{field}` {uri!r}" for field, uri in local.items())
@@ -204,6 +207,18 @@ def _local_file_fault(spec: JobSpec) -> FieldFaultError | None:
             None,
             spec.home_uri,
         )
+    return None
+
+
+def _relative_path_fault(spec: JobSpec, places: Mapping[str, str | None]) -> FieldFaultError | None:
+    for field, uri in places.items():
+        if uri is not None and _is_local(uri) and not uri.removeprefix("file://").startswith("/"):
+            return FieldFaultError(
+                field,
+                "must be an address that all workers reach, such as gs://… or the absolute path of a disk that "
+                f"they mount, with a runner of type {spec.runner.type!r}",
+                uri,
+            )
     return None
 
 

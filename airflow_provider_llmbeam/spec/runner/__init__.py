@@ -10,6 +10,9 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.fields.names import BucketUri, Labels, ObjectUri, ProjectId, Region
 from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
+from airflow_provider_llmbeam.spec.runner.prism import PrismRunner
 
 #: Beam options that are set from fields of the spec, with the field.
 _OPTION_FIELDS = {
@@ -140,4 +143,19 @@ class DataflowRunner(SpecModel, defer_build=True):
         return self
 
 
-Runner = Annotated[DirectRunner | DataflowRunner, Field(discriminator="type"), BeforeValidator(from_text)]
+Runner = Annotated[
+    DirectRunner | PrismRunner | FlinkRunner | PortableRunner | DataflowRunner,
+    Field(discriminator="type"),
+    BeforeValidator(from_text),
+]
+#: Runners whose workers are part of the process of the job, on the machine of the task.
+LocalRunner = DirectRunner | PrismRunner
+#: Runners whose jobs outlive the process that submits them, and are found again by their names.
+DetachedRunner = DataflowRunner | FlinkRunner
+
+
+def workers_have_keys(runner: Runner) -> bool:
+    """Whether the workers are elsewhere, so that they alone may have the keys of the model and the sink."""
+    if isinstance(runner, PortableRunner):
+        return runner.environment.type != "LOOPBACK"
+    return isinstance(runner, DetachedRunner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, Runner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, Runner, workers_have_keys
 from airflow_provider_llmbeam.spec.sink import KafkaSink, MilvusSink, PostgresSink, Sink
 
 _EXAMPLE = "'projects/…/secrets/…/versions/latest'"
@@ -37,4 +37,4 @@ def missing_worker_secrets(runner: DataflowRunner, sink: Sink, *, needs_api_key:
 
 def sink_needs_worker_secrets(runner: Runner, sink: Sink) -> bool:
     """Whether only the workers may have the key and the network of the sink, so that they have to check it."""
-    return isinstance(runner, DataflowRunner) and isinstance(sink, PostgresSink | MilvusSink | KafkaSink)
+    return workers_have_keys(runner) and isinstance(sink, PostgresSink | MilvusSink | KafkaSink)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, Runner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, Runner
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
 
 #: Maximum number of workers if no quota of requests is known. The limit of Dataflow itself is in the thousands.
 MAX_WORKERS_WITHOUT_QUOTA = 10
@@ -28,7 +30,15 @@ def max_workers(runner: DataflowRunner, limits: Limits) -> int:
 
 def workers_of(runner: Runner, limits: Limits) -> int:
     """Returns the maximum number of processes that send requests: one per worker, or one on this machine."""
-    return max_workers(runner, limits) if isinstance(runner, DataflowRunner) else 1
+    match runner:
+        case DataflowRunner():
+            return max_workers(runner, limits)
+        case PortableRunner():
+            return runner.workers
+        case FlinkRunner():
+            return runner.task_managers
+        case _:
+            return 1
 
 
 def first_workers(runner: DataflowRunner, limits: Limits) -> int | None:
@@ -45,6 +55,6 @@ def first_workers(runner: DataflowRunner, limits: Limits) -> int | None:
 
 def limits_of_a_worker(runner: Runner, limits: Limits) -> Limits:
     """Returns the limits with `expected_workers` set."""
-    if limits.expected_workers is not None or not isinstance(runner, DataflowRunner):
+    if limits.expected_workers is not None or isinstance(runner, LocalRunner):
         return limits
-    return limits.model_copy(update={"expected_workers": max_workers(runner, limits)})
+    return limits.model_copy(update={"expected_workers": workers_of(runner, limits)})

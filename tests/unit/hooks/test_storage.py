@@ -66,3 +66,10 @@ def test_missing_credentials_are_an_error():
 
     with pytest.raises(AccessDeniedError, match="gives no credentials"):
         Without("acme-prod").check("gs://rows/")
+
+
+def test_objects_are_listed_by_the_beginning_of_their_addresses(google):
+    hook = StorageHook(google.project)
+    for name in ("1-a.json", "1-b.json", "2-a.json"):
+        hook.write(f"gs://rows/progress/{name}", "{}")
+    assert hook.list("gs://rows/progress/1-") == ["gs://rows/progress/1-a.json", "gs://rows/progress/1-b.json"]

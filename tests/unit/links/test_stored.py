@@ -58,7 +58,12 @@ def test_a_resumed_task_has_the_links_that_an_earlier_process_stored(dag, monkey
 def test_a_serialized_dag_has_all_links_also_of_a_mapped_task(dag):
     found = TO_DICT(dag)["dag"]["tasks"]
     for task in found:
-        assert set(task["__var"]["_operator_extra_links"]) == {"Open in Dataflow", "Output", "Report"}
+        assert set(task["__var"]["_operator_extra_links"]) == {
+            "Open in Dataflow",
+            "Open in Flink",
+            "Output",
+            "Report",
+        }
 
 
 def test_the_prompt_is_among_the_rendered_fields_as_it_was_written(dag):

@@ -52,8 +52,11 @@ def test_num_workers_above_max_workers_is_refused(job):
 
 
 def test_an_unknown_runner_is_refused(job):
-    with pytest.raises(JobSpecError, match=r"`runner\.type`: must be one of 'direct', 'dataflow'; got 'flink'"):
-        JobSpec.parse(job(runner={"type": "flink"}))
+    with pytest.raises(
+        JobSpecError,
+        match=r"`runner\.type`: must be one of 'direct', 'prism', 'flink', 'portable', 'dataflow'; got 'spark'",
+    ):
+        JobSpec.parse(job(runner={"type": "spark"}))
 
 
 def test_a_valid_runner_is_accepted(job):

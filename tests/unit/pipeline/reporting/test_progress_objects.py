@@ -196,3 +196,7 @@ def storage_calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]
         return calls
 
     return record
+
+
+def test_readers_elsewhere_know_the_addresses_of_a_run_with_a_name(folder: str) -> None:
+    assert ProgressReader(folder, "5225").prefix == f"{folder}5225-"

@@ -1,0 +1,123 @@
+"""What the launchers of all services share: collecting, leaving and cancelling the job of a task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_llmbeam.dataflow.cancellation import cancel_or_leave
+from airflow_provider_llmbeam.dataflow.job import Job
+from airflow_provider_llmbeam.dataflow.outcome import JobResult
+from airflow_provider_llmbeam.dataflow.registry import Files, SubmittedJob, SubmittedJobs
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError, TooManyFailedRowsError
+from airflow_provider_llmbeam.manifest import encoded_page
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.tasks.process import JobProcess
+
+
+class JobLauncher(ABC):
+    """Launches the job of one task where it outlives the process that submits it.
+
+    Args:
+        store: State store of the task; `None` below Airflow 3.3.
+        log: Log of the task.
+    """
+
+    def __init__(self, store: Any, log: Any) -> None:
+        self._store = store
+        self._log = log
+        self._process: JobProcess | None = None
+
+    @abstractmethod
+    def obtain(self, spec: JobSpec) -> SubmittedJob:
+        """Finds the job of an earlier try, or submits a new one.
+
+        Raises:
+            JobSpecError: The service refuses the job; nothing was billed.
+            LLMBeamError: It is unknown whether the job was submitted; a retry finds it.
+        """
+
+    @abstractmethod
+    def cancel(self, job: SubmittedJob) -> None:
+        """Requests the cancellation of a job.
+
+        Raises:
+            CloudError: The request was refused or not answered.
+        """
+
+    @abstractmethod
+    def running(self, spec: JobSpec) -> Sequence[Job]:
+        """Returns the running jobs of the task.
+
+        Raises:
+            CloudError: The request was refused or not answered.
+        """
+
+    @abstractmethod
+    def find_command(self, spec: JobSpec) -> str:
+        """Returns the shell command that lists the jobs of the task."""
+
+    @abstractmethod
+    def _registry_of(self, job: SubmittedJob) -> SubmittedJobs: ...
+
+    @abstractmethod
+    def _files_of(self, job: SubmittedJob, uri: str) -> Files: ...
+
+    def collect(self, job: SubmittedJob, result: JobResult) -> dict[str, Any]:
+        """Reads the report of a finished job.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            LLMBeamError: The job did not succeed, or its report cannot be read.
+        """
+        if (error := result.error) is not None:
+            if isinstance(error, JobSpecError | TooManyFailedRowsError):
+                error.page = self.page(job, job.failed_html_uri)
+            raise error
+        self._log.info("%s", result.message)
+        return self._registry_of(job).collect(replace(job, id=result.job_id))
+
+    def page(self, job: SubmittedJob, uri: str | None) -> dict[str, Any] | None:
+        """Returns the page of a report, see `encoded_page`; `None` if there is none that can be read."""
+        try:
+            if uri is None or not (files := self._files_of(job, uri)).exists(uri):
+                return None
+            return encoded_page(files.read(uri), uri)
+        except LLMBeamError as error:
+            self._log.warning("The report %r cannot be read, and is not shown here: %s", uri, error)
+            return None
+
+    def abandon(self, job: SubmittedJob, reason: str) -> None:
+        """Cancels a job that the task no longer waits for, or leaves it; logs what still bills."""
+        cancel_or_leave(
+            job.address,
+            lambda: self.cancel(job),
+            cancel_on_kill=job.cancel_on_kill,
+            reason=reason,
+            journal_uri=job.journal_uri,
+            log=self._log,
+        )
+
+    def abandon_left(self, spec: JobSpec, reason: str) -> None:
+        """Does the same for the running jobs of the task, whose id is not known any more."""
+        try:
+            found = self.running(spec)
+        except LLMBeamError as error:
+            command = self.find_command(spec)
+            self._log.error(
+                "%s Its job may still be running and billing: %s To find it: %s", reason, error, command
+            )
+            return
+        if not found:
+            self._log.warning("%s No job of this task is running.", reason)
+        for job in found:
+            self.abandon(SubmittedJob.of(spec, job.job_id, is_attached=True), reason)
+
+    def stop(self) -> None:
+        """Stops a submission in progress; the next try finds its job by the name."""
+        if self._process is not None:
+            self._process.stop()

@@ -1,0 +1,101 @@
+"""Flink jobs as plain values, without a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Self
+
+Phase = Literal["going", "done", "failed", "cancelled", "replaced"]
+
+#: All states of `JobStatus` in Flink 2.2.
+PHASES: Mapping[str, Phase] = MappingProxyType(
+    {
+        "INITIALIZING": "going",
+        "CREATED": "going",
+        "RUNNING": "going",
+        "RESTARTING": "going",
+        "RECONCILING": "going",
+        "SUSPENDED": "going",  # another job manager takes it over
+        "FAILING": "going",
+        "FAILED": "failed",
+        "CANCELLING": "going",
+        "CANCELED": "cancelled",
+        "FINISHED": "done",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FlinkAddress:
+    """Cluster and ID of a job.
+
+    Attributes:
+        rest_url: Address of the REST API of the cluster.
+        job_id: ID that Flink gave the job.
+    """
+
+    service: ClassVar[str] = "Flink"
+
+    rest_url: str
+    job_id: str
+
+    @property
+    def cancel_command(self) -> str:
+        """Shell command that cancels the job."""
+        return f"curl -X PATCH '{self.rest_url}/jobs/{self.job_id}?mode=cancel'"
+
+
+@dataclass(frozen=True, slots=True)
+class FlinkJob:
+    """Snapshot of a job.
+
+    Attributes:
+        job_id: ID that Flink gave the job.
+        name: Name that this package gave the job, see `spec.identity`.
+        state: State in the API, e.g. `RUNNING`; may be unknown to this version.
+        created_at: Time of the start, in UTC; `None` if not known.
+        labels: Always empty: Flink has none.
+        replaced_by: Always `None`: Flink replaces no job.
+    """
+
+    job_id: str
+    name: str
+    state: str
+    created_at: datetime | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    replaced_by: str | None = None
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> Self:
+        """Reads a job of `/jobs/overview`, or that of `/jobs/ID`."""
+        started = reply.get("start-time", -1)  # in milliseconds
+        created_at = datetime.fromtimestamp(started / 1000, UTC) if started > 0 else None
+        return cls(str(reply["jid"]), str(reply["name"]), str(reply["state"]), created_at)
+
+    @property
+    def phase(self) -> Phase:
+        """Phase of the state; an unknown state counts as `going`."""
+        return PHASES.get(self.state, "going")
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this version knows the state."""
+        return self.state in PHASES
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this job has ended."""
+        return self.phase != "going"
+
+    @property
+    def is_cancelling(self) -> bool:
+        """Whether this job is being cancelled."""
+        return self.state == "CANCELLING"
+
+    @property
+    def was_drained(self) -> bool:
+        """Always false: batch jobs of Flink are not drained."""
+        return False

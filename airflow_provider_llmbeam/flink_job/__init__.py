@@ -1,0 +1,1 @@
+"""A task's job on Flink: find, submit, monitor, collect, cancel."""

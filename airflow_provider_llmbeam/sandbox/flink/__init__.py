@@ -1,0 +1,1 @@
+"""The REST API of a session cluster of Apache Flink."""

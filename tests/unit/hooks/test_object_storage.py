@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.exceptions import CloudNotFoundError, CloudUnavailableError, RequestRefusedError
+from airflow_provider_llmbeam.hooks.object_storage import ObjectStorage, files_at
+from airflow_provider_llmbeam.hooks.storage import StorageHook
+
+
+def test_cloud_storage_has_its_own_client():
+    assert isinstance(files_at("gs://b/x", "google_cloud_default"), StorageHook)
+    assert isinstance(files_at("/mnt/x", "google_cloud_default"), ObjectStorage)
+
+
+def test_what_is_written_is_read_and_listed(tmp_path):
+    files = ObjectStorage()
+    assert files.list(f"{tmp_path}/a/1-") == []
+    files.write(f"{tmp_path}/a/1-x.json", "{}")
+    files.write(f"{tmp_path}/a/2-x.json", "{}")
+    assert files.list(f"{tmp_path}/a/1-") == [f"{tmp_path}/a/1-x.json"]
+    assert files.read(f"{tmp_path}/a/1-x.json") == "{}"
+    assert files.exists(f"{tmp_path}/a/1-x.json")
+    assert not files.exists(f"{tmp_path}/a/3")
+
+
+def test_errors_name_the_file(tmp_path):
+    files = ObjectStorage()
+    with pytest.raises(CloudNotFoundError, match=r"There is no file at '.*/missing'\."):
+        files.read(f"{tmp_path}/missing")
+    with pytest.raises(CloudUnavailableError, match="did not answer"):
+        files.read(str(tmp_path))
+    with pytest.raises(RequestRefusedError, match=r"'nosuch://b/x' cannot be opened by Airflow's object storage"):
+        files.read("nosuch://b/x")
