@@ -90,7 +90,12 @@ class Gate:
 
     def rejected(self, retry_after_seconds: float | None, sent_at: float) -> float:
         """Reports a 429 of a request sent at that time; returns the duration of the hold, in seconds."""
-        return self.governor.rejected(self._clock(), retry_after_seconds, random.random(), sent_at)
+        hold_seconds = self.governor.rejected(self._clock(), retry_after_seconds, random.random(), sent_at)
+        if hold_seconds == 0 and self._timer is not None:
+            # `LearnedRate` may test the 429 with requests that are sent at once.
+            self._timer.cancel()
+            self._release_admitted()
+        return hold_seconds
 
     def release_all(self) -> None:
         """Releases all waiting requests, admitted or not: nothing is sent any more."""

@@ -4,7 +4,8 @@ Between two 429s a server admits what its quota allows, whatever the shape of th
 a window is full at both. So the rate is the number of requests admitted between them over the time between them.
 The job begins with a burst, which ends at the first 429; then the measured rate is used, and grows by a few per
 cent until the next 429 measures it again. The first intervals are short, the later ones long, so that the number
-of 429s grows with the logarithm of the number of requests. A later run begins with the learned rate.
+of 429s grows with the logarithm of the number of requests. A later run begins with the learned rate. A pool that
+rejects by chance has a law of its own, `shared_pool`.
 
 docs/pacing.md has what was measured. Refused: doubling the rate until a 429, and the rate of the time since the
 last overload (67 % of 300 simulated cases with few 429s, 62 % in time; this law 85 and 78 %); and, of variants of
@@ -17,6 +18,7 @@ this law on 180 other cases (88 and 84 %, where a pool might take longer):
 
 from __future__ import annotations
 
+from airflow_provider_llmbeam.engine.pacing import hold, shared_pool
 from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 
 
@@ -34,12 +36,6 @@ class LearnedRate:
     #: Rate before the first 429: a number or a share of the batch, whichever is larger, and more for each request
     #: sent. A 429 takes some 50 ms to arrive, in which 0.6 % of the batch are sent, so that few are rejected.
     START_RPS, START_SHARE, START_GROWTH = 32.0, 0.12, 0.5
-    #: Holds after 429s without a retry delay, until a request is admitted for the first time. Their sums are
-    #: 0.3, 1.1, 4, 12, 30 and 61 s: common windows are 1, 10, 20 and 60 s long.
-    FIRST_HOLDS_SECONDS = (0.3, 0.8, 2.9, 8.0, 18.0, 31.0, 61.0)
-    SHORTEST_HOLD_SECONDS = 0.02
-    #: Maximum hold, whatever the server asks for; daily quotas are recognised by the backends.
-    LONGEST_HOLD_SECONDS = 600.0
     #: The rate grows by `CREEP` and its uncertainty over so many requests: at least, per request that measured
     #: it, and at most. Then it doubles, as the quota has grown.
     CREEP, GROWTH_SENDS, GROWTH_DOUBLES_SECONDS = 0.02, (5.0, 5.0, 400.0), 15.0
@@ -53,8 +49,6 @@ class LearnedRate:
     CONSISTENT = 1.4
     #: Number of requests whose measurement is remembered.
     MEASURED_SENDS = 200.0
-    #: A retry delay of more than so many requests is tested after so many, unless it is trusted.
-    LONG_DELAY_SENDS, TEST_SENDS, TRUSTED = 4.0, 2.0, 0.9
     #: Time without a request that is no part of an interval: nothing waited.
     PAUSE_SECONDS = 2.0
     #: Share of the burst of an earlier run that is sent at once, and time at its rate without a 429 after which
@@ -89,10 +83,14 @@ class LearnedRate:
         line = max(state.request_line, now - credit)
         if line - now > self.CLOCK_SECONDS:
             return line - now
+        if state.is_pool_tested and state.resumed >= 2:
+            shared_pool.passed_test(state)
         late = now - max(state.request_line, state.held_until)
         if late > self.PAUSE_SECONDS:
             state.started_at += late
             state.since += late if state.since >= 0 else 0.0
+        elif shared_pool.is_pool(state):
+            shared_pool.sent(state, now - state.grown_at, is_waited_for=late <= max(gap, credit))
         elif self._grows(now) and late <= max(gap, credit):
             state.growth_seconds += now - state.grown_at
         if not state.resumed:
@@ -129,16 +127,23 @@ class LearnedRate:
         state.rejection_seconds += (1.0 if state.since < 0 else 0.2) * (took - state.rejection_seconds)
         state.grown_at = now
         state.total = max(0.0, state.total - 1)
+        is_test = state.is_pool_tested and sent_at >= state.resumed_at
+        if is_test:
+            shared_pool.failed_test(state)
+        if shared_pool.is_pool(state):
+            return shared_pool.rejected(state, now, retry_after_seconds, sent_at)
         if state.since >= 0 and sent_at < state.resumed_at:
-            return self._late(now, retry_after_seconds)
+            return hold.extend(state, now, retry_after_seconds)
         state.sent = max(0.0, state.sent - 1)
+        if is_test:
+            return self._hold(now, retry_after_seconds, chance)
         # Until the first of them could be rejected, one request is sent after a hold.
         is_first = sent_at < state.resumed_at + state.rejection_seconds and state.holds > 0
         if state.sent >= 1 and not is_first:
             state.holds = 0.0
             if state.is_tested:
                 state.trust, state.is_tested = 0.5 * state.trust, 0.0
-        if state.holds == 0 and self._is_by_chance(now, sent_at):
+        if state.holds == 0 and self._is_by_chance(now, sent_at, retry_after_seconds):
             return 0.0
         if state.since < 0 or (state.sent >= 1 and not is_first):
             self._measure(sent_at)
@@ -147,19 +152,14 @@ class LearnedRate:
             state.base_rps = max(state.measured / state.measured_seconds, cut * state.base_rps)
         return self._hold(now, retry_after_seconds, chance)
 
-    def _late(self, now: float, retry_after_seconds: float | None) -> float:
-        """Records a 429 of a request that was in flight when the hold began: no further evidence of the rate."""
-        state = self.state
-        until = now + min(self.LONGEST_HOLD_SECONDS, retry_after_seconds or 0.0)
-        if now < state.held_until < until and not state.is_tested:
-            state.held_seconds += until - state.held_until
-            state.held_until = state.resumed_at = until
-        return max(0.0, state.held_until - now)
-
     def _rps(self, backlog: float) -> float:
         state = self.state
         if state.since < 0:
             return max(self.START_RPS, self.START_SHARE * backlog) + self.START_GROWTH * state.sent
+        if state.is_pool_tested:
+            return shared_pool.test_rps(state)
+        if shared_pool.is_pool(state):
+            return state.base_rps
         return min(self._ramp_rps(), self._wanted_rps())
 
     def _ramp_rps(self) -> float:
@@ -194,9 +194,13 @@ class LearnedRate:
         in_flight = rps * self.state.rejection_seconds
         return min(most * (1 + 0.5 * min(1.0, in_flight)), max(least, per_measured * self._evidence()))
 
-    def _is_by_chance(self, now: float, sent_at: float) -> bool:
+    def _is_by_chance(self, now: float, sent_at: float, retry_after_seconds: float | None) -> bool:
         """Whether a 429 holds nothing, as most requests that were sent after the rejected one may be admitted."""
         state = self.state
+        if not hold.is_obeyed(state, retry_after_seconds) and shared_pool.is_tested(state, now, sent_at):
+            self._measure(sent_at)
+            shared_pool.begin_test(state, now)
+            return True
         in_flight = state.base_rps * (now - sent_at)
         if in_flight < self.WATCHED_IN_FLIGHT:
             return False
@@ -208,41 +212,11 @@ class LearnedRate:
         return state.watched < max(2.0, 0.5 * in_flight)
 
     def _hold(self, now: float, retry_after_seconds: float | None, chance: float) -> float:
-        state, rps = self.state, self.state.base_rps
-        if state.is_tested and state.holds:
-            state.trust, state.is_tested = 0.5 + 0.5 * state.trust, 0.0
-            state.holds = 0.0
-        elif self._is_doubtful(retry_after_seconds):
-            state.is_tested = 1.0
-            retry_after_seconds = self.TEST_SENDS / rps
-        seconds = self._hold_seconds(retry_after_seconds)
-        seconds += chance * min(1.0, 1 / rps if rps else 0.1)
-        state.holds += 1
-        state.resumed = 0.0
-        state.held_seconds += max(0.0, now + seconds - max(now, state.held_until))
-        state.held_until = state.resumed_at = max(state.held_until, now + seconds)
+        state = self.state
+        seconds = hold.begin(state, now, retry_after_seconds, chance)
         passed = max(1e-3, state.held_until - state.started_at)
         state.first_rps = state.total / passed if state.total else self.START_RPS
         return seconds
-
-    def _is_doubtful(self, retry_after_seconds: float | None) -> bool:
-        """Whether a retry delay is much longer than the measured rate suggests, and is not known to be right."""
-        state = self.state
-        if retry_after_seconds is None or state.holds or state.measured < 8 or state.trust >= self.TRUSTED:
-            return False
-        return retry_after_seconds * state.base_rps > self.LONG_DELAY_SENDS
-
-    def _hold_seconds(self, retry_after_seconds: float | None) -> float:
-        """Returns the duration of a hold; without a retry delay it doubles if it was too short."""
-        state = self.state
-        if retry_after_seconds is not None:
-            seconds = max(self.SHORTEST_HOLD_SECONDS, retry_after_seconds)
-        elif state.base_rps:
-            least = state.rejection_seconds if state.holds else self.SHORTEST_HOLD_SECONDS
-            seconds = max(least, 1 / state.base_rps) * 2.0 ** min(10.0, state.holds)
-        else:
-            seconds = self.FIRST_HOLDS_SECONDS[min(len(self.FIRST_HOLDS_SECONDS) - 1, int(state.holds))]
-        return float(min(self.LONGEST_HOLD_SECONDS, seconds))
 
     def _measure(self, sent_at: float) -> None:
         """Ends the interval with a 429 of a request sent at that time, and measures the rate."""

@@ -40,6 +40,10 @@ class LearnedRateState:
         is_optimistic: 1 if the last interval was measured without its holds.
         burst: Number of requests that were admitted before the first 429, beyond the rate; 0 if not known.
         is_next_run: 1 until the first 429 of a run that began with the rate of an earlier one.
+        chance: Evidence from 0 to 1 that requests are rejected by chance, as by a shared pool.
+        is_pool_tested: 1 while two requests are sent at once, of which only a pool admits both.
+        admitted_rps: Smoothed rate that a pool has admitted; 0 before a request to one.
+        rejected_ratio: Smoothed share of requests that a pool has rejected.
     """
 
     started_at: float = -1.0
@@ -67,6 +71,10 @@ class LearnedRateState:
     is_optimistic: float = 0.0
     burst: float = 0.0
     is_next_run: float = 0.0
+    chance: float = 0.25
+    is_pool_tested: float = 0.0
+    admitted_rps: float = 0.0
+    rejected_ratio: float = 0.02
 
     def for_next_run(self) -> LearnedRateState:
         """Returns the state with which a later run begins: what was learned, as weaker evidence."""
@@ -81,4 +89,5 @@ class LearnedRateState:
             trust=self.trust,
             burst=self.burst,
             is_next_run=1.0,
+            chance=self.chance,
         )

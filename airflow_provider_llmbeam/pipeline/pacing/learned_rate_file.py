@@ -30,6 +30,7 @@ class _Record(BaseModel):
     rejection_seconds: float = Field(ge=0.002, le=1)
     trust: float = Field(ge=0, le=1)
     burst: float = Field(ge=0, le=1e6)
+    chance: float = Field(default=LearnedRateState().chance, ge=0, le=1)
 
 
 class LearnedRateFile:
@@ -66,6 +67,7 @@ class LearnedRateFile:
             rejection_seconds=found.rejection_seconds,
             trust=found.trust,
             burst=found.burst,
+            chance=found.chance,
         ).for_next_run()
 
     def write(self, state: LearnedRateState) -> None:
@@ -80,6 +82,7 @@ class LearnedRateFile:
             rejection_seconds=learned.rejection_seconds,
             trust=learned.trust,
             burst=learned.burst,
+            chance=learned.chance,
         )
         try:
             storage.replace(self._uri, record.model_dump_json().encode())

@@ -38,6 +38,36 @@ def test_a_request_learns_how_long_it_has_waited(run):
     assert last == pytest.approx(1.0, abs=0.1)
 
 
+class Tested:
+    """Holds all requests until a 429, which it tests with the next one."""
+
+    is_rejected = False
+
+    def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
+        return 0.0 if self.is_rejected else 60.0
+
+    def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None: ...
+
+    def rejected(
+        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
+    ) -> float:
+        self.is_rejected = True
+        return 0.0
+
+
+def test_a_429_that_holds_nothing_releases_the_requests_that_wait(run):
+    async def scenario() -> float:
+        gate = Gate(Tested(), asyncio.get_running_loop().time)
+        assert gate.rejected(None, 0.0) == 0.0
+        gate.governor.is_rejected = False
+        waiting = asyncio.create_task(gate.wait_for_admission(1, is_retry=False))
+        await asyncio.sleep(0)
+        gate.rejected(None, 0.0)
+        return await waiting
+
+    assert run(scenario()) < Gate.LONGEST_WAIT_SECONDS
+
+
 def test_release_all_releases_every_waiter(run):
     async def scenario() -> float:
         clock = asyncio.get_running_loop().time

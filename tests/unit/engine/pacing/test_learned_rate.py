@@ -7,13 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.engine.pacing import hold, shared_pool
 from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from bench.jobs import JOBS
-from bench.simulation.cases import Case, run_twice
+from bench.simulation.cases import Case, run_case, run_twice
 from bench.simulation.servers import Bucket
 from bench.simulation.simulator import simulate, simulate_job
 
+#: State of a run that has found a pool of 20 requests per second.
+POOL = LearnedRateState(
+    base_rps=20.0, measured=50.0, measured_seconds=2.5, burst=10.0, chance=0.9, is_next_run=1.0
+)
 EVENTS = st.lists(
     st.tuples(
         st.floats(0, 30),
@@ -56,18 +61,21 @@ def replay(rate: LearnedRate, events: list[tuple[float, str]]) -> float:
     return now
 
 
-@given(EVENTS)
-def test_no_request_waits_longer_than_a_hold_and_the_state_stays_finite(events):
-    rate = LearnedRate()
+STATES = st.sampled_from([LearnedRateState(), POOL])
+
+
+@given(EVENTS, STATES)
+def test_no_request_waits_longer_than_a_hold_and_the_state_stays_finite(events, state):
+    rate = LearnedRate(dataclasses.replace(state))
     now = replay(rate, events)
     # A rate of a request in ten minutes doubles every 15 s in which requests wait.
-    assert send(rate, now) - now <= 2 * LearnedRate.LONGEST_HOLD_SECONDS + 1200
+    assert send(rate, now) - now <= 2 * hold.LONGEST_SECONDS + 1200
     assert all(math.isfinite(value) for value in dataclasses.astuple(rate.state))
 
 
-@given(EVENTS)
-def test_from_any_state_a_server_without_a_limit_is_used_within_ten_minutes(events):
-    rate = LearnedRate()
+@given(EVENTS, STATES)
+def test_from_any_state_a_server_without_a_limit_is_used_within_ten_minutes(events, state):
+    rate = LearnedRate(dataclasses.replace(state))
     now = max(replay(rate, events), rate.state.held_until)
     now = send(rate, now)
     ends, sent = now + 1800, 0
@@ -133,9 +141,9 @@ def test_holds_without_a_retry_delay_meet_the_common_windows():
     assert resumed == pytest.approx([0.3, 1.1, 4.0, 12.0, 30.0, 61.0], abs=0.01)
 
 
-@pytest.mark.parametrize(("delay", "hold"), [(86_400.0, LearnedRate.LONGEST_HOLD_SECONDS), (0.0, 0.02)])
-def test_a_retry_delay_is_bounded(delay, hold):
-    assert LearnedRate().rejected(0.0, delay) == hold
+@pytest.mark.parametrize(("delay", "seconds"), [(86_400.0, hold.LONGEST_SECONDS), (0.0, 0.02)])
+def test_a_retry_delay_is_bounded(delay, seconds):
+    assert LearnedRate().rejected(0.0, delay) == seconds
 
 
 def test_machines_that_were_rejected_together_resume_at_most_a_tenth_of_a_second_apart():
@@ -244,6 +252,39 @@ def test_processes_that_share_a_governor_learn_an_unknown_limit_together(process
     records = simulate_job(job, processes=processes)
     assert len(records) <= 255
     assert max(record.received_at for record in records) <= 48
+
+
+def test_a_shared_pool_is_used_with_few_429s_in_the_first_run_and_in_the_next():
+    """Measured with 24 pools: 91 % of the capacity and 3.5 % 429s, next run 92 and 3.5 %; before, 82 and 1.4 %."""
+    runs = [run_twice(pool_of_40_requests_per_second(seed), LearnedRate) for seed in range(8)]
+    for results in zip(*runs, strict=True):
+        assert sum(1 / result.time_ratio for result in results) >= 0.85 * len(results)
+        assert sum(result.rejected / result.requests for result in results) <= 0.045 * len(results)
+
+
+def pool_of_40_requests_per_second(seed: int) -> Case:
+    """Returns the server of job J of the benchmark, with another capacity over time."""
+    return Case(
+        shape="pool",
+        rps=40.0,
+        seconds=0.0,
+        advice="none",
+        latency_seconds=0.2,
+        rejection_seconds=0.003,
+        rows=2400,
+        slots=64,
+        used=0.0,
+        seed=seed,
+    )
+
+
+@pytest.mark.parametrize("seed", [9, 12, 30, 33, 38])
+def test_a_quota_is_not_taken_for_a_pool(seed):
+    case = Case.draw(seed)
+    assert case.rps >= shared_pool.LEAST_RPS
+    rate = LearnedRate()
+    run_case(case, lambda: rate)
+    assert rate.state.chance <= shared_pool.POOL
 
 
 def test_servers_of_every_shape_are_used_in_time_with_few_429s_in_the_first_run_and_fewer_in_the_next():
