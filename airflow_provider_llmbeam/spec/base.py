@@ -73,6 +73,8 @@ class SpecModel(BaseModel):
 
     model_config = ConfigDict(
         frozen=True,
+        # A class is built with the spec that has it, and not by itself as well, when a Dag is parsed.
+        defer_build=True,
         extra="forbid",
         allow_inf_nan=False,
         protected_namespaces=(),

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel, variable_name
 
 
-class KafkaCluster(SpecModel, defer_build=True):
+class KafkaCluster(SpecModel):
     """A Kafka cluster, for a source and for a sink.
 
     Its client settings (`security.protocol`, `sasl.password` and others of librdkafka) are never part of the spec.

@@ -22,8 +22,6 @@ from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.queues import KafkaCluster
 from airflow_provider_llmbeam.spec.source import full_table_name
 
-# `defer_build`: a class is built with the spec of the job, and not by itself as well, when a Dag is parsed.
-
 #: What a sink has instead of `answer` for an answer with an `output_schema`: one column with its fields, a column
 #: per field, or its JSON text.
 AnswerColumns = Literal["struct", "flat", "json"]
@@ -31,7 +29,7 @@ AnswerColumns = Literal["struct", "flat", "json"]
 Passthrough = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=1000)]
 
 
-class FilesSink(SpecModel, defer_build=True):
+class FilesSink(SpecModel):
     """A directory on any filesystem that Beam writes.
 
     It receives `answers-*.jsonl` or `answers-*.parquet`, `dead_letter-*.jsonl` (always JSON lines: failed rows
@@ -68,7 +66,7 @@ class FilesSink(SpecModel, defer_build=True):
     _directory = field_validator("uri")(plain_directory)
 
 
-class BigQuerySink(SpecModel, defer_build=True):
+class BigQuerySink(SpecModel):
     """A BigQuery table with one row per key.
 
     The answers are loaded into a staging table, then merged by the key of the source in one statement: a reader
@@ -97,7 +95,7 @@ class BigQuerySink(SpecModel, defer_build=True):
     _full_name = field_validator("table")(full_table_name)
 
 
-class PostgresSink(SpecModel, defer_build=True):
+class PostgresSink(SpecModel):
     """A PostgreSQL table with one row per key.
 
     The answers are copied into a temporary table, then upserted by the key of the source in one transaction: a
@@ -123,7 +121,7 @@ class PostgresSink(SpecModel, defer_build=True):
     _variable = field_validator("dsn_env")(variable_name)
 
 
-class MilvusSink(SpecModel, defer_build=True):
+class MilvusSink(SpecModel):
     """A Milvus collection with one entity per key, for the vectors of `task: embed`.
 
     Each entity has the key columns, `vector`, `model`, `fingerprint`, and as its primary key `llmbeam_id`, a hash
@@ -183,7 +181,7 @@ class KafkaSink(KafkaCluster):
     config_env: str = "LLMBEAM_KAFKA_SINK_CONFIG"
 
 
-class PubSubSink(SpecModel, defer_build=True):
+class PubSubSink(SpecModel):
     """A Pub/Sub topic, which receives one message per answer.
 
     The data of a message is the output row as JSON, and its attribute `llmbeam_key` the key of the row as JSON, or

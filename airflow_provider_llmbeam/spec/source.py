@@ -45,7 +45,7 @@ OUTPUT_COLUMNS = (
 _Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Source(SpecModel, defer_build=True):
+class _Source(SpecModel):
     """Fields of every source.
 
     Attributes:

@@ -74,15 +74,18 @@ def test_the_provider_info_loads_nothing_but_itself():
 def test_parsing_adds_few_modules_and_calls_to_those_of_airflow():
     # `bench.import_cost` measures the time; these counts are the same on every machine.
     code = (
-        "import importlib, sys, airflow.sdk\n"
+        "import importlib, runpy, sys, airflow.sdk\n"
         "from tests.counting import function_calls\n"
         "before = set(sys.modules)\n"
-        f"_, calls = function_calls(lambda: [importlib.import_module(name) for name in {PARSED!r}])\n"
+        "def parse():\n"
+        f"    [importlib.import_module(name) for name in {PARSED!r}]\n"
+        "    runpy.run_path('dags/summarise_table.py')\n"
+        "_, calls = function_calls(parse)\n"
         "added = set(sys.modules) - before\n"
         "print(calls, sum(not name.startswith('airflow_provider_llmbeam') for name in added))"
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     calls, foreign = map(int, ended.stdout.splitlines()[-1].split())
     print(f"{calls} calls, {foreign} modules of others")
-    assert calls < 260_000, "seen on Python 3.11: 246,901 in 0.11 s, most of them for pydantic models"
-    assert foreign < 25, "seen on Python 3.12: 21"
+    assert calls < 320_000, "seen on Python 3.11: 310,822 in 0.15 s, most of them for pydantic models"
+    assert foreign < 45, "seen on Python 3.11: 37, with those of the Dag"

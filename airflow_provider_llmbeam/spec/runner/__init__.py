@@ -43,7 +43,7 @@ class DirectRunner(SpecModel):
     type: Literal["direct"] = "direct"
 
 
-class DataflowRunner(SpecModel, defer_build=True):
+class DataflowRunner(SpecModel):
     """Google Cloud Dataflow.
 
     Attributes:
