@@ -193,9 +193,12 @@ def model_connection(cloud):
 
 @pytest.fixture
 def quick_polls(monkeypatch):
-    """Polls a job on Dataflow twice a second; the shortest interval of a spec is 10 s."""
+    """Polls a job on Dataflow or Flink twice a second; the shortest interval of a spec is 10 s on Dataflow."""
     from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
-    from airflow_provider_llmbeam.triggers import dataflow
+    from airflow_provider_llmbeam.triggers import job
 
-    monkeypatch.setattr(dataflow.DataflowJobTrigger, "first_poll_delay_seconds", 0.5)
-    monkeypatch.setattr(dataflow, "JobStateMachine", lambda interval, budget_usd: JobStateMachine(0.5, budget_usd))
+    def machine(interval, budget_usd, *, service):
+        return JobStateMachine(0.5, budget_usd, service=service)
+
+    monkeypatch.setattr(job.JobTrigger, "first_poll_delay_seconds", 0.5)
+    monkeypatch.setattr(job, "JobStateMachine", machine)

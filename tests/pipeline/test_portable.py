@@ -13,8 +13,6 @@ from waiting import until
 
 from tests.pipeline.portable_service import job_service
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def job_endpoint():

@@ -12,8 +12,6 @@ from waiting import until
 
 from tests.prism import prism_binary
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def command(tmp_path):
