@@ -179,7 +179,7 @@ class Services:
             *access.guarded(bigquery.routes(self.backend, self.bigquery)),
             *access.guarded(pubsub.routes(self.backend, self.pubsub)),
             *access.guarded(secret_manager.routes(self.backend, self.secrets)),
-            *dlp.routes(self.backend, self.dlp),
+            *access.guarded(dlp.routes(self.backend, self.dlp)),
             *monitoring.routes(self.backend, self.monitoring),
             *cloud_quotas.routes(self.backend, self.quotas),
             *access.guarded(dataflow.routes(self.dataflow)),

@@ -63,7 +63,7 @@ def test_the_wheel_contains_the_beam_side_and_nothing_of_the_airflow_side(wheel)
     names = contents(wheel).keys()
     package = "airflow_provider_llmbeam"
     directories = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") > 1}
-    assert directories == {"spec", "engine", "batch", "pipeline", "beam"}
+    assert directories == {"spec", "engine", "batch", "flink", "pipeline", "beam"}
     files = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") == 1}
     top = {"__init__", "alert", "characters", "counts", "difference", "exceptions", "manifest", "preview"}
     top |= {"redaction", "redirects", "retry_info", "server_reply"}

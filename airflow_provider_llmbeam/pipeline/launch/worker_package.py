@@ -59,13 +59,13 @@ _TOP = (
     "retry_info.py",
     "server_reply.py",
 )
-_PACKAGES = ("spec", "engine", "batch", "pipeline", "beam")
+_PACKAGES = ("spec", "engine", "batch", "flink", "pipeline", "beam")
 #: The earliest time that a zip archive can store.
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
-    """Builds a wheel of `spec`, `engine`, `batch`, `pipeline` and `beam`, which needs no Airflow.
+    """Builds a wheel of `spec`, `engine`, `batch`, `flink`, `pipeline` and `beam`, which needs no Airflow.
 
     A wheel instead of an sdist, which needs a build backend, and network to fetch it. Its requirements are pinned
     to the versions that are installed here, as objects pickled here are unpickled by the workers. Builds of the

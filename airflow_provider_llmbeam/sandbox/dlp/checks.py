@@ -21,14 +21,8 @@ def checked_request(call: RestCall) -> dict[str, Any]:
     """Returns the fields of a request.
 
     Raises:
-        RestError: It is too large, has no token, or is not JSON.
+        RestError: It is too large, or is not JSON.
     """
-    if not call.headers.get("authorization", "").startswith("Bearer "):
-        raise RestError(
-            401,
-            "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie "
-            "or other valid authentication credential.",
-        )
     if len(call.body) > MAX_REQUEST_BYTES:
         raise RestError(400, f"Request payload size exceeds the limit: {MAX_REQUEST_BYTES} bytes.")
     return call.fields()

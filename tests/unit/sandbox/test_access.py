@@ -86,6 +86,7 @@ def test_only_models_metrics_and_statistics_need_no_token(sandbox: Sandbox) -> N
         "/v1/projects/{project}/locations/global/services/{service}/quotaInfos{tail}",
         "/v1/embeddings",
         "/sandbox/token-bill",
+        "/flink/{tail}",  # the REST API of Flink has no login
         # Batches and files of callers with an API key: prompts in memory, and no code.
         "/v1/batches{tail}",
         "/v1/files{tail}",

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from google.api_core.exceptions import BadRequest, Forbidden, TooManyRequests
 from google.cloud import dlp_v2
@@ -116,13 +114,15 @@ def test_a_project_whose_api_is_disabled_is_refused(client, sandbox) -> None:
         inspect(client, ContentItem(value="x"))
 
 
-def test_tables_of_too_many_values_and_calls_without_a_token_are_refused(http) -> None:
-    body = {
-        "item": {"table": {"headers": [{"name": "a"}, {"name": "b"}], "rows": [{"values": [{}, {}]}] * 25_001}}
-    }
-    content = json.dumps(body, separators=(",", ":"))
-    reply = http.post(f"/v2/{PARENT}/content:inspect", content=content, headers={"Authorization": "Bearer t"})
+def test_tables_of_too_many_values_are_refused(http, sandbox) -> None:
+    table = {"headers": [{"name": "a"}, {"name": "b"}], "rows": [{"values": [{}, {}]}] * 25_001}
+    content = json.dumps({"item": {"table": table}}, separators=(",", ":"))
+    token = {"Authorization": f"Bearer {sandbox.token}"}
+    reply = http.post(f"/v2/{PARENT}/content:inspect", content=content, headers=token)
     error = reply.json()["error"]
     assert (reply.status_code, error["status"]) == (400, "INVALID_ARGUMENT")
     assert error["message"].startswith("Too many values in the table: 50002")
-    assert http.post(f"/v2/{PARENT}/content:inspect", content=content).status_code == 401
+
+
+def test_calls_without_a_token_are_refused(http) -> None:
+    assert http.post(f"/v2/{PARENT}/content:inspect", json={}).status_code == 401
