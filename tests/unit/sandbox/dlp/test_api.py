@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from google.api_core.exceptions import BadRequest, Forbidden, TooManyRequests
 from google.cloud import dlp_v2
