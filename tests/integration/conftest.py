@@ -23,7 +23,7 @@ CONNECTION_KEY = "planted-key-of-the-shared-connection"
 def pytest_configure(config):
     """Declares the mark that keeps the modules that share an Airflow on one worker of pytest-xdist.
 
-    There are three such groups, of equal length, each with an Airflow: one took longer than all other tests.
+    There are two such groups, of equal length, each with an Airflow: one took longer than all other tests.
     """
     config.addinivalue_line("markers", "xdist_group(name): run the tests of a group on one worker")
 

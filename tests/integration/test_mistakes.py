@@ -14,7 +14,7 @@ from tests.mistakes.in_the_answers import MISTAKES as IN_THE_ANSWERS
 from tests.mistakes.mistake import Mistake
 from tests.mistakes.running import FAULTS, write_files
 
-pytestmark = [pytest.mark.xdist_group("airflow-pages"), pytest.mark.timeout(scaled(300))]
+pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(300))]
 GEMINI = "gemini.generateContent"
 #: Fields with a path, which the table has relative to the directory of the mistake.
 PATHS = (("source", "uri"), ("sink", "uri"), ("state_uri",))

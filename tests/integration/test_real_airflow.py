@@ -14,7 +14,7 @@ from tests.integration.cases import STEP_SECONDS
 from tests.integration.conftest import CONNECTION_KEY
 from tests.processes import job_processes
 
-pytestmark = [pytest.mark.xdist_group("airflow-pages"), pytest.mark.timeout(scaled(300))]
+pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(300))]
 GEMINI = "gemini.generateContent"
 TABLE = "summarise_table"
 ROWS = 40

@@ -10,7 +10,7 @@ from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from tests.integration.cases import STEP_SECONDS
 from tests.integration.conftest import new_database
 
-pytestmark = [pytest.mark.xdist_group("airflow-pages"), pytest.mark.timeout(scaled(600))]
+pytestmark = [pytest.mark.xdist_group("airflow-jobs"), pytest.mark.timeout(scaled(600))]
 MODEL = "gemini.generateContent"
 RUN_ID = "nightly-2026-11-01"
 ROWS = 8
