@@ -79,7 +79,7 @@ class Played:
 
     Attributes:
         first: State and log of the tasks of the first run: a job on the worker, one on Dataflow, and faulty keys.
-        second: Of the second one, in which the key of the job on the worker is another one.
+        second: The same of the second run, in which the job on the worker has another key.
         sent: Number of requests to the model and its guard after the first run, and after the second.
         places: All places where a value could be, with their content.
     """

@@ -50,6 +50,27 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Log:
+    """The log of a task, as lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def info(self, event, *args):
+        self.lines.append(event % args)
+
+    warning = error = info
+
+    def log(self, level, event, *args):
+        self.lines.append(event % args)
+
+
+@pytest.fixture
+def log():
+    """The log of a launcher of jobs."""
+    return Log()
+
+
 @pytest.fixture
 def server():
     with Server() as running:

@@ -16,24 +16,6 @@ from airflow_provider_llmbeam.spec import JobSpec
 REASON = "Waiting for the job ended with TaskDeferralTimeout."
 
 
-class Log:
-    def __init__(self):
-        self.lines = []
-
-    def info(self, event, *args):
-        self.lines.append(event % args)
-
-    warning = error = info
-
-    def log(self, level, event, *args):
-        self.lines.append(event % args)
-
-
-@pytest.fixture
-def log():
-    return Log()
-
-
 @pytest.fixture
 def task(google, log):
     return DataflowLauncher("google_cloud_default", None, None, log)

@@ -22,24 +22,6 @@ from airflow_provider_llmbeam.tasks.process import JobProcess
 REASON = "The task was killed."
 
 
-class Log:
-    def __init__(self):
-        self.lines = []
-
-    def info(self, event, *args):
-        self.lines.append(event % args)
-
-    warning = error = info
-
-    def log(self, level, event, *args):
-        self.lines.append(event % args)
-
-
-@pytest.fixture
-def log():
-    return Log()
-
-
 @pytest.fixture
 def launcher(log):
     return FlinkLauncher("google_cloud_default", None, log)
