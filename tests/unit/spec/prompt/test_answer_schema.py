@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -108,9 +109,19 @@ def test_a_pattern_that_is_spelled_out_to_a_long_text_is_refused(pattern: str) -
         AnswerSchema({"pattern": pattern})
 
 
-@pytest.mark.parametrize("pattern", ["a{99999999999999}", "(" * 2000 + ")" * 2000])
+@pytest.fixture(params=[1_000, 5_000], ids=lambda limit: f"recursion limit {limit:,}")
+def recursion_limit(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Python's own limit, and that of a process in which Airflow has copied an operator."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(request.param)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("recursion_limit")
+@pytest.mark.parametrize("pattern", ["a{99999999999999}", "(" * 2000 + ")" * 2000], ids=["count", "depth"])
 def test_a_pattern_that_cannot_be_compiled_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match="is too complex"):
+    with pytest.raises(ValueError, match="is too complex|cannot be compiled"):
         AnswerSchema({"pattern": pattern})
 
 
@@ -132,7 +143,7 @@ def doubling(levels: int) -> dict[str, Any]:
 
 
 def test_references_that_double_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot be used: checking it takes too many steps even for null"):
+    with pytest.raises(ValueError, match="cannot be used: checking even null takes too many steps"):
         AnswerSchema(doubling(40))
     AnswerSchema(doubling(4))
 
@@ -144,6 +155,7 @@ def test_references_that_double_in_an_answer_end_at_a_limit(monkeypatch: pytest.
     assert schema.mismatch({"a": {"c": 1}}) is None, "each answer has its own steps"
 
 
+@pytest.mark.usefixtures("recursion_limit")
 @pytest.mark.parametrize(
     "schema",
     [
@@ -153,7 +165,7 @@ def test_references_that_double_in_an_answer_end_at_a_limit(monkeypatch: pytest.
     ],
 )
 def test_a_schema_that_refers_to_itself_without_end_is_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="refers to itself without end"):
+    with pytest.raises(ValueError, match="Does a `.ref` lead back to itself"):
         AnswerSchema(schema)
 
 
@@ -164,7 +176,7 @@ def test_a_schema_without_end_is_refused_at_any_depth_of_the_stack() -> None:
         if depth:
             refused(depth - 1)
         else:
-            with pytest.raises(ValueError, match="refers to itself without end"):
+            with pytest.raises(ValueError, match="Does a `.ref` lead back to itself"):
                 AnswerSchema({"$defs": {"a": {"not": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"})
 
     for depth in range(40):
