@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -46,6 +47,14 @@ Start = Callable[[Path, Mapping[str, str], IO[bytes]], "subprocess.Popen[bytes] 
 def fork_server() -> ForkServer:
     """Returns the server that starts the jobs of this process."""
     return ForkServer.launch()
+
+
+@cache
+def _unpacked() -> Path:
+    """Returns the directory of the unpacked wheels of all jobs of this process, which ends with it."""
+    directory = tempfile.mkdtemp(prefix="llmbeam-wheels-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
 
 
 class Run:
@@ -266,6 +275,7 @@ class Runs:
             "workers": min(self._settings.workers, allowed),
             "repeats": self._settings.bundle_repeats,
             "shuffles": self._settings.shuffles_retries,
+            "unpacked": str(_unpacked()),
         }
 
 

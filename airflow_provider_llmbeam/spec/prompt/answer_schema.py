@@ -163,8 +163,8 @@ class AnswerSchema:
                 self._first_error(value, MAX_NODES)
             except (RecursionError, _TooMuchWorkError):
                 raise ValueError(
-                    f"cannot be used: checking even {json.dumps(value)} takes too many steps. Does a `$ref` lead back "
-                    "to itself, or does each level of the schema refer to the next one more than once?"
+                    f"cannot be used: checking even {json.dumps(value)} takes too many steps. Does a `$ref` lead "
+                    "back to itself, or does each level of the schema refer to the next one more than once?"
                 ) from None
 
     def _counted(self, keyword: _Keyword, own_steps: int) -> _Keyword:

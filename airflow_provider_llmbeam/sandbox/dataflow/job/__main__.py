@@ -49,7 +49,7 @@ def run(directory: Path, forks: ForkServer, events: Events, commands: dict[str, 
     options = PipelineOptions.from_dictionary(known)
     FileSystems.set_options(options)
     pipeline = staging.read_pipeline(fields)
-    staging.prefer(staging.stage(pipeline, directory))
+    staging.prefer(staging.stage(pipeline, directory, Path(description["unpacked"])), forks)
 
     file = directory / "options.json"
     file.write_text(json.dumps({"options": known}))

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import importlib.machinery
 import json
 import os
 import select
@@ -143,6 +144,16 @@ class ForkServer:
         theirs.close()
         return cls(ours)
 
+    def load(self, modules: Sequence[str], path: str | None = None) -> None:
+        """Imports modules once for all later forks; those of this package for forks that find it at the same path.
+
+        Args:
+            modules: Names of modules; what cannot be imported is left to the process that needs it.
+            path: New value of `PYTHONPATH`; by default, that of the server.
+        """
+        with self._lock:
+            self._link.send(json.dumps({"modules": list(modules), "path": path}).encode())
+
     def start(
         self,
         code: str,
@@ -224,6 +235,9 @@ def _serve(link: socket.socket) -> NoReturn:
         message, descriptors, _, _ = socket.recv_fds(link, _MAX_REQUEST_BYTES, _STANDARD + 1)
         if not message:
             os._exit(0)
+        if not descriptors:
+            _load(**json.loads(message))
+            continue
         *standard, status = descriptors
         pid = _fork()
         if pid == 0:
@@ -262,20 +276,13 @@ def _run(request: Mapping[str, Any]) -> NoReturn:
         os.setsid()
     os.chdir(request["directory"])
     environment = request["environment"]
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [path for path in sys.path if path not in known]
-    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    _set_path(environment.get("PYTHONPATH", ""))
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
     if connector := sys.modules.get("aiohttp.connector"):
         # It has read the certificates of `SSL_CERT_FILE` at its import; the variable may have another value here.
         connector._SSL_CONTEXT_VERIFIED.load_default_certs()
-    # The server may have this package from elsewhere than the path of the new process.
-    for module in list(sys.modules):
-        if module.partition(".")[0] == _PACKAGE:
-            del sys.modules[module]
-    importlib.invalidate_caches()
     sys.argv[:] = ["-c", *request["arguments"]]
     status = 0
     try:
@@ -291,14 +298,30 @@ def _run(request: Mapping[str, Any]) -> NoReturn:
     os._exit(status)
 
 
-def _import_all() -> None:
-    for module in MODULES:
-        # What is missing here is reported by the process that needs it.
+def _set_path(path: str) -> None:
+    """Puts the value of `PYTHONPATH` in front of the import path, in place of the present one."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [*filter(None, path.split(os.pathsep)), *(one for one in sys.path if one not in known)]
+    os.environ["PYTHONPATH"] = path
+    importlib.invalidate_caches()
+    own = sys.modules.get(_PACKAGE)
+    found = importlib.machinery.PathFinder.find_spec(_PACKAGE)
+    if own is not None and (found is None or found.origin != own.__file__):
+        for module in list(sys.modules):
+            if module.partition(".")[0] == _PACKAGE:
+                del sys.modules[module]
+
+
+def _load(modules: Sequence[str], path: str | None = None) -> None:
+    """Imports modules; what is missing here is reported by the process that needs it."""
+    if path is not None:
+        _set_path(path)
+    for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    gc.freeze()  # else the collector of each fork visits, and so copies, all that was imported
 
 
 if __name__ == "__main__":
-    _import_all()
-    gc.freeze()  # else the collector of each fork visits, and so copies, all that was imported
+    _load(MODULES)
     _serve(socket.socket(fileno=int(sys.argv[1])))

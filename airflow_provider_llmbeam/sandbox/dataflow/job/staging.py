@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from apache_beam.io.filesystems import CompressionTypes, FileSystems
 from apache_beam.portability.api import beam_runner_api_pb2
+
+from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkServer
 
 NOT_OPTIONS = frozenset({"runner", "pipelineUrl", "pipelineProtoHash", "display_data"})
 _LISTS = frozenset({"extra_packages.txt", "submission_environment_dependencies.txt"})
@@ -42,22 +46,23 @@ def read_pipeline(options: dict[str, Any]) -> Any:
     return beam_runner_api_pb2.Pipeline.FromString(data)
 
 
-def stage(pipeline: Any, directory: Path) -> Path:
+def stage(pipeline: Any, directory: Path, unpacked: Path) -> Path:
     """Copies the artifacts of all environments to `directory`/staged, and unpacks wheels.
 
     Args:
         pipeline: The pipeline; its lists of artifacts are cleared.
         directory: Directory of the job.
+        unpacked: Directory of unpacked wheels. Jobs with the same wheels share them, and compile them once.
 
     Returns:
-        Directory of the unpacked wheels, which belongs in front of every other import path.
+        Directory of the unpacked wheels of this job, which belongs in front of every other import path.
 
     Raises:
         StagingError: An artifact is missing, differs from the submitted one, or is a source distribution.
     """
-    staged, site = directory / "staged", directory / "site"
-    for folder in (staged, site):
-        folder.mkdir(exist_ok=True)
+    staged = directory / "staged"
+    staged.mkdir(exist_ok=True)
+    wheels: set[Path] = set()
     for environment in pipeline.components.environments.values():
         for dependency in environment.dependencies:
             artifact = beam_runner_api_pb2.ArtifactUrlPayload.FromString(dependency.type_payload)
@@ -71,13 +76,28 @@ def stage(pipeline: Any, directory: Path) -> Path:
             file = staged / name
             file.write_bytes(_read(artifact.url, artifact.sha256))
             if _is_wheel(name):
-                with zipfile.ZipFile(file) as wheel:
-                    wheel.extractall(site)
+                wheels.add(file)
         del environment.dependencies[:]
-    return site
+    return _unpack(sorted(wheels), directory / "site", unpacked)
 
 
-def prefer(site: Path) -> None:
+def _unpack(wheels: Sequence[Path], site: Path, unpacked: Path) -> Path:
+    """Returns the directory of the unpacked wheels, after it has unpacked them to `site` and renamed that."""
+    digest = hashlib.sha256()
+    for wheel in wheels:
+        digest.update(wheel.read_bytes())
+    target = unpacked / digest.hexdigest()
+    if not target.exists():
+        site.mkdir()
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)
+        with contextlib.suppress(OSError):  # another job was first
+            site.rename(target)
+    return target
+
+
+def prefer(site: Path, forks: ForkServer) -> None:
     """Puts `site` in front of the import path, in this process and in those that it starts."""
     sys.path.insert(0, str(site))
     known = os.environ.get("PYTHONPATH")
@@ -88,6 +108,7 @@ def prefer(site: Path) -> None:
         for module in list(sys.modules):
             if module.partition(".")[0] == own:
                 del sys.modules[module]
+        forks.load([f"{own}.pipeline.build"], os.environ["PYTHONPATH"])  # once instead of in each harness
     importlib.invalidate_caches()
 
 

@@ -121,7 +121,7 @@ def recursion_limit(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("recursion_limit")
 @pytest.mark.parametrize("pattern", ["a{99999999999999}", "(" * 2000 + ")" * 2000], ids=["count", "depth"])
 def test_a_pattern_that_cannot_be_compiled_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match="is too complex|cannot be compiled"):
+    with pytest.raises(ValueError, match=r"is too complex|cannot be compiled"):
         AnswerSchema({"pattern": pattern})
 
 
@@ -165,7 +165,7 @@ def test_references_that_double_in_an_answer_end_at_a_limit(monkeypatch: pytest.
     ],
 )
 def test_a_schema_that_refers_to_itself_without_end_is_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="Does a `.ref` lead back to itself"):
+    with pytest.raises(ValueError, match=r"Does a `\$ref` lead back to itself"):
         AnswerSchema(schema)
 
 
@@ -176,7 +176,7 @@ def test_a_schema_without_end_is_refused_at_any_depth_of_the_stack() -> None:
         if depth:
             refused(depth - 1)
         else:
-            with pytest.raises(ValueError, match="Does a `.ref` lead back to itself"):
+            with pytest.raises(ValueError, match=r"Does a `\$ref` lead back to itself"):
                 AnswerSchema({"$defs": {"a": {"not": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"})
 
     for depth in range(40):
