@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config, items):
     """Keeps a module on one worker, starts the longest ones first, and scales timeouts by the machine's speed."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         marked = item.get_closest_marker("timeout")
         seconds = marked.args[0] if marked and marked.args else float(config.getini("timeout"))
         item.add_marker(pytest.mark.timeout(scaled(seconds)), append=False)
@@ -90,7 +90,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Collects garbage again, without the objects imported so far."""
+    """Collects garbage again, without the objects imported so far, and has Beam remember what it finds out."""
+    runpy.run_path(str(GUARD / "beam_shortcuts.py"))
     gc.freeze()
     gc.enable()
 

@@ -28,6 +28,8 @@ sys.path.insert(0, os.getcwd())
 runpy.run_module("airflow_provider_llmbeam.pipeline", None, "__main__", True)
 """
 _MAX_REQUEST_BYTES = 2**20
+#: Modules of the pipeline that a job needs.
+_PRELOADED = ("in_process", "job", "build")
 
 
 def start_forking(address: Path) -> None:
@@ -45,7 +47,7 @@ def _fork_server() -> ForkServer:
     from airflow_provider_llmbeam.sandbox.dataflow.runs import fork_server
 
     server = fork_server()
-    server.load([f"airflow_provider_llmbeam.pipeline.{name}" for name in ("in_process", "job", "build")])
+    server.load(["beam_shortcuts", *(f"airflow_provider_llmbeam.pipeline.{name}" for name in _PRELOADED)])
     return server
 
 

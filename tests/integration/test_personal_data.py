@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from waiting import scaled
 
 from tests.integration.cases import Run
 from tests.leaks import CopyingModel, leaked, recorded_objects
-from tests.personal_data import found_rows
+from tests.personal_data import PlantedRow, found_rows
 
 pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(600))]
 #: The Dag with a task for each spec of its run.
@@ -26,17 +27,30 @@ SECRETS = {
     "short": "too short",
 }
 KEY = "planted-key-of-the-copying-model"
-PLANTED = found_rows(1)
-#: The last row becomes no prompt.
-ROWS: list[dict[str, Any]] = [
-    *({"id": number, "text": row.text} for number, row in enumerate(PLANTED)),
-    {"id": "bob@mail.internal", "other": PLANTED[0].value},
-]
-VALUES = ["bob@mail.internal", *(row.value for row in PLANTED)]
+#: Id of the last row, which becomes no prompt.
+LAST_ID = "bob@mail.internal"
 
 
-#: Each prompt, and the questions to the guard about it and about its answer.
-OF_A_JOB = 3 * len(PLANTED)
+@cache
+def planted() -> list[PlantedRow]:
+    """Returns texts with personal data; not while tests are collected, as the detectors take seconds to load."""
+    return found_rows(1)
+
+
+def rows() -> list[dict[str, Any]]:
+    """Returns the rows of a job."""
+    numbered = ({"id": number, "text": row.text} for number, row in enumerate(planted()))
+    return [*numbered, {"id": LAST_ID, "other": planted()[0].value}]
+
+
+def values() -> list[str]:
+    """Returns all personal data of the rows."""
+    return [LAST_ID, *(row.value for row in planted())]
+
+
+def of_a_job() -> int:
+    """Returns the number of requests of a job: each prompt, and the guard's about it and about its answer."""
+    return 3 * len(planted())
 
 
 class SpecsRun(Run):
@@ -142,7 +156,7 @@ class Played:
 def played(cloud, tmp_path_factory):
     """Plays the runs."""
     folder = tmp_path_factory.mktemp("personal")
-    (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
     secrets = f"{cloud.sandbox.authorized_url}/v1/projects/llmbeam-sandbox/secrets"
     for name, value in {"masking": SECRETS["worker"], "openai": KEY}.items():
         httpx.post(secrets, params={"secretId": name}, json={"replication": {"automatic": {}}}).raise_for_status()
@@ -151,7 +165,7 @@ def played(cloud, tmp_path_factory):
     connections = {name: {"password": SECRETS[name]} for name in ("masking", "rotated", "short")}
     connections["copying"] = {"conn_type": "llmbeam", "password": KEY}
     with CopyingModel(lambda prompt: f"Done: {prompt}") as model, recorded_objects() as objects:
-        cloud.upload("personal/in.jsonl", ROWS)
+        cloud.upload("personal/in.jsonl", rows())
         for name, fields in connections.items():
             cloud.airflow.add_connection(name, **{"conn_type": "generic", **fields})
         yield Played(cloud, model, folder, objects)
@@ -170,7 +184,7 @@ def test_the_sinks_have_the_values_that_the_model_has_copied(played, cloud):
     for text in written.values():
         answers = [json.loads(line) for line in text.splitlines()]
         assert {row["id"]: row["answer"] for row in answers} == {
-            row["id"]: f"Done: Say it: {row['text']}" for row in ROWS if "text" in row
+            row["id"]: f"Done: Say it: {row['text']}" for row in rows() if "text" in row
         }
 
 
@@ -180,13 +194,13 @@ def test_no_value_is_anywhere_else(played):
         for name, content in played.places.items()
         if content and ("/answers-" in name or name.partition(" (")[0].endswith("/in.jsonl"))
     }
-    assert {name for name, _ in leaked({name: played.places[name] for name in has_values}, VALUES)} == has_values
+    assert {name for name, _ in leaked({name: played.places[name] for name in has_values}, values())} == has_values
     others = {name: content for name, content in played.places.items() if name not in has_values}
     assert "Say it" in str(others["table rendered_task_instance_fields"])
     assert "html_gzip" in str(others["table xcom"])
     assert "environment_secrets" in str(others["rendered fields"])
     assert any(f"dag_id={DAG_ID}" in name for name in others), "the logs of the tasks"
-    assert leaked(others, VALUES) == []
+    assert leaked(others, values()) == []
 
 
 def test_no_secret_is_anywhere(played):
@@ -207,7 +221,7 @@ def test_a_key_that_cannot_be_used_fails_the_task_before_anything_is_sent(played
     assert state == "failed"
     assert sentence in log
     assert "Nothing was sent or billed" in log
-    assert played.sent[0] == 2 * OF_A_JOB, "the other two jobs"
+    assert played.sent[0] == 2 * of_a_job(), "the other two jobs"
 
 
 def test_rows_that_another_key_has_masked_are_not_sent(played):
@@ -219,4 +233,4 @@ def test_rows_that_another_key_has_masked_are_not_sent(played):
 def test_a_rotated_key_asks_for_the_rows_with_personal_data_again(played):
     state, log = played.second["rotated"]
     assert state == "success", log
-    assert played.sent[1] - played.sent[0] == OF_A_JOB, "and none of the job whose rows another key has masked"
+    assert played.sent[1] - played.sent[0] == of_a_job(), "and none of the job whose rows another key has masked"
