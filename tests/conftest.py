@@ -97,7 +97,7 @@ def pytest_collection_finish():
 
 
 def _start_order(item):
-    """Modules of real Airflows, which are two groups, then other slow modules, then the rest."""
+    """Modules that share a real Airflow, which are two groups, then other slow modules, then the rest."""
     if item.get_closest_marker("xdist_group").args[0].startswith("airflow-"):
         return 0
     return 1 if item.get_closest_marker("slow") else 2

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import scaled
 
-pytestmark = [pytest.mark.xdist_group("airflow-jobs"), pytest.mark.timeout(scaled(300))]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(scaled(300))]
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -13,7 +13,7 @@ from tests.integration.cases import STEP_SECONDS, Cloud
 from tests.integration.conftest import CONNECTION_KEY, new_database
 from tests.otlp import attributes, receiver
 
-pytestmark = [pytest.mark.xdist_group("airflow-jobs"), pytest.mark.timeout(scaled(600))]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(scaled(600))]
 ROWS = 20
 TEMPLATE = "What is the mood of {{ row.text }}?"
 MODEL = {"gen_ai.provider.name": "gcp.gen_ai", "gen_ai.request.model": "gemini-2.5-flash"}

@@ -11,6 +11,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from waiting import scaled
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureError, TooManyFailedRowsError
 from airflow_provider_llmbeam.manifest import encoded_page
@@ -352,7 +353,8 @@ def test_rows_that_fail_in_each_known_way_do_not_affect_the_others(job, tmp_path
         sandbox.faults.when(GEMINI, text, fault)
     job.write([good.get(number) or BAD[number % 100][1](number) for number in range(count)])
     job.spec["source"]["on_duplicate_key"] = "dead_letter"
-    ended = job.run(limits={"max_attempts": 2, "request_timeout_seconds": 1, "max_in_flight": 256})
+    limits = {"max_attempts": 2, "request_timeout_seconds": scaled(2), "max_in_flight": 256}
+    ended = job.run(limits=limits)
     assert ended.kinds == {kind: hundreds for kind, _ in BAD.values()}, ended.dead_letter
     assert {row["id"]: row["answer"] for row in ended.answers} == {
         row["id"]: row["answer"] for row in undisturbed.answers
