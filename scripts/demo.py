@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import sessions
 from local_airflow import UNFINISHED, LocalAirflow, end_process_group, local_airflow
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,7 +123,7 @@ def sandbox() -> Iterator[str]:
             "--latency-seconds=1.0",
             "--latency-sigma=0.5",
         ]
-        process = subprocess.Popen([*command, *quota], stdout=subprocess.DEVNULL, start_new_session=True)
+        process = sessions.start([*command, *quota], stdout=subprocess.DEVNULL)
         try:
             while not ready.exists():
                 if process.poll() is not None:

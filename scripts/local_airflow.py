@@ -1,4 +1,7 @@
-"""Runs a real Airflow on this machine: scheduler, triggerer, API server and UI, with its own AIRFLOW_HOME."""
+"""Runs a real Airflow on this machine: scheduler, triggerer, API server and UI, with its own AIRFLOW_HOME.
+
+It ends with the process that runs it, in whichever way that ends.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from typing import Any
 
 import httpx
 import psutil
+import sessions
 from waiting import scaled, until
 
 #: Task states in which a run can still continue.
@@ -60,11 +64,7 @@ class LocalAirflow:
 
     def _kill_sessions(self) -> None:
         """Kills what outlived its component: a killed scheduler leaves the workers of its LocalExecutor."""
-        sessions = {process.pid for process in (self.process, *self._started)}
-        for process in psutil.process_iter():
-            with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                if os.getsid(process.pid) in sessions:
-                    process.kill()
+        sessions.kill({process.pid for process in (self.process, *self._started)})
 
     def start_again(self, ready_within_seconds: float = 180) -> None:
         """Starts `airflow standalone` again after `kill`, in the same home and on the same port.
@@ -276,13 +276,8 @@ class LocalAirflow:
 
     def _launch(self, name: str) -> subprocess.Popen[bytes]:
         with self.log_path.open("ab") as log:
-            return subprocess.Popen(
-                [str(Path(sys.executable).with_name("airflow")), name],
-                env=self._environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            airflow = Path(sys.executable).with_name("airflow")
+            return sessions.start([airflow, name], env=self._environment, stdout=log, stderr=subprocess.STDOUT)
 
     def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         response = self._client.request(method, path, **kwargs)

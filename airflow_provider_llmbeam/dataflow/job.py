@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -41,10 +40,6 @@ class Job(Protocol):
     @property
     def created_at(self) -> datetime | None:
         """Time of creation, in UTC; `None` if not known."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Labels of the job; none on Flink."""
 
     @property
     def replaced_by(self) -> str | None:

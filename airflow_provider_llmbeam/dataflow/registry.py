@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.dataflow.cancellation import Cancellable, Storage,
 from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
 from airflow_provider_llmbeam.flink.job import FlinkAddress
-from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
+from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.identity import (
@@ -262,7 +262,7 @@ class SubmittedJobs:
 class Dataflow(Jobs, Protocol):
     """The methods of `hooks.dataflow.DataflowJobHook` that the registry uses."""
 
-    def active(self) -> Sequence[Job]:
+    def active(self) -> Sequence[DataflowJob]:
         """Lists the jobs of this package that have not ended."""
 
     def counts(self, job_id: str, *, running: bool) -> Counts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
@@ -57,16 +57,16 @@ class FlinkJob:
         name: Name that this package gave the job, see `spec.identity`.
         state: State in the API, e.g. `RUNNING`; may be unknown to this version.
         created_at: Time of the start, in UTC; `None` if not known.
-        labels: Always empty: Flink has none.
-        replaced_by: Always `None`: Flink replaces no job.
     """
+
+    #: Flink replaces no job, and drains no batch job.
+    replaced_by: ClassVar[None] = None
+    was_drained: ClassVar[bool] = False
 
     job_id: str
     name: str
     state: str
     created_at: datetime | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    replaced_by: str | None = None
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Self:
@@ -94,8 +94,3 @@ class FlinkJob:
     def is_cancelling(self) -> bool:
         """Whether this job is being cancelled."""
         return self.state == "CANCELLING"
-
-    @property
-    def was_drained(self) -> bool:
-        """Always false: batch jobs of Flink are not drained."""
-        return False

@@ -52,6 +52,7 @@ def handler_of_job(
         output_schema=spec.prompt.output_schema,
         embedding=spec.embedding,
         journal_uri=spec.journal_uri,
+        rates_uri=spec.rates_uri,
         oldest_at=oldest_at,
         since=started_at - CLOCK_SECONDS,
         refused_since=started_at if spec.limits.retry_refused else 0.0,

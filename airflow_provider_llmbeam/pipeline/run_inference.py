@@ -101,6 +101,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             completion is the vector.
         journal_uri: Directory of the journal, which stores answers as they arrive; `None` for no journal. Give a
             server for development a directory of its own: its answers are used like those of any other.
+        rates_uri: Directory of the rates that jobs have learned, see `spec.JobSpec.rates_uri`; by default that of
+            the journal.
         oldest_at: Unix time; older answers in the journal are requested again.
         since: Unix time; segments of the journal that were created before are not looked up.
         refused_since: Unix time; answers that were refused before are requested again.
@@ -137,6 +139,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         output_schema: Mapping[str, Any] | None = None,
         embedding: Embedding | None = None,
         journal_uri: str | None = None,
+        rates_uri: str | None = None,
         oldest_at: float = 0.0,
         since: float = 0.0,
         refused_since: float = 0.0,
@@ -173,6 +176,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._output_schema = output_schema
         self._embedding = embedding
         self._journal_uri = None if journal_uri is None else storage.journal_directory(journal_uri)
+        self._rates_uri = self._journal_uri if rates_uri is None else rates_uri
         self._oldest_at = oldest_at
         self._since = since
         self._refused_since = refused_since
@@ -196,7 +200,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         """Sets the keys, then opens the client, once per process."""
         reserve_open_files(self._limits.max_in_flight)
         load_environment(self._environment_secrets)
-        governor = MachineGovernor(self._model, self._limits, self._journal_uri)
+        governor = MachineGovernor(self._model, self._limits, self._rates_uri)
         open_engine = partial(self._open_engine, governor)
         if self._journal_uri is None:
             return EngineThread(open_engine, None)
@@ -345,12 +349,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         limits = self._limits
         has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
         open_client = partial(
-            open_backend,
-            self._model,
-            self._generation,
-            self._output_schema,
-            self._embedding,
-            self._cached_head,
+            open_backend, self._model, self._generation, self._output_schema, self._embedding, self._cached_head
         )
         backend, flex = open_client(asked_tier=ordinary_tier(self._service_tier)), None
         if self._service_tier in FLEX_TIERS:

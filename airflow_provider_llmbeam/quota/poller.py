@@ -62,7 +62,9 @@ class QuotaAnswer:
         seconds, ratio = self.fit.seconds, self.fit.ratio
         if seconds is None or not math.isfinite(seconds):
             return ""
-        sentence = f"The job would take {_hours(seconds)} at the rate that is free"
+        learned = self.fit.learned_rate
+        rate = "that is free" if learned is None else f"that an earlier job has learned ({learned.words})"
+        sentence = f"The job would take {_hours(seconds)} at the rate {rate}"
         return (
             f"{sentence}, and its window holds {ratio:.0%} of it."
             if ratio is not None and ratio < 1
@@ -167,6 +169,7 @@ class QuotaPoller:
             "tokens_per_minute": limits.get("tokens_per_minute"),
             "expected_seconds": answer.fit.seconds,
             "fit_ratio": answer.fit.ratio,
+            "learned_rate": None if answer.fit.learned_rate is None else answer.fit.learned_rate.model_dump(),
             "health": health.to_dict(),
             "others": [other.to_dict() for other in answer.others],
             "probe_usd": round(self._probe_usd, 6),

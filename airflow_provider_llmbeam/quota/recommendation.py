@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_llmbeam.quota.evidence import Unit
 from airflow_provider_llmbeam.quota.findings import Verdict
 from airflow_provider_llmbeam.quota.health import QuotaHealth
-from airflow_provider_llmbeam.spec.demand import Demand
+from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 
 _ORDER: tuple[Verdict, ...] = ("healthy", "degraded", "unknown", "exhausted")
@@ -23,10 +23,13 @@ class Fit:
     Attributes:
         seconds: Duration of the job; `None` if no rate or no demand is known.
         ratio: Share of the job that fits into the window, 0 to 1; `None` if not known.
+        learned_rate: Rate of an earlier job, if the duration follows from it; `None` if it follows from the
+            evidence.
     """
 
     seconds: float | None = None
     ratio: float | None = None
+    learned_rate: EarlierRate | None = None
 
 
 def rates(question: QuotaQuestion, health: QuotaHealth) -> dict[Unit, float]:
@@ -44,8 +47,14 @@ def rates(question: QuotaQuestion, health: QuotaHealth) -> dict[Unit, float]:
 
 
 def fit(question: QuotaQuestion, health: QuotaHealth) -> Fit:
-    """Returns how long the job takes at the free rates, and how much of it fits into the window."""
+    """Returns how long the job takes at the free rates, and how much of it fits into the window.
+
+    Where no rate is known, the duration is that at the rate of an earlier job.
+    """
     known, demand = rates(question, health), question.demand
+    learned = None if known or demand is None or question.model is None else demand.learned_rate
+    if learned is not None:
+        known = {"requests": learned.requests_per_minute}
     if demand is None or not known:
         return Fit()
     amounts = _amounts(demand)
@@ -53,8 +62,9 @@ def fit(question: QuotaQuestion, health: QuotaHealth) -> Fit:
         60 * amounts[unit] / rate if rate else math.inf if amounts[unit] else 0.0 for unit, rate in known.items()
     )
     if question.window_seconds is None:
-        return Fit(seconds, None if math.isfinite(seconds) else 0.0)
-    return Fit(seconds, 1.0 if seconds <= question.window_seconds else question.window_seconds / seconds)
+        return Fit(seconds, None if math.isfinite(seconds) else 0.0, learned)
+    ratio = 1.0 if seconds <= question.window_seconds else question.window_seconds / seconds
+    return Fit(seconds, ratio, learned)
 
 
 def may_start(question: QuotaQuestion, health: QuotaHealth) -> bool:
@@ -63,8 +73,9 @@ def may_start(question: QuotaQuestion, health: QuotaHealth) -> bool:
         return True
     if health.verdict in ("exhausted", "unknown"):
         return False
-    ratio = fit(question, health).ratio
-    return ratio is None or ratio >= question.min_fit_ratio
+    found = fit(question, health)
+    # Only a job renews a learned rate. A low one that holds back a job would hold back all later ones.
+    return found.ratio is None or found.learned_rate is not None or found.ratio >= question.min_fit_ratio
 
 
 def best(question: QuotaQuestion, healths: Iterable[QuotaHealth]) -> QuotaHealth:

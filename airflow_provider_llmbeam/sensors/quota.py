@@ -77,7 +77,8 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
 
     XCom:
         Verdict, sentence and evidence; the free `requests_per_minute` and `tokens_per_minute`; the duration of
-        the job. Under their own keys `limits`, `model` (or `endpoint`) and `location`:
+        the job, and the `learned_rate` of an earlier job that it follows from if no other rate is known. Under
+        their own keys `limits`, `model` (or `endpoint`) and `location`:
         `RunInferenceOperator(limits=sensor.output["limits"], model=sensor.output["model"])`.
 
     Raises:

@@ -4,7 +4,7 @@ from airflow_provider_llmbeam.spec.alerts import Alerts
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.conversation import Conversation
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
-from airflow_provider_llmbeam.spec.demand import Demand
+from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -58,6 +58,7 @@ __all__ = [
     "DataflowRunner",
     "Demand",
     "DirectRunner",
+    "EarlierRate",
     "EchoModel",
     "Embedding",
     "Endpoint",

@@ -201,13 +201,33 @@ class RowsSource(_Source):
         return [valid_value(row) for row in rows]
 
 
-class KafkaSource(KafkaCluster, _Source):
+class _QueueSource(_Source):
+    """Fields of every queue.
+
+    Attributes:
+        value_format: `json` for objects, or `text`.
+    """
+
+    on_empty: Literal["fail", "skip", "write"] = "skip"
+    max_messages: Annotated[int, Field(ge=1)] | None = None
+    value_format: Literal["json", "text"] = "json"
+
+    @model_validator(mode="after")
+    def _a_run_may_have_enough_rows(self) -> Self:
+        if self.max_messages is not None and self.min_rows > self.max_messages:
+            raise ValueError(
+                f"`min_rows` is {self.min_rows}, and a run takes no more than `max_messages`, {self.max_messages}"
+            )
+        return self
+
+
+class KafkaSource(KafkaCluster, _QueueSource):
     """Messages of Kafka topics, each in one run.
 
-    A run takes what has come since the last run, up to the end of the topics at its start, or the messages of a
-    time range. The position is kept below `state_uri`, under the name of the Dag, task and map index, or under
-    `name` without Airflow; it moves when the answers are published, and never before. The range of a run is kept
-    with it: a run that failed, and one that is cleared, reads the same messages again.
+    A run takes what has come since the last run, up to the end of the topics at its start or up to `max_messages`,
+    or the messages of a time range. The position is kept below `state_uri`, under the name of the Dag, task and
+    map index, or under `name` without Airflow; it moves when the answers are published, and never before. The
+    range of a run is kept with it: a run that failed, and one that is cleared, reads the same messages again.
 
     A row has the fields of the message's value, or `value` with the format `text`, and `kafka_topic`,
     `kafka_partition`, `kafka_offset`, `kafka_timestamp` (Unix time, in milliseconds) and `kafka_key`, which
@@ -219,7 +239,8 @@ class KafkaSource(KafkaCluster, _Source):
         start: Beginning of a time range, by the timestamps of the messages, for a backfill: the position is
             neither used nor moved.
         end: End of the time range, exclusive; both or neither are given.
-        value_format: `json` for objects, or `text`.
+        max_messages: Maximum number of messages of a run, for all partitions together, which share it equally; the
+            next run takes the rest. `None`: no maximum. Refused with a time range.
         first_run: Where a topic without a position begins. `earliest`: with its oldest message; `latest`: with the
             messages that come after the first run.
         on_deleted: Policy for messages that Kafka has deleted before they were read. `fail` fails the job, and
@@ -229,10 +250,8 @@ class KafkaSource(KafkaCluster, _Source):
     type: Literal["kafka"]
     topic: Annotated[tuple[KafkaTopic, ...], Field(max_length=100)]
     key: Annotated[tuple[str, ...], Field(min_length=1)] = ("kafka_topic", "kafka_partition", "kafka_offset")
-    on_empty: Literal["fail", "skip", "write"] = "skip"
     start: AwareDatetime | None = None
     end: AwareDatetime | None = None
-    value_format: Literal["json", "text"] = "json"
     first_run: Literal["earliest", "latest"] = "earliest"
     on_deleted: Literal["fail", "skip"] = "fail"
     config_env: str = "LLMBEAM_KAFKA_SOURCE_CONFIG"
@@ -247,11 +266,15 @@ class KafkaSource(KafkaCluster, _Source):
         return topics
 
     @model_validator(mode="after")
-    def _both_or_neither(self) -> Self:
+    def _time_range_is_complete(self) -> Self:
         if (self.start is None) != (self.end is None):
             raise ValueError("needs both `start` and `end` for a time range, or neither")
         if self.window is not None and self.window[0] >= self.window[1]:
             raise ValueError("has a time range that ends before it begins: `start` must be before `end`")
+        if self.window is not None and self.max_messages is not None:
+            raise ValueError(
+                "must have `max_messages` or a time range, not both: no other run takes the rest of a time range"
+            )
         return self
 
     @property
@@ -264,7 +287,7 @@ class KafkaSource(KafkaCluster, _Source):
         )
 
 
-class PubSubSource(_Source):
+class PubSubSource(_QueueSource):
     """Messages of a Pub/Sub subscription.
 
     A run takes messages until none is left, or it has `max_messages`. They are written below `state_uri` before
@@ -278,16 +301,13 @@ class PubSubSource(_Source):
 
     Attributes:
         subscription: Name of the subscription, `projects/…/subscriptions/…`, for this job alone, without push.
-        max_messages: Number of messages from which on a run takes no more.
-        value_format: `json` for objects, or `text`.
+        max_messages: Maximum number of messages of a run; the next run takes the rest.
     """
 
     type: Literal["pubsub"]
     subscription: PubSubSubscription
     key: Annotated[tuple[str, ...], Field(min_length=1)] = ("pubsub_message_id",)
-    on_empty: Literal["fail", "skip", "write"] = "skip"
     max_messages: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
-    value_format: Literal["json", "text"] = "json"
 
 
 def _milliseconds(at: datetime) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import sessions
 from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer
 from apache_beam.utils.subprocess_server import pick_port
 
@@ -22,7 +23,7 @@ def job_service() -> Iterator[str]:
     """Runs Prism; yields its address."""
     binary, (port,) = prism_binary(), pick_port(None)
     command = [binary, f"--job_port={port}", "--serve_http=false"]
-    service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    service = sessions.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with grpc.insecure_channel(f"localhost:{port}") as channel:
         grpc.channel_ready_future(channel).result()
     yield f"localhost:{port}"

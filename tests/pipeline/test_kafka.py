@@ -123,6 +123,51 @@ def test_each_message_is_answered_once_in_three_runs_that_are_killed(
     assert set(answered.values()) == {1}
 
 
+def test_a_run_takes_its_maximum_and_the_next_ones_the_rest_though_a_run_is_killed(
+    tmp_path, sandbox, cluster, topic, spec, caplog
+):
+    caplog.set_level("INFO", "llmbeam")
+    spec["model"] = {"type": "gemini", "base_url": sandbox.gemini_url}
+    spec["source"]["max_messages"] = 30
+    cluster.send(topic, *messages(0, 70))  # 18 in each of the first two partitions, and 17 in the others
+    killed(tmp_path, spec, lambda: len(sandbox.requests) > 10)
+    cluster.send(topic, *messages(70, 100))
+    assert set(position_of(spec)[topic].values()) == {0}
+    spec["source"]["max_messages"] = 50  # the range of a run is kept, and only new ones have the new maximum
+    answered = Counter()
+
+    def end_run():
+        manifest = run(JobSpec.parse(spec))
+        answered.update((row["kafka_partition"], row["kafka_offset"]) for row in rows_of(manifest))
+        return manifest
+
+    first = end_run()
+    assert first["rows"]["answered"] == 30
+    assert Counter(partition for partition, _ in answered) == {0: 8, 1: 8, 2: 7, 3: 7}
+    assert first["messages_left"] == 40, "when the range was taken"
+    second, third = end_run(), end_run()
+    assert [each["rows"]["answered"] for each in (second, third)] == [50, 20]
+    assert [each["messages_left"] for each in (second, third)] == [20, 0]
+    assert len(answered) == 100
+    assert set(answered.values()) == {1}
+    assert "The run takes `source.max_messages`, 50 offsets; the next one begins with the 20 that are left." in (
+        caplog.text
+    )
+
+
+def test_a_run_whose_offsets_have_no_message_is_skipped_and_the_next_one_goes_on_behind_them(
+    cluster, topic, spec, monkeypatch
+):
+    spec["source"]["max_messages"] = 4
+    cluster.send(topic, *messages(0, 6))
+    with monkeypatch.context() as patch:  # as if these offsets belonged to an aborted transaction
+        patch.setattr(kafka, "_messages", lambda *_: iter(()))
+        manifest = run(JobSpec.parse(spec))
+    assert manifest["skipped_because"] is not None
+    assert manifest["messages_left"] == 2
+    assert run(JobSpec.parse(spec))["rows"]["answered"] == 2
+
+
 def rows_of(manifest):
     return [row for uri in manifest["answers_uris"] for row in read_lines(Path(uri))]
 

@@ -141,10 +141,38 @@ def test_the_next_run_has_the_messages_of_one_that_is_given_up_and_only_one_publ
     Batches(two).check()
 
 
-def test_a_run_takes_no_more_than_it_is_to(send, spec):
-    send(*map(str, range(5)))
-    job = of_run(spec | {"source": spec["source"] | {"max_messages": 3}}, "one")
-    assert len(taken(job)) == 3
+def bounded(spec, run_id, maximum):
+    return of_run(spec | {"source": spec["source"] | {"max_messages": maximum}}, run_id)
+
+
+def test_a_run_takes_its_maximum_and_the_next_ones_the_rest_though_a_run_is_killed(
+    send, spec, caplog, monkeypatch
+):
+    caplog.set_level("INFO", "llmbeam")
+    monkeypatch.setattr(pubsub, "_PULLED", 2)
+    send(*map(str, range(12)))
+    with monkeypatch.context() as patch:
+        patch.setattr(pubsub, "_acknowledge", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pubsub.take(bounded(spec, "one", 5), bounded(spec, "one", 5).source)
+    found = [texts(run(bounded(spec, run_id, 5))) for run_id in ("one", "two", "three")]
+    assert [counts.total() for counts in found] == [5, 5, 2]
+    assert sum(found, Counter()) == Counter(map(str, range(12)))
+    assert caplog.text.count("The run has `source.max_messages`") == 2
+
+
+def test_the_next_run_has_a_part_of_the_messages_of_a_run_that_took_too_many(send, spec, monkeypatch):
+    monkeypatch.setattr(pubsub, "_PULLED", 2)
+    send(*map(str, range(6)))
+    assert len(taken(bounded(spec, "one", 6))) == 6
+    send("6")
+    found = []
+    for run_id in ("two", "three"):
+        found.append(taken(bounded(spec, run_id, 5)))
+        assert taken(bounded(spec, run_id, 1)) == found[-1], "every attempt has the same messages"
+        Batches(of_run(spec, run_id)).publish()
+    assert [counts.total() for counts in found] == [4, 3], "batches are taken as a whole"
+    assert sum(found, Counter()) == Counter(map(str, range(7)))
 
 
 def test_a_subscription_that_sends_nothing_for_a_while_is_empty(send, spec, monkeypatch):

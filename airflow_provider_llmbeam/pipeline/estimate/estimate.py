@@ -235,7 +235,11 @@ class Estimate(_Part):
             if seconds > 99
             else f"{seconds} s"
         )
-        return duration if self.limited_by is None else f"{duration}, as {_LIMITS[self.limited_by]} allows no more"
+        if self.limited_by is None:
+            return duration
+        learned = self.demand.learned_rate if self.limited_by == "learned_rate" else None
+        words = "" if learned is None else f" ({learned.words})"
+        return f"{duration}, as {_LIMITS[self.limited_by]}{words} allows no more"
 
 
 _NO_PRIORITY_PRICE = "list price of the priority tier; `limits.price` with `priority_ratio` sets"

@@ -33,7 +33,7 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
 )
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
 from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, planned_cost_usd, ways_of_job
-from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_requests_per_minute
+from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
@@ -189,16 +189,16 @@ def _estimated(
     input_tokens, output_tokens = round(bill.input_tokens), round(bill.output_tokens)
     latencies = [outcome.latency_seconds for _, outcome in observed if isinstance(outcome, Completion)]
     latency = fmean(latencies) if latencies else None
+    # Machines share a quota, and how many there will be is not known.
+    is_one_machine = isinstance(spec.runner, LocalRunner)
+    learned = learned_rate(spec.model, spec.limits, spec.rates_uri) if is_one_machine else None
     seconds, limited_by = sending_seconds(
         requests,
         input_tokens + output_tokens,
         spec.limits,
         workers_of(spec.runner, spec.limits),
         latency,
-        # Machines share a quota, and how many there will be is not known.
-        learned_requests_per_minute(spec.model, spec.limits, spec.journal_uri)
-        if isinstance(spec.runner, LocalRunner)
-        else None,
+        None if learned is None else learned.requests_per_minute,
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
@@ -245,6 +245,7 @@ def _estimated(
             rows=sent,
             input_tokens_per_row=round(input_tokens / sent, 1) if sent else 0.0,
             output_tokens_per_row=round(output_tokens / sent, 1) if sent else 0.0,
+            learned_rate=learned,
         ),
         ways=ways,
         auto=auto_way(spec, ways)[1] if ways else "",

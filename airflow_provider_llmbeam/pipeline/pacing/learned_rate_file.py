@@ -1,4 +1,4 @@
-"""The rate that a run has learned, in a file beside the journal: the next run may be on another machine."""
+"""The rate that a job has learned, in a file: the next job may be on another machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.spec.demand import END_OF_TIME, EarlierRate
 
 _log = logging.getLogger(__name__)
 
@@ -20,11 +21,11 @@ HALF_LIFE_SECONDS = 7 * 86_400.0
 
 
 class _Record(BaseModel):
-    """Content of the file; anybody who may write to the directory of the journal may have written it."""
+    """Content of the file; anybody who may write to its directory may have written it."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    learned_at: float = Field(ge=0)
+    learned_at: float = Field(ge=0, le=END_OF_TIME)
     requests_per_second: float = Field(gt=0, le=1e6)
     measured: float = Field(ge=1, le=1e6)
     rejection_seconds: float = Field(ge=0.002, le=1)
@@ -34,13 +35,13 @@ class _Record(BaseModel):
 
 
 class LearnedRateFile:
-    """What `LearnedRate` has learned about a server, for the next run.
+    """What `LearnedRate` has learned about a server, for the next job.
 
     Each machine learns its own part of a quota. The last one that writes counts: machines without a common
     governor have similar parts.
 
     Args:
-        directory: Directory of the journal; ends in `/`.
+        directory: Its directory; ends in `/`.
         identity: Server, key and limits, as one name.
         now: Unix time, in seconds.
     """
@@ -53,13 +54,17 @@ class LearnedRateFile:
 
     def read(self) -> LearnedRateState:
         """Returns the state with which this run begins; that of nothing learned if there is no valid file."""
-        try:
-            if not storage.exists(self._uri):
-                return LearnedRateState()
-            found = _Record.model_validate_json(storage.read(self._uri))
-        except Exception as error:  # noqa: BLE001 - filesystems have errors of their own; the rate is learned again
-            _log.warning("The rate of earlier runs in %r is not used, but learned again: %s", self._uri, error)
-            return LearnedRateState()
+        found = self._found()
+        return LearnedRateState() if found is None else self._state(found)
+
+    def rate(self) -> EarlierRate | None:
+        """Returns the rate with which this run begins, and its time; `None` if there is none."""
+        found = self._found()
+        if found is None or self._state(found).base_rps <= 0:
+            return None
+        return EarlierRate(requests_per_minute=60 * found.requests_per_second, learned_at=found.learned_at)
+
+    def _state(self, found: _Record) -> LearnedRateState:
         measured = found.measured * 0.5 ** (max(0.0, self._now() - found.learned_at) / HALF_LIFE_SECONDS)
         return LearnedRateState(
             base_rps=found.requests_per_second,
@@ -69,6 +74,13 @@ class LearnedRateFile:
             burst=found.burst,
             chance=found.chance,
         ).for_next_run()
+
+    def _found(self) -> _Record | None:
+        try:
+            return _Record.model_validate_json(storage.read(self._uri)) if storage.exists(self._uri) else None
+        except Exception as error:  # noqa: BLE001 - filesystems have errors of their own; the rate is learned again
+            _log.warning("The rate of earlier runs in %r is not used, but learned again: %s", self._uri, error)
+            return None
 
     def write(self, state: LearnedRateState) -> None:
         """Writes what was learned, unless that was done a moment ago; an error is not that of the job."""

@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
 from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRateFile
+from airflow_provider_llmbeam.spec.demand import EarlierRate
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Model, OpenAIModel, VertexEndpointModel
 
@@ -23,18 +24,18 @@ class MachineGovernor:
     """The governor that all processes of this machine share for a model, its key and its limits.
 
     It is a governor of this process only if files cannot be shared, and for `echo`. A rate that is learned begins
-    with that of the last run, of this machine or of another one.
+    with that of the last job, of this machine or of another one.
 
     Args:
         model: The model; the key is in the environment.
         limits: Quotas, if they are known.
-        journal_uri: Directory of the journal, which keeps the learned rate, too; `None` for none.
+        rates_uri: Directory of the learned rates; `None` for none.
 
     Attributes:
         admission: The governor.
     """
 
-    def __init__(self, model: Model, limits: Limits, journal_uri: str | None) -> None:
+    def __init__(self, model: Model, limits: Limits, rates_uri: str | None) -> None:
         self.admission: Admission
         self._rate_file: LearnedRateFile | None = None
         if isinstance(model, EchoModel):
@@ -42,8 +43,8 @@ class MachineGovernor:
             return
         governor = governor_of(limits)
         identity = identity_of(model, limits)
-        if journal_uri is not None and isinstance(governor, LearnedRate):
-            self._rate_file = LearnedRateFile(journal_uri, identity)
+        if rates_uri is not None and isinstance(governor, LearnedRate):
+            self._rate_file = LearnedRateFile(rates_uri, identity)
             governor.state = self._rate_file.read()
         self.admission = shared(governor, identity)
 
@@ -90,11 +91,11 @@ def key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None
     return None
 
 
-def learned_requests_per_minute(model: Model, limits: Limits, journal_uri: str) -> float | None:
-    """Returns the rate that the last run has learned on one machine; `None` if a quota is known, or nothing is."""
+def learned_rate(model: Model, limits: Limits, rates_uri: str) -> EarlierRate | None:
+    """Returns the rate that the last job has learned on one machine; `None` if a quota is known, or nothing is."""
     if isinstance(model, EchoModel) or not isinstance(governor_of(limits), LearnedRate):
         return None
-    return 60 * LearnedRateFile(journal_uri, identity_of(model, limits)).read().base_rps or None
+    return LearnedRateFile(rates_uri, identity_of(model, limits)).rate()
 
 
 def governor_of(limits: Limits) -> Governor | LearnedRate:

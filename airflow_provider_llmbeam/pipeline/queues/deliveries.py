@@ -6,7 +6,7 @@ the job until the answers of a run are published: a run that is given up leaves 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict
 
@@ -73,3 +73,19 @@ class Deliveries(BaseModel):
             done=(*self.done, *self.taken[run]),
             unacknowledged=ids | dict.fromkeys(unacknowledged, now),
         )
+
+
+def first_batches(messages: Mapping[str, int], maximum: int) -> tuple[str, ...]:
+    """Returns the oldest batches with at most so many messages together; at least one, if there is any.
+
+    Args:
+        messages: Number of messages by batch, the oldest first.
+        maximum: Number of messages of a run.
+    """
+    chosen: list[str] = []
+    for name, count in messages.items():
+        maximum -= count
+        if maximum < 0 and chosen:
+            break
+        chosen.append(name)
+    return tuple(chosen)

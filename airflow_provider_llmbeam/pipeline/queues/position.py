@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_llmbeam.spec.source import KafkaSource
 
 #: Offsets by topic and partition.
 Offsets = dict[str, dict[int, int]]
+#: Topic and number of a partition.
+Partition = tuple[str, int]
 
 #: Number of runs whose ranges are kept, the last ones that began.
 MAX_RUNS = 1000
@@ -37,12 +41,14 @@ class Range(_Part):
             last run.
         begin: First offset of each partition.
         end: Offset after the last one.
+        left: Number of offsets after the range when it was taken; `None` for a time range.
         is_published: Whether the answers of the run are published.
     """
 
     window: tuple[int, int] | None = None
     begin: Offsets
     end: Offsets
+    left: int | None = None
     is_published: bool = False
 
     @property
@@ -86,14 +92,19 @@ class Position(_Part):
         return taken if self.is_next(taken) else None
 
     def new_range(self, source: KafkaSource, edges: Edges) -> Range:
-        """Returns the range from the position to the end of the topics."""
+        """Returns the range from the position to the end of the topics, or of `max_messages` offsets.
+
+        Offsets without a message, of transactions and compaction, count; those that Kafka has deleted do not.
+        """
         begin: Offsets = {}
         for topic, lows in edges.low.items():
             before = self.offsets.get(topic)
             starts_late = before is None and source.first_run == "latest"
             first = edges.high[topic] if starts_late else lows  # a partition that was added has only new messages
             begin[topic] = {part: (before or {}).get(part, first[part]) for part in lows}
-        return Range(begin=begin, end=edges.high)
+        if source.max_messages is None:
+            return Range(begin=begin, end=edges.high, left=0)
+        return _bounded(begin, edges, source.max_messages)
 
     def begun(self, run: str, taken: Range, cluster: str | None) -> Position:
         """Returns the position when a run has taken a range; of topics that have none, it is where they begin."""
@@ -114,6 +125,35 @@ class Position(_Part):
         offsets = _merged(self.offsets, taken.end) if moves else self.offsets
         runs = {**self.runs, run: taken.model_copy(update={"is_published": True})} if keeps else others
         return self.model_copy(update={"offsets": offsets, "runs": runs})
+
+
+def fair_shares(there: Mapping[Partition, int], maximum: int) -> dict[Partition, int]:
+    """Divides a maximum equally among partitions; what one does not have is left to those that have more.
+
+    Spark's `maxOffsetsPerTrigger` divides in proportion to what is there, so that a partition with few messages
+    waits for one with many.
+
+    Args:
+        there: Number of offsets by partition.
+        maximum: Number of offsets of all shares together.
+    """
+    shares: dict[Partition, int] = {}
+    ascending = sorted(there, key=lambda place: (there[place], place))
+    for number, place in enumerate(ascending):
+        shares[place] = min(there[place], (maximum - sum(shares.values())) // (len(ascending) - number))
+    return shares
+
+
+def _bounded(begin: Offsets, edges: Edges, maximum: int) -> Range:
+    first = {(topic, part): max(offset, low) for topic, part, offset, low in _pairs(begin, edges.low)}
+    there = {
+        (topic, part): max(0, high - first[topic, part]) for topic, part, _, high in _pairs(begin, edges.high)
+    }
+    end: Offsets = {topic: {} for topic in begin}
+    for (topic, part), share in fair_shares(there, maximum).items():
+        end[topic][part] = first[topic, part] + share
+        there[topic, part] -= share
+    return Range(begin=begin, end=end, left=sum(there.values()))
 
 
 def moved_back(taken: Range, edges: Edges) -> str | None:

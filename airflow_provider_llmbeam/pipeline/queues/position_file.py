@@ -54,6 +54,12 @@ def check_next(spec: JobSpec) -> None:
         )
 
 
+def messages_left(spec: JobSpec) -> int | None:
+    """Returns the number of offsets that a run has left to the next one; `None` if it is not known."""
+    taken = read_position(spec).runs.get(run_of(spec))
+    return None if taken is None else taken.left
+
+
 def advance(spec: JobSpec) -> None:
     """Moves the position behind the messages of a run, whose answers are published."""
     run = run_of(spec)

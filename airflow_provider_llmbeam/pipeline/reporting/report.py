@@ -192,6 +192,8 @@ class Report(Part):
         truncated: Number of answers truncated at `max_output_tokens`.
         sending_seconds: Time from the first request to the last answer, in seconds.
         estimate: Comparison with the estimate of the job; `None` without one.
+        messages_left: Number of messages that the run left to the next one (`source.max_messages`), as far as its
+            queue says; offsets of Kafka without a message count.
         skipped_because: Why the run was skipped; `None` if it was not.
         failed_because: Why the run failed after its last row; `None` if it did not.
         report_html_uri: Address of the report as a page; `None` for a run that was skipped.
@@ -233,6 +235,7 @@ class Report(Part):
     padding_ratio: float
     length_buckets: list[BucketCounts]
     estimate: EstimateAccuracy | None
+    messages_left: int | None = None
     skipped_because: str | None = None
     failed_because: str | None = None
     answers_uris: list[str]
@@ -269,6 +272,7 @@ def build_report(
     budget_usd: float | None = None,
     deadline_at: float | None = None,
     batch_began_at: float | None = None,
+    messages_left: int | None = None,
     masker: Masker | None = None,
 ) -> Report:
     """Builds the report from the sums.
@@ -288,6 +292,7 @@ def build_report(
         budget_usd: Budget of the whole run.
         deadline_at: Unix time by which the answers were needed.
         batch_began_at: Unix time at which the batch inference of the run began.
+        messages_left: Number of messages that the run left to the next one.
         masker: Masks the prompt and the rows in the spec; `None` if nothing is masked.
     """
     seconds = tally.last_answered_at - tally.first_sent_at
@@ -349,6 +354,7 @@ def build_report(
             if (rows := tally.buckets[index, "rows"])
         ],
         estimate=estimate_accuracy(spec, _usage(tally, cost)) if estimate_accuracy else None,
+        messages_left=messages_left,
         skipped_because=skipped_because,
         failed_because=failed_because,
         answers_uris=answers_uris,

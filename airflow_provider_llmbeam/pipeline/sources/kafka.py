@@ -70,6 +70,12 @@ def take(spec: JobSpec, source: KafkaSource) -> str:
         taken = known or position.new_range(source, edges)
         _check(spec, source, taken, edges)
         position_file.begin(spec, taken, cluster)
+        if taken.left:
+            _log.info(
+                "The run takes `source.max_messages`, %s offsets; the next one begins with the %s that are left.",
+                f"{taken.offsets:,}",
+                f"{taken.left:,}",
+            )
         return _export(consumer, client, taken, edges, _messages_uri(spec, taken))
 
 

@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import apache_beam as beam
@@ -18,6 +19,7 @@ from requests import ReadTimeout, RequestException
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import NOTHING_SENT, before_the_model
+from airflow_provider_llmbeam.pipeline.queues.deliveries import first_batches
 from airflow_provider_llmbeam.pipeline.queues.deliveries_file import Batches
 from airflow_provider_llmbeam.pipeline.sources.messages import complete_uri, encode_message, message_rows
 from airflow_provider_llmbeam.redirects import RedirectRefusedError, direct
@@ -53,11 +55,13 @@ def take(spec: JobSpec, source: PubSubSource) -> str:
     batches.delete(set(state.done) & set(files))
     names = state.again(spec.airflow_run.run_id if spec.airflow_run else "", files)
     if names is None:
-        pending = state.pending(files)
-        known = {*state.unacknowledged, *batches.ids(pending)}
-        with _subscriber(source) as subscriber:
-            _pull(subscriber, source, batches, known, len(known) - len(state.unacknowledged))
-        names = tuple(state.pending(batches.files()))
+        pending = {name: list(batches.ids([name])) for name in state.pending(files)}
+        names = first_batches({name: len(ids) for name, ids in pending.items()}, source.max_messages)
+        if len(names) == len(pending):
+            known = {*state.unacknowledged, *chain.from_iterable(pending.values())}
+            with _subscriber(source) as subscriber:
+                _pull(subscriber, source, batches, known, sum(map(len, pending.values())))
+            names = tuple(state.pending(batches.files()))
         batches.begin(names)
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:12]
     uri = f"{spec.export_uri}messages-{digest}.jsonl"
@@ -93,6 +97,10 @@ def _pull(subscriber: Any, source: PubSubSource, batches: Batches, known: set[st
         if name is not None:
             batches.acknowledged(name)
     _log.info("Messages taken from Pub/Sub: %s", f"{count - begun:,}")
+    if count >= source.max_messages:
+        _log.info(
+            "The run has `source.max_messages`. The next one takes what is left; Pub/Sub does not say how much."
+        )
 
 
 def _acknowledge(subscriber: Any, source: PubSubSource, ack_ids: list[str]) -> None:

@@ -22,6 +22,11 @@ def before_publication(spec: JobSpec) -> None:
             Batches(spec).check()
 
 
+def messages_left(spec: JobSpec) -> int | None:
+    """Returns the number of messages that the run has left to the next one; `None` if it is not known."""
+    return position_file.messages_left(spec) if isinstance(spec.source, KafkaSource) else None
+
+
 def after_publication(spec: JobSpec) -> None:
     """Records that the messages of the run are published, and deletes its copies."""
     match spec.source:

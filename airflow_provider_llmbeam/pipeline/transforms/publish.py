@@ -116,15 +116,15 @@ class Publish(beam.DoFn):
         check_sums(tally)
         queue.before_publication(spec)
         if not tally.read and spec.source.on_empty != "write":
-            self._clean_up()
-            release(spec)
-        check_count(tally.read, spec.source)
-        if not tally.read and spec.source.on_empty == "skip":
             reason = f"{name_of(spec.source)} has no rows, so the output was left as it is."
             report = self._report(tally, [], spec.skipped_uri, None, skipped_because=reason)
+            self._clean_up()
+            release(spec)
+            check_count(tally.read, spec.source)
             text = report.model_dump_json(indent=2)
             self._publish_text(text, spec.skipped_uri)
             return text
+        check_count(tally.read, spec.source)
         (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
         file_format, shards = sinks.staged_as(spec.sink)
         staged = self._every_shard(answer_files, "answers", shards, file_format)
@@ -237,6 +237,7 @@ class Publish(beam.DoFn):
             budget_usd=None if budget is None else budget + (batch.cost_usd if batch else 0.0),
             deadline_at=self._deadline_at,
             batch_began_at=batch.created_at if batch and batch.files else None,
+            messages_left=queue.messages_left(spec),
             masker=masker_of(spec),
         )
 

@@ -194,6 +194,11 @@ class JobSpec(SpecModel):
         return tuple(dict.fromkeys((self.journal_uri, f"{self._journal}/")))
 
     @property
+    def rates_uri(self) -> str:
+        """Directory of the rates that jobs have learned of servers; all jobs with this `state_uri` share it."""
+        return f"{self.state_uri or f'{self.output_uri}.llmbeam/'}rates/"
+
+    @property
     def inspections_uri(self) -> str:
         """Directory of what a detector of type `dlp` has found; with a cache it is shared with other jobs."""
         return f"{self._journal}@inspections/"

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRa
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import (
     MachineGovernor,
     identity_of,
-    learned_requests_per_minute,
+    learned_rate,
 )
 from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Limits
 
@@ -176,7 +176,9 @@ def test_another_machine_begins_with_what_the_first_one_learned(directory: str, 
     state = second.admission.state
     assert isinstance(state, LearnedRateState)
     assert (state.base_rps, state.is_next_run) == (learned, 1.0)
-    assert learned_requests_per_minute(GEMINI, UNKNOWN, directory) == pytest.approx(60 * learned)
+    found = learned_rate(GEMINI, UNKNOWN, directory)
+    assert found is not None
+    assert found.requests_per_minute == pytest.approx(60 * learned)
 
 
 def test_a_machine_with_a_newer_state_of_its_own_keeps_it(directory: str, machine: Any) -> None:
@@ -198,7 +200,7 @@ def test_nothing_is_kept_if_nothing_is_learned(directory: str, machine: Any, mod
     governor.admission.rejected(1.0, 1.0)
     governor.batch_ended()
     assert list(Path(directory).iterdir()) == []
-    assert learned_requests_per_minute(model, limits, directory) is None
+    assert learned_rate(model, limits, directory) is None
 
 
 def test_without_a_journal_nothing_is_kept(machine: Any) -> None:

@@ -43,6 +43,30 @@ def test_without_a_rate_or_a_demand_there_is_no_projection():
     assert fit(question(demand=None), health(requests=600)) == Fit()
 
 
+LEARNED = {"requests_per_minute": 50, "learned_at": 0}
+
+
+def test_where_no_rate_is_known_the_duration_is_that_at_the_rate_of_an_earlier_job_which_holds_back_none():
+    asked = question(demand={**DEMAND, "learned_rate": LEARNED})
+    found = fit(asked, health())
+    assert (found.seconds, found.ratio, found.learned_rate) == (7200.0, 0.5, asked.demand.learned_rate)
+    assert found.learned_rate.words == "50 requests per minute on 1970-01-01 00:00 UTC"
+    assert may_start(asked, health())
+    assert not may_start(asked, health("exhausted"))
+    assert not may_start(asked, health("unknown"))
+    assert recommended_limits(asked, health()) == {}, "the job learns its rate anew"
+    assert fit(question(demand=asked.demand, window_seconds=None), health()).seconds == 7200.0
+
+
+def test_the_rate_of_an_earlier_job_is_not_used_where_another_one_is_known_or_for_an_endpoint_that_is_not_there():
+    demand = {**DEMAND, "learned_rate": LEARNED}
+    assert fit(question(demand=demand), health(requests=600)) == Fit(600.0, 1.0)
+    assert fit(question(demand=demand, limits={"requests_per_minute": 600}), health()) == Fit(600.0, 1.0)
+    endpoint = {"type": "vertex", "model": "google/gemma3@gemma-3-4b-it", "machine_type": "g2-standard-24"}
+    endpoint |= {"locations": ["us-central1"], "accept_eula": True}
+    assert fit(question(demand=demand, model=None, endpoint=endpoint), health()) == Fit()
+
+
 def test_the_limits_of_the_job_and_its_share_of_them_count():
     asked = question(limits={"requests_per_minute": 1000, "share_ratio": 0.1})
     assert fit(asked, health(requests=950)) == Fit(3600.0, 1.0)

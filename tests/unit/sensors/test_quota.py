@@ -115,6 +115,41 @@ def test_the_trigger_polls_until_there_is_headroom(google, sandbox, monkeypatch)
     assert task.pushed["limits"] == {"requests_per_minute": 600.0}
 
 
+LEARNED = {"requests_per_minute": 100.0, "learned_at": 1_764_000_000.0}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_pool_without_a_known_rate_has_the_duration_at_the_rate_that_an_earlier_job_has_learned(
+    google, sandbox, monkeypatch, mode
+):
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.0)
+    sandbox.faults.queue(GENERATE, *[Fault(kind="rate-limit")] * 3)
+    demand = {"rows": 60_000, "input_tokens_per_row": 900, "learned_rate": LEARNED}
+    made = sensor(demand=demand, window=timedelta(hours=5), **MODES[mode])
+    task = Task()
+    if mode == "deferrable":
+        with pytest.raises(TaskDeferred) as deferred:
+            executed(made, task)
+
+        async def events():
+            return [event.payload async for event in deferred.value.trigger.run()]
+
+        (event,) = asyncio.run(events())
+        found = made.execute_complete({"ti": task}, json.loads(json.dumps(event)))
+    elif mode == "reschedule":
+        with pytest.raises(AirflowRescheduleException):
+            executed(made, task)
+        found = executed(made, task)
+    else:
+        found = executed(made, task)
+    assert found["sentence"].endswith(
+        "The job would take 10.0 h at the rate that an earlier job has learned (100 requests per minute on "
+        "2025-11-24 16:00 UTC), and its window holds 50% of it."
+    )
+    assert (found["learned_rate"], found["expected_seconds"], found["fit_ratio"]) == (LEARNED, 36_000.0, 0.5)
+    assert task.pushed["limits"] == {}, "the job learns its rate anew"
+
+
 @pytest.mark.parametrize(("soft_fail", "wanted"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
 def test_a_timeout_without_headroom_fails_or_skips_with_the_reason(google, sandbox, soft_fail, wanted):
     full(sandbox)
@@ -230,6 +265,10 @@ def test_the_recommended_limits_exclude_the_usage_of_other_jobs(monkeypatch):
         ({"model": None}, "`model`: exactly one of `model` and `endpoint`"),
         ({"model": {"type": "claude"}}, "`model.type`: must be one of"),
         ({"demand": {"rows": -1, "input_tokens_per_row": 1}}, "`demand.rows`"),
+        (
+            {"demand": {"rows": 1, "input_tokens_per_row": 1, "learned_rate": {**LEARNED, "learned_at": 1e300}}},
+            "`demand.learned_rate.learned_at`",
+        ),
         ({"window": 0}, "`window_seconds`"),
         ({"min_fit_ratio": 0}, "`min_fit_ratio`"),
         ({"probe_requests": 51}, "`probe_requests`"),

@@ -41,6 +41,16 @@ def test_a_time_range_is_given_as_airflow_renders_times():
         ({"topic": ["t", "t"]}, "must be a topic, or several, each once"),
         ({"topic": []}, "must be a topic, or several, each once"),
         ({"start": "2026-01-01", "end": "2026-01-02"}, "must be a time with its zone"),
+        ({"max_messages": 0}, "`max_messages`: must be greater than or equal to 1"),
+        ({"max_messages": -5}, "`max_messages`: must be greater than or equal to 1"),
+        (
+            {"max_messages": 10, "min_rows": 11},
+            "`min_rows` is 11, and a run takes no more than `max_messages`, 10",
+        ),
+        (
+            {"max_messages": 10, "start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"},
+            "must have `max_messages` or a time range, not both",
+        ),
         ({"topic": ".."}, "must be a topic of Kafka"),
         ({"bootstrap_servers": "me:secret@host:9092"}, "must be hosts and ports alone"),
         ({"config_env": "not a name"}, "must be the name of an environment variable"),
@@ -77,6 +87,8 @@ def test_a_job_does_not_read_its_own_answers():
 def test_a_subscription_and_a_topic_of_pubsub_have_their_full_names():
     source = PubSubSource.parse({"type": "pubsub", "subscription": "projects/p/subscriptions/s"})
     assert (source.key, source.on_empty) == (("pubsub_message_id",), "skip")
+    (problem,) = PubSubSource.problems({**source.model_dump(), "max_messages": 0})
+    assert "must be greater than or equal to 1" in problem.want
     (problem,) = PubSubSource.problems({"type": "pubsub", "subscription": "s"})
     assert "must be a subscription of Pub/Sub" in problem.want
     (problem,) = PubSubSink.problems({"type": "pubsub", "topic": "t"})

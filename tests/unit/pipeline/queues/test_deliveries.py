@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.pipeline.queues.deliveries import MAX_RUNS, RETENTION_SECONDS, Deliveries
+from airflow_provider_llmbeam.pipeline.queues.deliveries import (
+    MAX_RUNS,
+    RETENTION_SECONDS,
+    Deliveries,
+    first_batches,
+)
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["write", "succeed", "fail", "delete"]), st.integers(0, 3)), max_size=40
@@ -26,7 +32,7 @@ def test_each_batch_is_published_once_whichever_runs_fail_and_are_repeated(steps
             continue
         taken = state.again(name, files)
         if taken is None:
-            taken = tuple(state.pending(files))
+            taken = tuple(state.pending(files))[: run + 1]  # with `max_messages`, not all that are there
             state = state.begun(name, taken, files)
         if action == "fail":
             continue
@@ -73,3 +79,12 @@ def test_the_last_runs_are_known_as_published():
         state = state.begun(str(number), (), ()).after_publication(str(number), (), 0.0, keeps=True)
     assert len(state.published) == MAX_RUNS
     assert "0" not in state.published
+
+
+@pytest.mark.parametrize(
+    ("maximum", "names"),
+    [(1, ("a",)), (5, ("a",)), (7, ("a",)), (8, ("a", "b")), (9, ("a", "b", "c")), (100, ("a", "b", "c"))],
+)
+def test_a_run_has_the_oldest_batches_with_no_more_messages_than_it_takes_or_one_batch(maximum, names):
+    assert first_batches({"a": 5, "b": 3, "c": 1}, maximum) == names
+    assert first_batches({}, maximum) == ()

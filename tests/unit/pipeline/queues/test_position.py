@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.pipeline.queues.position import (
     Position,
     Range,
     deleted,
+    fair_shares,
     moved_back,
     readable,
 )
@@ -54,8 +55,9 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
-def test_each_message_is_published_once_whichever_runs_fail_and_are_repeated(steps):
+@given(STEPS, st.none() | st.integers(1, 6))
+def test_each_message_is_published_once_whichever_runs_fail_and_are_repeated(steps, maximum):
+    source = SOURCE.model_copy(update={"max_messages": maximum})
     position, ends = Position(), {0: 0, 1: 0}
     published = Counter()
     of_runs = {}
@@ -66,7 +68,8 @@ def test_each_message_is_published_once_whichever_runs_fail_and_are_repeated(ste
             if run == 3:
                 ends.setdefault(2, 0)
             continue
-        taken, position = begun(position, name, dict(ends))
+        taken, position = begun(position, name, dict(ends), source)
+        assert taken.offsets <= (maximum or taken.offsets)
         if action == "fail":
             continue
         assert position.is_next(taken)
@@ -82,10 +85,51 @@ def test_each_message_is_published_once_whichever_runs_fail_and_are_repeated(ste
     assert done == set(published), "the position is neither ahead of the output nor behind it"
 
 
-def test_a_run_that_failed_takes_the_same_messages_again_though_more_have_come():
-    first, position = begun(Position(), "a", {0: 5})
-    again, _ = begun(position, "a", {0: 9})
+def bounded(maximum):
+    return SOURCE.model_copy(update={"max_messages": maximum})
+
+
+@pytest.mark.parametrize("source", [SOURCE, bounded(3)])
+def test_a_run_that_failed_takes_the_same_messages_again_though_more_have_come(source):
+    first, position = begun(Position(), "a", {0: 5}, source)
+    again, _ = begun(position, "a", {0: 9}, bounded(8))
     assert again == first
+
+
+def test_what_a_run_leaves_is_taken_by_the_next_ones_and_is_counted():
+    position, taken, left = Position(), [], []
+    for run in "abc":
+        found, position = begun(position, run, {0: 2, 1: 9}, bounded(6))
+        position = position.published(run, keeps=True)
+        taken.append(found.end["t"])
+        left.append(found.left)
+    assert taken == [{0: 2, 1: 4}, {0: 2, 1: 9}, {0: 2, 1: 9}]
+    assert left == [5, 0, 0]
+
+
+def test_what_kafka_has_deleted_is_no_part_of_the_maximum():
+    taken = Position(offsets={"t": {0: 5}}).new_range(bounded(3), edges({0: 20, 1: 0}, low={0: 9, 1: 0}))
+    assert (taken.begin, taken.end, taken.left) == ({"t": {0: 5, 1: 0}}, {"t": {0: 12, 1: 0}}, 8)
+    taken = Position(offsets={"t": {0: 5}}).new_range(bounded(3), edges({0: 3}))
+    assert (taken.offsets, taken.left) == (0, 0), "the topic was made anew, which is refused"
+
+
+THERE = st.dictionaries(st.tuples(st.sampled_from("tu"), st.integers(0, 5)), st.integers(0, 30))
+
+
+@given(THERE, st.integers(1, 60), st.randoms())
+def test_a_maximum_is_divided_equally_and_used_up_and_depends_on_no_order(there, maximum, random):
+    shares = fair_shares(there, maximum)
+    assert sum(shares.values()) == min(maximum, sum(there.values()))
+    assert all(share <= there[place] for place, share in shares.items())
+    least = min((share for place, share in shares.items() if share < there[place]), default=maximum)
+    assert all(share <= least + 1 for share in shares.values()), "no partition has more than one that waits"
+    mixed = random.sample([*there.items()], len(there))
+    assert fair_shares(dict(mixed), maximum) == shares
+
+
+def test_with_fewer_messages_than_partitions_those_with_the_longest_rest_are_read():
+    assert fair_shares({("t", 0): 5, ("t", 1): 9, ("t", 2): 7}, 2) == {("t", 0): 0, ("t", 1): 1, ("t", 2): 1}
 
 
 def test_of_two_runs_at_the_same_time_the_first_to_publish_counts():

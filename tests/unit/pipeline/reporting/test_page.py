@@ -202,6 +202,7 @@ def test_a_run_without_rows_has_a_page(spec: JobSpec) -> None:
         ({"deadline_at": 1090.0}, "10 s after finish_by"),
         ({"budget_usd": 10.0}, "budget $10.00 (20.0%)"),
         ({"batch_began_at": 900.0}, "3 min 20 s"),
+        ({"messages_left": 1200}, "of 1 rows, 1,200 left to the next run"),
     ],
 )
 def test_the_headline_compares_with_what_was_asked_for(spec: JobSpec, changes: dict[str, Any], words: str) -> None:

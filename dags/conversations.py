@@ -1,0 +1,45 @@
+"""Answers the messages of each user every night, in order, and each with the earlier messages and answers.
+
+docs/conversations.md describes which earlier turns a message has before it.
+
+The messages of a day are the file `messages/2026-01-01.jsonl`, with the fields `message_id`, `user_id`, `sent_at`
+and `text`. Users whose conversation goes on the next day need nothing else: their turns are kept below `state_uri`
+for 30 days. A night that is cleared is asked as it was, and pays for nothing again.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+
+DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
+# A run that is triggered manually, by an asset or for a partition has no logical date, so no `{{ ds }}`.
+DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
+
+with DAG(
+    "conversations",
+    schedule="@daily",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,  # a night has the turns of those before it in its histories
+    doc_md=__doc__,
+) as dag:
+    RunInferenceOperator(
+        task_id="reply",
+        source={"uri": f"{DATA}/messages/{DAY}.jsonl", "key": "message_id"},
+        prompt={
+            "system": "You support the customers of a shop. Answer in two sentences.",
+            "template": "{{ row.text }}",
+        },
+        conversation={"key": ["user_id"], "order_by": "sent_at", "ttl_days": 30, "max_turns": 20},
+        model="gemini-2.5-flash",
+        limits={"requests_per_minute": 600},
+        sink={"uri": f"{DATA}/replies/{DAY}", "passthrough": ["user_id", "sent_at"]},
+        state_uri=f"{DATA}/state",  # the same every night: the histories are kept here
+        depends_on_past=True,  # a night that failed would be missing in the histories of the next one
+        retries=2,
+    )
