@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
-from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
-from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
-from airflow_provider_llmbeam.server_reply import QuotaUnit
+from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 
 _log = logging.getLogger(__name__)
 
@@ -73,17 +72,11 @@ class SharedGovernor:
             self._governor.settle(reserved_tokens, used_tokens, is_answered=is_answered)
 
     def rejected(
-        self,
-        now: float,
-        retry_after_seconds: float | None,
-        chance: float = 0.0,
-        sent_at: float | None = None,
-        tokens: float = 0.0,
-        unit: QuotaUnit | None = None,
+        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
     ) -> float:
         """See `LearnedRate.rejected`."""
         with self._locked(now):
-            return float(self._governor.rejected(now, retry_after_seconds, chance, sent_at, tokens, unit))
+            return float(self._governor.rejected(now, retry_after_seconds, chance, sent_at))
 
     @property
     def state(self) -> GovernorState | LearnedRateState:

@@ -48,7 +48,9 @@ class Tested:
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None: ...
 
-    def rejected(self, now: float, *_: object) -> float:
+    def rejected(
+        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
+    ) -> float:
         self.is_rejected = True
         return 0.0
 

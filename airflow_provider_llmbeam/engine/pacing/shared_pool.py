@@ -2,10 +2,8 @@
 
 A quota admits nothing more after a 429 until it has refilled. A pool admits the next request almost as likely as
 any other. So a 429 is tested, where it matters little: two requests are sent at once, and only a pool admits both.
-A window of one second may pass, if its 429s take so long that the next window has begun; so any further 429 during
-the test fails it, as the 429s at the end of a window follow each other. A slow one still passes. Pools slower than
-`LEAST_RPS` are paced like quotas: with 5 requests per second, 58 instead of 49 % of the pools were in time in the
-next run, but 82 instead of 89 % of the windows had few 429s (of at most 3,000 requests).
+A window of one second was seen to pass such tests, if its 429s take so long that the next window has begun. Pools
+slower than `LEAST_RPS` gained nothing by this law, and are paced like quotas.
 
 In a pool the share of 429s controls the rate, and nothing is held: the rate grows, and each 429 cuts it, so
 that a share of `REJECTED_RATIO` keeps it. It does not fall far below what was admitted lately.
@@ -28,8 +26,8 @@ from __future__ import annotations
 
 import math
 
-from airflow_provider_llmbeam.engine.pacing.unknown_quota import hold, quota_unit
-from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.engine.pacing import hold
+from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 
 #: Share of 429s that keeps the rate. A pool may reject 0.3 % at any load.
 REJECTED_RATIO = 0.02
@@ -67,8 +65,6 @@ def is_tested(state: LearnedRateState, now: float, sent_at: float) -> bool:
     """Decides whether a 429, of a request sent at that time, is tested, for all that is known of the server."""
     if state.base_rps < LEAST_RPS or state.sent < LEAST_SENDS or not _may_wait(state, now):
         return False
-    if state.tokens_evidence > quota_unit.CERTAIN:
-        return False
     if state.measured >= STEADY_MEASURED:
         expected = state.measured / state.measured_seconds * (sent_at - state.since)
         if abs(state.sent - expected) <= STEADY_SENDS:
@@ -95,7 +91,7 @@ def passed_test(state: LearnedRateState) -> None:
 
 
 def failed_test(state: LearnedRateState) -> None:
-    """Records a 429 during a test."""
+    """Records that a request of a test was rejected."""
     was_pool = is_pool(state)
     state.is_pool_tested = 0.0
     state.chance *= FAILED
@@ -135,7 +131,7 @@ def rejected(state: LearnedRateState, now: float, retry_after_seconds: float | N
     state.rejected_ratio += SMOOTHING
     least = min(state.base_rps, FLOOR * state.admitted_rps)
     state.base_rps = max(least, state.base_rps * math.exp(-_cut(state)))
-    quota_unit.begin_interval(state, sent_at)
+    state.since, state.sent = sent_at, 0.0
     state.holds = state.held_seconds = state.growth_seconds = state.is_next_run = 0.0
     if not is_pool(state):
         _leave(state)
