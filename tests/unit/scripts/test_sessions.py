@@ -23,7 +23,8 @@ with subprocess.Popen([sys.executable, "-c", {CHILD!r}]):
     sys.stdin.read()
 """
 PARENT = f"""
-import sys, sessions
+import signal, sys, sessions
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 program = sessions.start([sys.executable, "-c", {PROGRAM!r}])
 print(program.pid, flush=True)
 program.wait()
