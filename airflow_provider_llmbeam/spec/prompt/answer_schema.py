@@ -148,7 +148,9 @@ class AnswerSchema:
             )
         try:
             self._patterns[pattern] = regex.compile(pattern)
-        except (regex.error, RecursionError) as error:
+        except RecursionError as error:
+            raise ValueError(f"is too complex ({error})") from None
+        except regex.error as error:
             raise ValueError(f"has a pattern that cannot be compiled: {pattern[:100]!r} ({error})") from None
 
     def _try(self) -> None:

@@ -276,7 +276,7 @@ def _run(request: Mapping[str, Any]) -> NoReturn:
         os.setsid()
     os.chdir(request["directory"])
     environment = request["environment"]
-    _set_path(environment.get("PYTHONPATH", ""))
+    set_path(environment.get("PYTHONPATH", ""))
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
@@ -298,8 +298,11 @@ def _run(request: Mapping[str, Any]) -> NoReturn:
     os._exit(status)
 
 
-def _set_path(path: str) -> None:
-    """Puts the value of `PYTHONPATH` in front of the import path, in place of the present one."""
+def set_path(path: str) -> None:
+    """Puts the value of `PYTHONPATH` in front of the import path, in place of the present one.
+
+    This package is imported again if it is found elsewhere then.
+    """
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [*filter(None, path.split(os.pathsep)), *(one for one in sys.path if one not in known)]
     os.environ["PYTHONPATH"] = path
@@ -315,7 +318,7 @@ def _set_path(path: str) -> None:
 def _load(modules: Sequence[str], path: str | None = None) -> None:
     """Imports modules; what is missing here is reported by the process that needs it."""
     if path is not None:
-        _set_path(path)
+        set_path(path)
     for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import os
-import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 from apache_beam.io.filesystems import CompressionTypes, FileSystems
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkServer
+from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkServer, set_path
 
 NOT_OPTIONS = frozenset({"runner", "pipelineUrl", "pipelineProtoHash", "display_data"})
 _LISTS = frozenset({"extra_packages.txt", "submission_environment_dependencies.txt"})
@@ -99,17 +97,11 @@ def _unpack(wheels: Sequence[Path], site: Path, unpacked: Path) -> Path:
 
 def prefer(site: Path, forks: ForkServer) -> None:
     """Puts `site` in front of the import path, in this process and in those that it starts."""
-    sys.path.insert(0, str(site))
-    known = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), known]))
-    # A wheel of this package has the pipeline's code, in place of the sandbox's own copy.
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    set_path(path)
     own = __name__.partition(".")[0]
-    if (site / own).is_dir():
-        for module in list(sys.modules):
-            if module.partition(".")[0] == own:
-                del sys.modules[module]
-        forks.load([f"{own}.pipeline.build"], os.environ["PYTHONPATH"])  # once instead of in each harness
-    importlib.invalidate_caches()
+    if (site / own).is_dir():  # with the pipeline's code, in place of the sandbox's own copy
+        forks.load([f"{own}.pipeline.build"], path)  # once instead of in each harness
 
 
 def _is_wheel(name: str) -> bool:

@@ -121,7 +121,7 @@ def recursion_limit(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("recursion_limit")
 @pytest.mark.parametrize("pattern", ["a{99999999999999}", "(" * 2000 + ")" * 2000], ids=["count", "depth"])
 def test_a_pattern_that_cannot_be_compiled_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match=r"is too complex|cannot be compiled"):
+    with pytest.raises(ValueError, match="is too complex"):
         AnswerSchema({"pattern": pattern})
 
 
