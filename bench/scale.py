@@ -1,8 +1,9 @@
 """Measures the cost per row of a job without a model's latency: `python -m bench.scale [--rows 10000 100000]`.
 
 Runs the job with the `echo` model and short rows on the local runner, and a minimal Beam graph that reads the same
-file, hashes each row, groups by the hash and writes: the least that an exactly-once job has to do. Prints seconds
-and memory of both, each in a new process with its start-up, and their ratios.
+file, hashes each row, groups by the hash and writes: the least that an exactly-once job has to do. Prints seconds,
+CPU seconds and memory of both, each in a new process with its start-up, and their ratios. On a busy machine only
+those of CPU time and memory say anything.
 """
 
 from __future__ import annotations
@@ -52,11 +53,12 @@ class Cost:
     cpu_seconds: float
 
     def __str__(self) -> str:
-        return f"{self.seconds:.1f} s and {self.memory_gib:.2f} GiB"
+        return f"{self.seconds:.1f} s, {self.cpu_seconds:.1f} s of CPU, {self.memory_gib:.2f} GiB"
 
     def ratios(self, other: Cost) -> str:
-        """Returns the ratios of both figures to those of another process."""
-        return f"{self.seconds / other.seconds:.2f} and {self.memory_gib / other.memory_gib:.2f}"
+        """Returns the ratios of these figures to those of another process."""
+        of_seconds, of_cpu = self.seconds / other.seconds, self.cpu_seconds / other.cpu_seconds
+        return f"{of_seconds:.2f}, {of_cpu:.2f} of CPU, {self.memory_gib / other.memory_gib:.2f} of memory"
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
@@ -32,7 +33,7 @@ PERMANENT: frozenset[FailureKind] = (
 OF_EVERY_PROMPT: frozenset[FailureKind] = frozenset({"unauthorized", "not_found"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Completion:
     """An answer.
 
@@ -87,7 +88,7 @@ class Completion:
     citations: list[dict[str, Any]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Failure:
     """The reason why a prompt has no answer.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.engine.value import value
 
 #: Prompts with a common prefix of this many characters are sent one after the other: servers cache prefixes in
 #: blocks of some dozen tokens, for a short time.
@@ -36,7 +37,7 @@ class StaticBatching:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class PlannedRequest:
     """One request.
 

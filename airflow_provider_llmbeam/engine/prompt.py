@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from airflow_provider_llmbeam.engine.value import value
 
 
 class Turn(NamedTuple):
@@ -13,8 +14,7 @@ class Turn(NamedTuple):
     answer: str
 
 
-# No slots: a frozen class with slots pickles through Python code, half as fast.
-@dataclass(frozen=True)
+@value()
 class Prompt:
     """One rendered prompt.
 

@@ -185,7 +185,10 @@ def completion_of(
         service_tier=reply.service_tier,
         mean_logprob=reply.mean_logprob,
         citations=reply.citations,
-        **bill._asdict(),
+        input_tokens=bill.input_tokens,
+        output_tokens=bill.output_tokens,
+        cached_tokens=bill.cached_tokens,
+        cost_nano_usd=bill.cost_nano_usd,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import apache_beam as beam
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 Row = dict[str, Any]
@@ -31,8 +34,7 @@ FLAG = "\0moderation_input"
 RenderedRow = tuple[Row, str, str | None, tuple[tuple[str, str | None], ...], int]
 
 
-# Beam pickles each batch once to measure its size; see `Prompt` for why there are no slots.
-@dataclass(frozen=True)
+@value()
 class Request:
     """A request for all rows of one fingerprint."""
 
@@ -41,7 +43,27 @@ class Request:
     prompt: Prompt
 
 
-@dataclass(frozen=True, slots=True)
+class RequestCoder(beam.coders.Coder):
+    """Pickles requests, but does not pickle them to estimate their size, which Beam does with each batch."""
+
+    def encode(self, value: Request) -> bytes:
+        """Returns the bytes of a request."""
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    def decode(self, encoded: bytes) -> Request:
+        """Returns the request."""
+        request: Request = pickle.loads(encoded)
+        return request
+
+    def estimate_size(self, value: Request) -> int:
+        """Returns the size of the prompt, in characters; pickling took 5 to 8 µs, 6 % of the CPU time of a job."""
+        return value.prompt.characters
+
+
+beam.coders.registry.register_coder(Request, RequestCoder)
+
+
+@value()
 class AnsweredRow:
     """A row with its answer.
 
@@ -62,7 +84,7 @@ class AnsweredRow:
     moderation_output: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FailedRow:
     """A row without an answer.
 

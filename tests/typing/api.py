@@ -14,6 +14,7 @@ from airflow.sdk import DAG, BaseOperator, XComArg
 from apache_beam.ml.inference.base import RunInference
 
 from airflow_provider_llmbeam.beam import LLMCaller, LLMInference, LLMModelHandler
+from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.endpoint import (
@@ -71,6 +72,14 @@ from airflow_provider_llmbeam.spec import (
     parse_endpoint,
 )
 from airflow_provider_llmbeam.spec.evaluation import Alternative, Judge, LabelF1Metric
+
+
+def prompt_values() -> None:
+    """Values of which a job makes one for each row are frozen for the type checker only."""
+    prompt = Prompt("Summarise")
+    assert_type(prompt.text, str)
+    prompt.text = "Translate"  # type: ignore[misc]  # frozen
+    Prompt("Summarise", txt="Translate")  # type: ignore[call-arg]
 
 
 def spec_values() -> JobSpec:

@@ -49,7 +49,7 @@ class RowTurn(NamedTuple):
     system: str | None
 
 
-# Beam pickles each batch once to measure its size; see `Prompt` for why there are no slots.
+# Beam pickles each batch once to measure its size. No slots: a frozen class with slots pickles half as fast.
 @dataclass(frozen=True)
 class Conversation:
     """The rows of one key.

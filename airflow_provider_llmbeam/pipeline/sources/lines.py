@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO, Any
 
 from apache_beam.io.filebasedsource import FileBasedSource
 from apache_beam.io.filesystem import CompressedFile, CompressionTypes
 
+from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.pipeline import storage
 
 #: Maximum size of a row in a text file, in bytes or characters. The longest context of today's models, 10 million
@@ -23,7 +23,7 @@ _BLOCK_BYTES = 2**20
 _COMPRESSED_BYTES = 4 * 2**10
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Line:
     """A line without its end.
 

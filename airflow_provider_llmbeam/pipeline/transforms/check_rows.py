@@ -52,7 +52,9 @@ def after_row_check(
     facts = bundles | "AllBundles" >> beam.Flatten() | "AllRowFacts" >> beam.CombineGlobally(add_up_facts)
     check = _Check(spec.source, wanted)
     return [
-        branch | f"RowsAreChecked{number}" >> beam.ParDo(check, beam.pvalue.AsSingleton(facts))
+        branch
+        | f"RowsAreChecked{number}"
+        >> beam.ParDo(check, beam.pvalue.AsSingleton(facts)).with_output_types(branch.element_type)
         for number, branch in enumerate(branches)
     ]
 

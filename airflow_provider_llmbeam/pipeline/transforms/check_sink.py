@@ -26,7 +26,8 @@ def after_sink_check(
     if isinstance(spec.runner, LocalRunner):
         return requests
     checked = root | "BeforeTheModel" >> beam.Impulse() | "CheckSink" >> beam.ParDo(CheckSink(spec, mark))
-    return requests | "SinkIsChecked" >> beam.Map(lambda request, _: request, beam.pvalue.AsSingleton(checked))
+    passed = beam.Map(lambda request, _: request, beam.pvalue.AsSingleton(checked))
+    return requests | "SinkIsChecked" >> passed.with_output_types(requests.element_type)
 
 
 class CheckSink(beam.DoFn):

@@ -143,6 +143,7 @@ def _entries(uri: str, oldest_at: float) -> Iterator[Entry]:
             yield entry
 
 
+@beam.typehints.with_output_types(Request)
 class MakeRequest(CountingDoFn):
     """Makes one `Request` for all rows of a fingerprint."""
 
