@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from waiting import scaled, until
 
 #: Task states in which a run can still continue.
 UNFINISHED = frozenset({"queued", "running"})
+#: The command of this environment.
+AIRFLOW = str(Path(sys.executable).with_name("airflow"))
 
 
 class LocalAirflow:
@@ -36,11 +38,12 @@ class LocalAirflow:
         process: Process of `airflow standalone`, the parent of all components.
     """
 
-    def __init__(self, url: str, home: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, url: str, home: Path, environment: Mapping[str, str], program: Sequence[str]) -> None:
         self.url = url
         self.home = home
         self.log_path = home / "standalone.log"
         self._environment = environment
+        self._program = program
         self._started: list[subprocess.Popen[bytes]] = []
         self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=scaled(30), trust_env=False)
         self.process = self._launch("standalone")
@@ -138,8 +141,7 @@ class LocalAirflow:
         Raises:
             RuntimeError: The command failed.
         """
-        airflow = str(Path(sys.executable).with_name("airflow"))
-        ended = subprocess.run([airflow, *arguments], env=self._environment, capture_output=True, text=True)
+        ended = subprocess.run([*self._program, *arguments], env=self._environment, capture_output=True, text=True)
         if ended.returncode:
             raise RuntimeError(f"airflow {' '.join(arguments)}: {ended.stderr[-2000:]}")
         return ended.stdout
@@ -265,7 +267,7 @@ class LocalAirflow:
         begun = map(psutil.Process, self._running())
         for process in [*begun, *psutil.Process(self.process.pid).children()]:
             try:
-                if process.status() != psutil.STATUS_ZOMBIE and name in process.cmdline():
+                if process.status() != psutil.STATUS_ZOMBIE and name in " ".join(process.cmdline()).split():
                     return process
             except psutil.NoSuchProcess:
                 continue
@@ -276,8 +278,9 @@ class LocalAirflow:
 
     def _launch(self, name: str) -> subprocess.Popen[bytes]:
         with self.log_path.open("ab") as log:
-            airflow = Path(sys.executable).with_name("airflow")
-            return sessions.start([airflow, name], env=self._environment, stdout=log, stderr=subprocess.STDOUT)
+            return sessions.start(
+                [*self._program, name], env=self._environment, stdout=log, stderr=subprocess.STDOUT
+            )
 
     def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         response = self._client.request(method, path, **kwargs)
@@ -289,7 +292,12 @@ class LocalAirflow:
 
 @contextmanager
 def local_airflow(
-    home: Path, dags_folder: Path, environment: Mapping[str, str], *, ready_within_seconds: float = 180
+    home: Path,
+    dags_folder: Path,
+    environment: Mapping[str, str],
+    *,
+    program: Sequence[str] = (AIRFLOW,),
+    ready_within_seconds: float = 180,
 ) -> Iterator[LocalAirflow]:
     """Runs Airflow during the `with` block, and ends all its processes afterwards.
 
@@ -297,6 +305,7 @@ def local_airflow(
         home: AIRFLOW_HOME; created, and kept afterwards.
         dags_folder: Folder of the Dags; Airflow only reads it.
         environment: Additional environment variables, e.g. connections.
+        program: The command `airflow`, without arguments.
         ready_within_seconds: Timeout of the start on the reference machine of `waiting`, in seconds (usual: 10).
 
     Raises:
@@ -305,7 +314,7 @@ def local_airflow(
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
     whole = {**os.environ, **airflow_environment(home, dags_folder, port), **environment}
-    with closing(LocalAirflow(f"http://127.0.0.1:{port}", home, whole)) as airflow:
+    with closing(LocalAirflow(f"http://127.0.0.1:{port}", home, whole, program)) as airflow:
         airflow.wait_until_ready(ready_within_seconds)
         yield airflow
 

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings,
 from tests.integration.cases import COMPONENTS, PROBE_SECONDS, Cloud
 
 ROOT = Path(__file__).resolve().parents[2]
+FORKED_AIRFLOW = (sys.executable, str(ROOT / "tests" / "guard" / "forked_airflow.py"))
 CONNECTION_KEY = "planted-key-of-the-shared-connection"
 
 
@@ -152,11 +154,12 @@ def start_airflow(tmp_path_factory, shared_proxy, shared_data):
             "AIRFLOW__CORE__PARALLELISM": "12",
             "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "1",
             "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
-            # The Dag files do not change, and parsing each of them every 30 s would keep the cores busy.
+            # The Dag files do not change, and listing and parsing them again would keep the cores busy.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "86400",
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "86400",
             **others,
         }
-        with local_airflow(home, folder, environment) as airflow:
+        with local_airflow(home, folder, environment, program=FORKED_AIRFLOW) as airflow:
             yield airflow
             airflow.kill()  # its own end takes 25 s
 

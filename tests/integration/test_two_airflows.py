@@ -24,7 +24,7 @@ def airflows(cloud, start_airflow, postgres):
         "AIRFLOW__LLMBEAM__DEPLOYMENT": "",
         "AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode(),
     }
-    with new_database(postgres) as database, start_airflow(database, **variables) as development:
+    with new_database(postgres) as database, start_airflow(database, "on_*.py", **variables) as development:
         yield {"production": cloud.airflow, "development": development}
 
 
