@@ -90,8 +90,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Collects garbage again, without the objects imported so far, and has Beam remember what it finds out."""
-    runpy.run_path(str(GUARD / "beam_shortcuts.py"))
+    """Collects garbage again, without the objects imported so far; Beam and Google's clients remember more."""
+    for name in ("beam_shortcuts", "google_shortcuts"):
+        runpy.run_path(str(GUARD / f"{name}.py"))
     gc.freeze()
     gc.enable()
 

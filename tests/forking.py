@@ -47,7 +47,8 @@ def _fork_server() -> ForkServer:
     from airflow_provider_llmbeam.sandbox.dataflow.runs import fork_server
 
     server = fork_server()
-    server.load(["beam_shortcuts", *(f"airflow_provider_llmbeam.pipeline.{name}" for name in _PRELOADED)])
+    shortcuts = ("beam_shortcuts", "google_shortcuts")
+    server.load([*shortcuts, *(f"airflow_provider_llmbeam.pipeline.{name}" for name in _PRELOADED)])
     return server
 
 

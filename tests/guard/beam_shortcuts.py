@@ -1,17 +1,21 @@
 """Remembers what Beam finds out again for each function of each graph, with the same result.
 
-A small job in the process of a test takes 0.6 s of CPU time with it instead of 1.1 s; most tests are small jobs.
+A small job in the process of a test takes half of the CPU time with it; most tests are small jobs.
 """
 
 import linecache
 import sys
+from argparse import HelpFormatter
 from functools import cache
 from types import MethodType
 
+from apache_beam.options import pipeline_options
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.transforms import core
+from apache_beam.runners.worker import statecache
+from apache_beam.transforms import core, userstate
 
 _MAX_VIEWS = 1000
+_NO_SPECS = (frozenset(), frozenset())
 
 
 def install() -> None:
@@ -21,15 +25,38 @@ def install() -> None:
     # Beam keeps a traceback of each type hint, and each looks whether its files have changed.
     linecache.checkcache = lambda filename=None: None
 
+    # Each of its 400 options is tried with a formatter of its own, which asks for the size of the terminal.
+    formatter = HelpFormatter("")
+    pipeline_options._BeamArgumentParser._get_formatter = lambda parser: formatter
     PipelineOptions.view_as = _remembering_views(PipelineOptions.view_as)
     for name in ("get_function_args_defaults", "_check_fn_use_yield_and_return"):
         setattr(core, name, _remembering(getattr(core, name)))
+    # All methods of each function are inspected five times a job: 10 % of it.
+    userstate.get_dofn_specs = _remembering_stateless(userstate.get_dofn_specs)
+    # To weigh a side input, the globals of all modules are listed: 4 % of a job.
+    statecache.get_deep_size = lambda *values: 1024 * len(values)
 
 
 def _remembering(ask):
     """Returns `ask` with a memory for methods: its value depends on the function of a method alone."""
     of_method = cache(lambda function: ask(MethodType(function, object())))
     return lambda f: of_method(f.__func__) if isinstance(f, MethodType) else ask(f)
+
+
+def _remembering_stateless(get_dofn_specs):
+    """Returns `get_dofn_specs` with a memory of the kinds of functions that have neither state nor timers."""
+    stateless = set()
+
+    def remembered(dofn):
+        kind = type(dofn), getattr(dofn.process, "__code__", None)
+        if kind in stateless:
+            return _NO_SPECS
+        specs = get_dofn_specs(dofn)
+        if not any(specs):
+            stateless.add(kind)
+        return specs
+
+    return remembered
 
 
 def _remembering_views(view_as):

@@ -164,7 +164,7 @@ def test_connections_that_arrive_while_a_server_stops_are_closed(
                 client.start()
         for client in clients:
             client.join()
-        gc.collect()
+    gc.collect()
     assert left == []
 
 
