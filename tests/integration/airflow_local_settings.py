@@ -6,7 +6,7 @@ import gc
 import importlib
 import sys
 
-# `standalone` forks the components (see `forked_airflow`), the scheduler forks the workers of its LocalExecutor,
+# `standalone` forks the components (see `airflow_forks`), the scheduler forks the workers of its LocalExecutor,
 # these fork the tasks, and the Dag processor forks the parsers. Each would import these modules again: 2.8 s of
 # CPU time in a task that provisions an endpoint. The Airflow of scripts/demo, which is tested too, imports them
 # in each task, as that of a user does.

@@ -4,21 +4,20 @@ import json
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
-from local_airflow import LocalAirflow, local_airflow
+from local_airflow import local_airflow
 from psycopg import sql
 
 from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings, Proxy, Sandbox
 from tests.integration.cases import COMPONENTS, PROBE_SECONDS, Cloud
+from tests.integration.forked_airflow import ForkedAirflow
 
 ROOT = Path(__file__).resolve().parents[2]
-FORKED_AIRFLOW = (sys.executable, str(ROOT / "tests" / "guard" / "forked_airflow.py"))
 CONNECTION_KEY = "planted-key-of-the-shared-connection"
 
 
@@ -139,7 +138,7 @@ def start_airflow(tmp_path_factory, shared_proxy, shared_data):
     """
 
     @contextmanager
-    def start(database: dict[str, str], files: str = "*.py", **others: str) -> Iterator[LocalAirflow]:
+    def start(database: dict[str, str], files: str = "*.py", **others: str) -> Iterator[ForkedAirflow]:
         folder = tmp_path_factory.mktemp("dags")
         for path in (*(ROOT / "dags").glob(files), *(ROOT / "tests" / "integration" / "dags").glob(files)):
             shutil.copy(path, folder)
@@ -159,7 +158,7 @@ def start_airflow(tmp_path_factory, shared_proxy, shared_data):
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "86400",
             **others,
         }
-        with local_airflow(home, folder, environment, program=FORKED_AIRFLOW) as airflow:
+        with local_airflow(home, folder, environment, kind=ForkedAirflow) as airflow:
             yield airflow
             airflow.kill()  # its own end takes 25 s
 

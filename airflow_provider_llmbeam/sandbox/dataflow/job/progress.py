@@ -32,7 +32,9 @@ class Progress:
         self._publish = publish
         self._lock = threading.Lock()
         self._committed: list[Any] = []
+        self._committed_values: dict[_Key, Any] = {}
         self._live: dict[str, list[Any]] = {}
+        self._updates: list[dict[str, Any]] = []
         self._ended: set[str] = set()
         self._current = threading.local()
 
@@ -54,8 +56,7 @@ class Progress:
         with self._lock:
             if instruction_id not in self._ended:
                 self._live[instruction_id] = _listed(found.monitoring_infos)
-            updates = self._updates()
-        self._publish(updates)
+            self._publish_changes()
 
     def end(self, infos: Iterable[Any] | None) -> None:
         """Records the end of the bundle of this thread; None discards its metrics."""
@@ -65,12 +66,18 @@ class Progress:
             self._live.pop(instruction_id, None)
             if infos is not None:
                 self._committed = list(monitoring_infos.consolidate([*self._committed, *_listed(infos)]))
-            updates = self._updates()
-        self._publish(updates)
+                self._committed_values = _values(self._committed, self._names)
+            self._publish_changes()
 
-    def _updates(self) -> list[dict[str, Any]]:
+    def _publish_changes(self) -> None:
+        updates = self._metric_updates()
+        if updates != self._updates:
+            self._updates = updates
+            self._publish(updates)
+
+    def _metric_updates(self) -> list[dict[str, Any]]:
         live = [info for infos in self._live.values() for info in infos]
-        committed = _values(self._committed, self._names)
+        committed = self._committed_values
         tentative = _values(monitoring_infos.consolidate([*self._committed, *live]), self._names)
         updates = []
         for key, value in tentative.items():
