@@ -71,7 +71,8 @@ def test_worker_processes_whose_launcher_has_ended_send_nothing_more(job, sandbo
     # Beam's local runner ends its workers itself. What a worker sees of a launcher that has ended is its lease.
     lease = job.out / ".llmbeam" / "job" / "lease"
     lease.write_text(Holder.this_process("that of the next launcher").model_dump_json())
-    until(lambda: not segments_in_use(job.out), "the workers close their segments before their requests end")
+    closed = "the workers close their segments before their requests end"
+    until(lambda: not segments_in_use(job.out), closed, pause_seconds=1)  # it asks every process
     hold.release()
     assert launcher.wait() == 1
     assert len(sandbox.requests) == 10 + 2 * 4

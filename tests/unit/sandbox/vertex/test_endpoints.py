@@ -17,7 +17,6 @@ from google.api_core.exceptions import (
     TooManyRequests,
 )
 from google.cloud import aiplatform_v1 as v1
-from google.cloud import aiplatform_v1beta1 as beta
 from google.cloud import run_v2
 
 from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, Proxy, Sandbox
@@ -33,6 +32,13 @@ GEMMA = "publishers/google/models/gemma3@gemma-3-4b-it"
 
 def client_of(kind, location=LOCATION):
     return kind(transport="rest", client_options={"api_endpoint": f"{location}-aiplatform.googleapis.com"})
+
+
+def garden_client(location=LOCATION):
+    # 2 s of CPU time, in each worker that collects this module
+    from google.cloud.aiplatform_v1beta1 import ModelGardenServiceClient
+
+    return client_of(ModelGardenServiceClient, location)
 
 
 def container(model="google/gemma-3-4b-it", token="hf_x"):
@@ -54,7 +60,7 @@ class Cloud:
         self.clock = clock
         self.endpoints = client_of(v1.EndpointServiceClient)
         self.models = client_of(v1.ModelServiceClient)
-        self.garden = client_of(beta.ModelGardenServiceClient)
+        self.garden = garden_client()
 
     def done(self, operation, seconds=600):
         self.clock.advance(seconds)
@@ -369,7 +375,7 @@ def test_one_location_may_be_out_of_stock_and_another_not(cloud, sandbox) -> Non
     with pytest.raises(ServiceUnavailable, match="temporarily unavailable"):
         cloud.done(cloud.garden_deploy(), seconds=30)
     where = "europe-west1"
-    elsewhere = client_of(beta.ModelGardenServiceClient, where).deploy(
+    elsewhere = garden_client(where).deploy(
         request={
             "destination": f"projects/{PROJECT}/locations/{where}",
             "hugging_face_model_id": "Qwen/Qwen3-0.6B",
@@ -453,7 +459,7 @@ def test_a_regional_host_serves_its_own_location_only(cloud, sandbox) -> None:
     with pytest.raises(BadRequest, match="does not match that of the host"):
         elsewhere.get_endpoint(name=f"{PARENT}/endpoints/x")
     with pytest.raises(TooManyRequests, match="l4"):
-        client_of(beta.ModelGardenServiceClient, "us-central1").deploy(
+        garden_client("us-central1").deploy(
             request={
                 "destination": f"projects/{PROJECT}/locations/us-central1",
                 "publisher_model_name": GEMMA,

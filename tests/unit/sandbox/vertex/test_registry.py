@@ -6,7 +6,6 @@ import httpx
 import pytest
 from google.api_core.exceptions import BadRequest, NotFound
 from google.cloud import aiplatform_v1 as v1
-from google.cloud import aiplatform_v1beta1 as beta
 
 from airflow_provider_llmbeam.sandbox import EndpointSettings, Proxy, Sandbox
 from tests.clouds import for_one_test
@@ -128,9 +127,11 @@ def test_a_version_of_no_model_or_with_a_numeric_alias_is_refused(upload, models
 
 
 def test_each_version_has_its_own_labels_and_deployments(sandbox, models, versions) -> None:
+    from google.cloud.aiplatform_v1beta1 import EndpointServiceClient  # see `garden_client` of test_endpoints
+
     models.update_model(model={"name": f"{NAME}@2", "labels": {"data": "june"}}, update_mask={"paths": ["labels"]})
     assert [dict(models.get_model(name=f"{NAME}@{one}").labels) for one in (1, 2)] == [{}, {"data": "june"}]
-    endpoints = client_of(beta.EndpointServiceClient)
+    endpoints = client_of(EndpointServiceClient)
     made = endpoints.create_endpoint(parent=PARENT, endpoint={"display_name": "e"}).result()
     deployed = {"model": f"{NAME}@candidate", "dedicated_resources": {"machine_spec": L4, "min_replica_count": 1}}
     deployment = endpoints.deploy_model(
