@@ -94,12 +94,13 @@ class Run(cases.Run):
         super().__init__(cloud, dag_id, ROWS)
         reserve = SimpleNamespace(dag_id=dag_id, task_id="endpoint.reserve", run_id=self.run_id, map_index=-1)
         self.key = identity(job_name(reserve), own_deployment())
-        self.others = self._plant_others(job_name(reserve))
         self.ids = {endpoint_id(self.key), service_id(self.key)}
+        # At once, as the run has begun.
         if boots is not None:
             self.hold = cloud.sandbox.faults.hold(boots, self.key)
         for method, fault in faults:
             self.meet(method, fault)
+        self.others = self._plant_others(job_name(reserve))
 
     def _plant_others(self, name: str) -> dict[str, dict[str, Any]]:
         """Creates what another Airflow would create for a run of the same name; it has expired."""
