@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
 
 from airflow_provider_llmbeam.characters import valid_text
@@ -16,6 +17,11 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
 #: Longest host name (RFC 1035).
 _HOST_CHARACTERS = 253
+
+#: What a quota counts.
+QuotaUnit = Literal["requests", "tokens"]
+#: "on tokens per min (TPM)" of OpenAI, "40,000 input tokens per minute" of Anthropic.
+_UNIT_PER_MINUTE = re.compile(r"\b(requests|tokens) per min", re.IGNORECASE)
 
 
 def parse_json(content: bytes | str) -> Any:
@@ -38,21 +44,39 @@ class ErrorBody:
     Attributes:
         message: The message; the whole body if there is none.
         code: Name of the error, or `None`.
+        type: Type of the error, or `None`; OpenAI has the unit of an exhausted quota here.
         details: `error.details` of Google.
     """
 
     message: str
     code: str | None = None
     details: tuple[Mapping[str, Any], ...] = ()
+    type: str | None = None
 
     @property
     def is_per_day(self) -> bool:
         """Whether the details name a quota per day."""
-        return any(
-            isinstance(violation, Mapping) and "PerDay" in str_of(violation.get("quotaId"))
+        return any("PerDay" in quota_id for quota_id in self._quota_ids())
+
+    @property
+    def quota_unit(self) -> QuotaUnit | None:
+        """What the exhausted quota counts; `None` if the body does not say so, or names quotas of both units.
+
+        Source: 429s quoted in github.com/google-gemini/gemini-cli/issues/8437 (`quotaId`: both units, or one),
+        github.com/openai/codex/issues/88 (`"type": "tokens"`) and
+        github.com/bhouston/mycoder/issues/62 ("of 40,000 input tokens per minute").
+        """
+        named = " ".join([self.type or "", *self._quota_ids(), *_UNIT_PER_MINUTE.findall(self.message)]).lower()
+        units: list[QuotaUnit] = [unit for unit in ("requests", "tokens") if unit in named]
+        return units[0] if len(units) == 1 else None
+
+    def _quota_ids(self) -> list[str]:
+        return [
+            str_of(violation.get("quotaId"))
             for item in self.details
             for violation in list_of(item.get("violations"))
-        )
+            if isinstance(violation, Mapping)
+        ]
 
 
 def read_error(text: str) -> ErrorBody:
@@ -67,6 +91,7 @@ def read_error(text: str) -> ErrorBody:
         message=next((valid_text(each) for each in messages if isinstance(each, str) and each.strip()), ""),
         code=str_of(error.get("code")) or None,
         details=details,
+        type=str_of(error.get("type")) or None,
     )
 
 

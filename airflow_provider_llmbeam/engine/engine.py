@@ -328,7 +328,7 @@ class Engine:
         request.rejected_at += (time.time(),)
         request.throttled_since = request.throttled_since or self._clock()
         self._gate.governor.settle(reserved, 0)
-        hold_seconds = self._gate.rejected(error.retry_after_seconds, sent_at)
+        hold_seconds = self._gate.rejected(error.retry_after_seconds, sent_at, reserved, error.quota_unit)
         for observer in request.batch.observers:
             observer.rejected(hold_seconds)
 

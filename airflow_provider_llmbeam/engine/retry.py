@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.characters import valid_text
+from airflow_provider_llmbeam.server_reply import QuotaUnit
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
@@ -29,6 +30,7 @@ class RequestError(Exception):
         service_tier: Tier at which the billed tokens were served.
         is_unconnected: Whether no connection could be opened, so that the server cannot have received the request.
         category: What the server blocked, see `Failure.category`.
+        quota_unit: What the exhausted quota of a 429 counts, if the server says so.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class RequestError(Exception):
         service_tier: ServiceTier = "standard",
         is_unconnected: bool = False,
         category: str | None = None,
+        quota_unit: QuotaUnit | None = None,
     ) -> None:
         self.message = valid_text(message[:2000])
         super().__init__(self.message)
@@ -56,6 +59,7 @@ class RequestError(Exception):
         self.service_tier: ServiceTier = service_tier
         self.is_unconnected = is_unconnected
         self.category = category
+        self.quota_unit: QuotaUnit | None = quota_unit
 
     @property
     def is_outage(self) -> bool:

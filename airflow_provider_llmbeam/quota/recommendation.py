@@ -54,7 +54,8 @@ def fit(question: QuotaQuestion, health: QuotaHealth) -> Fit:
     known, demand = rates(question, health), question.demand
     learned = None if known or demand is None or question.model is None else demand.learned_rate
     if learned is not None:
-        known = {"requests": learned.requests_per_minute}
+        tokens = learned.tokens_per_minute
+        known = {"requests": learned.requests_per_minute} if tokens is None else {"tokens": tokens}
     if demand is None or not known:
         return Fit()
     amounts = _amounts(demand)

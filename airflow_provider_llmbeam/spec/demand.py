@@ -18,17 +18,31 @@ class EarlierRate(SpecModel):
 
     Attributes:
         requests_per_minute: Requests per minute of one machine, beside what others have used then.
+        tokens_per_minute: Input and output tokens per minute of one machine, if the server limits tokens. Then
+            `requests_per_minute` is that of requests of the mean length of that job.
         learned_at: Unix time at which it was learned.
     """
 
     requests_per_minute: Annotated[float, Field(gt=0)]
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     learned_at: Annotated[float, Field(ge=0, le=END_OF_TIME)]
 
     @property
     def words(self) -> str:
         """The rate and its time, e.g. '600 requests per minute on 2026-11-24 03:12 UTC'."""
         at = datetime.fromtimestamp(self.learned_at, UTC)
-        return f"{self.requests_per_minute:,.0f} requests per minute on {at:%Y-%m-%d %H:%M} UTC"
+        rate, unit = (
+            (self.requests_per_minute, "requests")
+            if self.tokens_per_minute is None
+            else (self.tokens_per_minute, "tokens")
+        )
+        return f"{rate:,.0f} {unit} per minute on {at:%Y-%m-%d %H:%M} UTC"
+
+    def seconds(self, requests: float, tokens: float) -> float:
+        """Returns the duration of requests with so many input and output tokens together, in seconds."""
+        if self.tokens_per_minute is not None:
+            return 60 * tokens / self.tokens_per_minute
+        return 60 * requests / self.requests_per_minute
 
 
 class Demand(SpecModel):

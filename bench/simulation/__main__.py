@@ -14,10 +14,11 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from bench.simulation import __doc__ as description
 from bench.simulation.cases import SHAPES, Case, CaseResult, run_twice
 from bench.simulation.hours import hours_table, simulate_hour
+from bench.simulation.token_cases import RequestsOnly, TokenCase
 from bench.simulation.traces import traces
 from bench.venvs import plot_python
 
@@ -28,6 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=300, metavar="N", help="number of cases (default: 300)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first (default: 0)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="number of processes (default: 2)")
+    parser.add_argument(
+        "--tokens", action="store_true", help="prompts of 20 to 50,000 tokens, also quotas of tokens"
+    )
+    parser.add_argument("--requests-only", action="store_true", help="a law that counts requests only")
     parser.add_argument("--machines", type=int, nargs="+", metavar="N", help="simulate an hour of each number")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="plot the rate over time for three servers")
     parser.add_argument("--all", action="store_true", help="print every case that misses a bound")
@@ -40,9 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hours = list(pool.map(simulate_hour, shapes, machines))
         sys.stdout.write(hours_table(hours) + "\n")
         return 0
-    cases = [Case.draw(options.first_seed + number) for number in range(options.cases)]
+    draw = TokenCase.draw if options.tokens else Case.draw
+    make_rate = RequestsOnly if options.requests_only else LearnedRate
+    cases = [draw(options.first_seed + number) for number in range(options.cases)]
     with ProcessPoolExecutor(options.processes) as pool:
-        results = list(pool.map(partial(run_twice, make_rate=LearnedRate), cases, chunksize=4))
+        results = list(pool.map(partial(run_twice, make_rate=make_rate), cases, chunksize=4))
     for title, of_run in zip(("first run", "next run"), zip(*results, strict=True), strict=True):
         if options.all:
             for result in of_run:
@@ -62,7 +69,7 @@ def _plot(path: Path) -> int:
 def _line(result: CaseResult) -> str:
     case = result.case
     return (
-        f"{case.seed:>5} {case.shape:<13}{case.rps:>7.2f}/s {case.seconds:>5.1f} s  {case.advice:<14}"
+        f"{case.seed:>5} {case.title:<23}{case.rps:>7.2f}/s {case.seconds:>5.1f} s  {case.advice:<14}"
         f"latency {case.latency_seconds:>5.2f}/{case.rejection_seconds:>5.3f} s  rows {case.rows:>6}"
         f"  429s {result.rejected:>5} ({result.rejected / result.requests:>6.1%})  time {result.time_ratio:>5.2f}"
         f"{'' if result.is_frugal else '  429s!'}{'' if result.is_fast else '  time!'}"
@@ -72,13 +79,13 @@ def _line(result: CaseResult) -> str:
 def _table(results: Sequence[CaseResult]) -> str:
     by_shape: dict[str, list[CaseResult]] = defaultdict(list)
     for result in results:
-        by_shape[result.case.shape].append(result)
+        by_shape[result.case.title].append(result)
         by_shape["all"].append(result)
-    lines = [f"{'shape':<14}{'cases':>6}{'few 429s':>10}{'in time':>9}{'time: median':>14}{'90 %':>7}{'most':>7}"]
+    lines = [f"{'shape':<24}{'cases':>6}{'few 429s':>10}{'in time':>9}{'time: median':>14}{'90 %':>7}{'most':>7}"]
     for shape, found in by_shape.items():
         ratios = sorted(result.time_ratio for result in found)
         lines.append(
-            f"{shape:<14}{len(found):>6}{sum(r.is_frugal for r in found) / len(found):>10.0%}"
+            f"{shape:<24}{len(found):>6}{sum(r.is_frugal for r in found) / len(found):>10.0%}"
             f"{sum(r.is_fast for r in found) / len(found):>9.0%}{ratios[len(ratios) // 2]:>14.2f}"
             f"{ratios[int(0.9 * len(ratios))]:>7.2f}{ratios[-1]:>7.2f}"
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_llmbeam.engine.pacing.gate import Admission
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
-from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.server_reply import QuotaUnit
 from bench.simulation.servers import (
     ADVICE,
     Bucket,
@@ -43,6 +44,7 @@ class Case:
         slots: Maximum number of requests in flight.
         used: Share of the burst or of the window that others have used at the beginning.
         seed: Seed of all random numbers.
+        names_unit: Whether a 429 says what the quota counts that is used up.
     """
 
     shape: str
@@ -55,6 +57,7 @@ class Case:
     slots: int
     used: float
     seed: int
+    names_unit: bool = False
 
     @classmethod
     def draw(cls, seed: int) -> Case:
@@ -79,19 +82,37 @@ class Case:
             seed=seed,
         )
 
-    def quota(self) -> Quota:
-        """Returns the quota."""
+    @property
+    def title(self) -> str:
+        """Name of the group of cases in tables."""
+        return self.shape
+
+    def quotas(self) -> dict[QuotaUnit, Quota]:
+        """Returns the quotas of the server by what they count."""
+        return {"requests": self.quota()}
+
+    def requests(self) -> list[Request]:
+        """Returns the work in the order in which it is sent."""
+        return [Request()] * self.rows
+
+    def quota(self, rps: float | None = None) -> Quota:
+        """Returns a quota of the case's shape, of `rps` requests or tokens per second."""
         rng = random.Random(-self.seed - 1)
+        rps = rps or self.rps
         match self.shape:
             case "bucket" | "small bucket":
-                return Bucket(self.rps, self.rps * self.seconds, self.used)
+                return Bucket(rps, rps * self.seconds, self.used)
             case "sliding log":
-                return SlidingLog(self.rps, self.seconds, self.used)
+                return SlidingLog(rps, self.seconds, self.used)
             case "fixed window":
-                return FixedWindow(self.rps, self.seconds, rng.random(), self.used)
+                return FixedWindow(rps, self.seconds, rng.random(), self.used)
             case "pool":
-                return Pool(self.rps, rng)
+                return Pool(rps, rng)
         return Unlimited()
+
+    def needed_seconds(self, quotas: Mapping[QuotaUnit, Quota]) -> float:
+        """Returns the time that quotas, which have admitted nothing yet, need for the work in the long run."""
+        return max(0.0, self.rows - quotas["requests"].free_requests()) / self.rps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +136,16 @@ class CaseResult:
     is_fast: bool
 
 
-def run_clients(case: Case, quota: Quota, clients: Sequence[Client], seconds: float = 1e6) -> None:
+def run_clients(
+    case: Case, quotas: Mapping[QuotaUnit, Quota], clients: Sequence[Client], seconds: float = 1e6
+) -> None:
     """Simulates clients of a case until they have their answers, or for `seconds`."""
 
     def latency(rng: random.Random) -> float:
         return case.latency_seconds * rng.lognormvariate(-0.045, 0.3)
 
     simulation = Simulation(
-        QuotaServer(quota, ADVICE[case.advice]),
+        QuotaServer(quotas, ADVICE[case.advice], names_unit=case.names_unit),
         clients,
         latency,
         rejection_seconds=case.rejection_seconds,
@@ -133,23 +156,24 @@ def run_clients(case: Case, quota: Quota, clients: Sequence[Client], seconds: fl
 
 def run_case(case: Case, make_governor: Callable[[], Admission], machines: int = 1) -> CaseResult:
     """Simulates a case."""
-    quota = case.quota()
-    rows = case.rows // machines
+    quotas = case.quotas()
+    pool, work = quotas.get("requests"), case.requests()
     clients = [
-        Client(make_governor(), iter([Request()] * rows), max(1, case.slots // machines), rows)
-        for _ in range(machines)
+        Client(
+            make_governor(), iter(work[number::machines]), max(1, case.slots // machines), case.rows // machines
+        )
+        for number in range(machines)
     ]
-
-    run_clients(case, quota, clients)
+    needed = case.needed_seconds(case.quotas())
+    run_clients(case, quotas, clients)
     records = [record for client in clients for record in client.records]
     rejected = sum(not record.is_billed for record in records)
     took = max(record.received_at for record in records if record.is_billed)
     by_slots = case.rows * case.latency_seconds / case.slots
-    if isinstance(quota, Pool):
-        needed = took * min(1.0, case.rows / max(1.0, quota.capacity))
+    if isinstance(pool, Pool):
+        needed = took * min(1.0, case.rows / max(1.0, pool.capacity))
         most_rejected_share, most_time = POOL_REJECTED_SHARE, 1 / POOL_SHARE
     else:
-        needed = max(0.0, case.rows - quota.free_requests()) / case.rps
         most_rejected_share, most_time = MOST_REJECTED_SHARE, MOST_TIME
     time_ratio = took / (max(needed, by_slots, 0.5) + 0.5)
     return CaseResult(

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from bench.simulation.cases import Case
 from bench.simulation.servers import ADVICE, Pool, QuotaServer
 from bench.simulation.simulator import Client, Request, Simulation, SimulationResult, result_of
@@ -51,7 +51,7 @@ def simulate_hour(shape: str, machines: int) -> Hour:
     def latency(rng: random.Random) -> float:
         return LATENCY_SECONDS * rng.lognormvariate(-0.32, 0.8)
 
-    server = QuotaServer(quota, ADVICE[case.advice])
+    server = QuotaServer({"requests": quota}, ADVICE[case.advice])
     simulation = Simulation(server, clients, latency, rejection_seconds=case.rejection_seconds, seed=case.seed)
     simulation.run(HOUR_SECONDS)
     allowed = quota.capacity if isinstance(quota, Pool) else RPS * HOUR_SECONDS + quota.free_requests()

@@ -1,13 +1,15 @@
-"""Servers with a quota of one shape each."""
+"""Servers with a quota of one shape each, of requests, of tokens, or of both."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
+
+from airflow_provider_llmbeam.server_reply import QuotaUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,23 +18,25 @@ class Rejection:
 
     Attributes:
         retry_delay_seconds: Advice of the server, or `None`.
+        unit: What the quota counts that is used up, if the server names it.
     """
 
     retry_delay_seconds: float | None
+    unit: QuotaUnit | None = None
 
 
 class Quota(Protocol):
-    """Decides whether a request is admitted."""
+    """Decides whether a request is admitted. An amount is 1 for a quota of requests, else the tokens."""
 
-    def wait_seconds(self, now: float) -> float:
-        """Returns the time until a request is admitted, 0 if it is admitted now, without counting it."""
+    def wait_seconds(self, now: float, amount: float = 1.0) -> float:
+        """Returns the time until an amount is admitted, 0 if it is admitted now, without counting it."""
         ...
 
-    def take(self, now: float) -> None:
-        """Counts a request that is admitted."""
+    def take(self, now: float, amount: float = 1.0) -> None:
+        """Counts an amount that is admitted, or that an admitted request has used beyond the quota."""
 
     def free_requests(self) -> float:
-        """Returns the requests that are admitted at once at the beginning."""
+        """Returns the amount that is admitted at once at the beginning."""
         ...
 
 
@@ -50,15 +54,16 @@ class Bucket:
         self._tokens, self._at = self._burst * (1.0 - used), 0.0
         self._free = self._tokens
 
-    def wait_seconds(self, now: float) -> float:
+    def wait_seconds(self, now: float, amount: float = 1.0) -> float:
         """See `Quota`."""
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rps)
         self._at = now
-        return max(0.0, (1.0 - self._tokens) / self._rps) if self._tokens < 1.0 - 1e-9 else 0.0
+        amount = min(amount, self._burst)
+        return max(0.0, (amount - self._tokens) / self._rps) if self._tokens < amount - 1e-9 else 0.0
 
-    def take(self, now: float) -> None:
+    def take(self, now: float, amount: float = 1.0) -> None:
         """See `Quota`."""
-        self._tokens -= 1.0
+        self._tokens -= amount
 
     def free_requests(self) -> float:
         """See `Quota`."""
@@ -76,18 +81,30 @@ class SlidingLog:
 
     def __init__(self, rps: float, seconds: float, used: float = 0.0) -> None:
         self._most, self._seconds = max(1, round(rps * seconds)), seconds
-        others = round(used * self._most)
-        self._log = deque(-seconds * (others - number) / (others + 1) for number in range(others))
+        used_amount = round(used * self._most)
+        others = min(40_000, used_amount)
+        self._log = deque(
+            (-seconds * (others - number) / (others + 1), used_amount / others) for number in range(others)
+        )
+        self._used = float(used_amount)
 
-    def wait_seconds(self, now: float) -> float:
+    def wait_seconds(self, now: float, amount: float = 1.0) -> float:
         """See `Quota`."""
-        while self._log and self._log[0] <= now - self._seconds:
-            self._log.popleft()
-        return 0.0 if len(self._log) < self._most else self._log[0] + self._seconds - now
+        while self._log and self._log[0][0] <= now - self._seconds:
+            self._used -= self._log.popleft()[1]
+        excess = self._used + min(amount, self._most) - self._most
+        wait = 0.0
+        for at, taken in self._log:
+            if excess <= 1e-6:
+                break
+            excess -= taken
+            wait = at + self._seconds - now
+        return wait
 
-    def take(self, now: float) -> None:
+    def take(self, now: float, amount: float = 1.0) -> None:
         """See `Quota`."""
-        self._log.append(now)
+        self._log.append((now, amount))
+        self._used += amount
 
     def free_requests(self) -> float:
         """See `Quota`."""
@@ -106,18 +123,20 @@ class FixedWindow:
 
     def __init__(self, rps: float, seconds: float, phase: float, used: float = 0.0) -> None:
         self._most, self._seconds, self._phase = max(1, round(rps * seconds)), seconds, phase
-        self._window, self._used = 0, round(used * self._most)
+        self._window, self._used = 0, float(round(used * self._most))
 
-    def wait_seconds(self, now: float) -> float:
+    def wait_seconds(self, now: float, amount: float = 1.0) -> float:
         """See `Quota`."""
         window = math.floor(now / self._seconds + self._phase)
         if window != self._window:
-            self._window, self._used = window, 0
-        return 0.0 if self._used < self._most else (window + 1 - self._phase) * self._seconds - now
+            self._window, self._used = window, 0.0
+        if self._used + min(amount, self._most) <= self._most:
+            return 0.0
+        return (window + 1 - self._phase) * self._seconds - now
 
-    def take(self, now: float) -> None:
+    def take(self, now: float, amount: float = 1.0) -> None:
         """See `Quota`."""
-        self._used += 1
+        self._used += amount
 
     def free_requests(self) -> float:
         """See `Quota`."""
@@ -146,7 +165,7 @@ class Pool:
         self.steps = [(0.0, rps)]
         self._horizon = max(1.0, 10.0 / rps)
 
-    def wait_seconds(self, now: float) -> float:
+    def wait_seconds(self, now: float, amount: float = 1.0) -> float:
         """See `Quota`."""
         while now - self._stepped_at >= self.STEP_SECONDS:
             self._stepped_at += self.STEP_SECONDS
@@ -159,7 +178,7 @@ class Pool:
         excess = max(0.0, 1.0 - self._rps * self._share / self._offered)
         return 1.0 if self._rng.random() < self.BASE + excess else 0.0
 
-    def take(self, now: float) -> None:
+    def take(self, now: float, amount: float = 1.0) -> None:
         """See `Quota`."""
 
     def free_requests(self) -> float:
@@ -170,11 +189,11 @@ class Pool:
 class Unlimited:
     """No limit."""
 
-    def wait_seconds(self, now: float) -> float:
+    def wait_seconds(self, now: float, amount: float = 1.0) -> float:
         """See `Quota`."""
         return 0.0
 
-    def take(self, now: float) -> None:
+    def take(self, now: float, amount: float = 1.0) -> None:
         """See `Quota`."""
 
     def free_requests(self) -> float:
@@ -193,23 +212,31 @@ ADVICE: dict[str, Advice] = {
 
 
 class QuotaServer:
-    """A server with a quota.
+    """A server with a quota of requests, of tokens, or of both.
+
+    Input tokens are counted on admission, output tokens with the answer, as nobody knows them before.
 
     Args:
-        quota: The quota.
+        quotas: The quotas by what they count.
         advice: Turns the time until a request is admitted into what a 429 says.
+        names_unit: Whether a 429 says what the quota counts that is used up.
     """
 
-    def __init__(self, quota: Quota, advice: Advice) -> None:
-        self._quota, self._advice = quota, advice
+    def __init__(self, quotas: Mapping[QuotaUnit, Quota], advice: Advice, *, names_unit: bool = False) -> None:
+        self._quotas, self._advice, self._names_unit = quotas, advice, names_unit
 
     def admit(self, now: float, tokens: int) -> Rejection | None:
         """Counts a request, or refuses it."""
-        wait = self._quota.wait_seconds(now)
-        if wait > 0:
-            return Rejection(self._advice(wait))
-        self._quota.take(now)
+        amounts: dict[QuotaUnit, float] = {"requests": 1.0, "tokens": float(tokens)}
+        waits = {unit: quota.wait_seconds(now, amounts[unit]) for unit, quota in self._quotas.items()}
+        unit = max(waits, key=lambda each: waits[each])
+        if waits[unit] > 0:
+            return Rejection(self._advice(waits[unit]), unit if self._names_unit else None)
+        for each, quota in self._quotas.items():
+            quota.take(now, amounts[each])
         return None
 
     def charge_output(self, now: float, tokens: int) -> None:
-        """Ignores the tokens of an answer."""
+        """Counts the tokens of an answer."""
+        if "tokens" in self._quotas:
+            self._quotas["tokens"].take(now, float(tokens))

@@ -21,6 +21,7 @@ from bench.jobs import Job
 from bench.measure import TOO_MANY_REQUESTS
 from bench.rows import make_rows
 from bench.server import ledger_of
+from bench.simulation import servers
 
 #: Time until a 429 arrives, in seconds: over the internet, and from the benchmark's server.
 REJECTION_SECONDS, LOCAL_REJECTION_SECONDS = 0.05, 0.005
@@ -182,7 +183,8 @@ class Simulation:
                 client.put_back(request)
                 client.governor.settle(reserved, 0)
                 advice = rejection.retry_delay_seconds
-                client.governor.rejected(answered_at, advice, self._rng.random(), now)
+                unit = rejection.unit if isinstance(rejection, servers.Rejection) else None
+                client.governor.rejected(answered_at, advice, self._rng.random(), now, reserved, unit)
             self._sender(client)(answered_at)
 
         self._at(now + latency, complete)

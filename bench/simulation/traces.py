@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from bench.simulation.cases import Case, run_clients
 from bench.simulation.servers import Pool
 from bench.simulation.simulator import Client, Request
@@ -68,9 +68,10 @@ def traces() -> list[Trace]:
 
 
 def _run(case: Case, governor: LearnedRate) -> Run:
-    quota = case.quota()
+    quotas = case.quotas()
+    quota = quotas["requests"]
     client = Client(governor, iter([Request()] * case.rows), case.slots, case.rows)
-    run_clients(case, quota, [client])
+    run_clients(case, quotas, [client])
     admitted = [record.received_at for record in client.records if record.is_billed]
     bins = [0.0] * (1 + int(max(admitted) / BIN_SECONDS))
     for at in admitted:

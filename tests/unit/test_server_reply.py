@@ -16,7 +16,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(letters, inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = ("error", "message", "detail", "details", "code", "violations", "quotaId", "retryDelay", "@type")
+FIELDS = ("error", "message", "type", "detail", "details", "code", "violations", "quotaId", "retryDelay", "@type")
 bodies = st.recursive(
     values,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
@@ -56,6 +56,7 @@ def test_any_body_of_an_error_is_read(body):
     error.message.encode()
     assert isinstance(error.is_per_day, bool)
     assert error.code is None or isinstance(error.code, str)
+    assert error.quota_unit in (None, "requests", "tokens")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,37 @@ def test_any_body_of_an_error_is_read(body):
 def test_violations_of_any_type_name_no_quota(violations):
     body = {"error": {"message": "no", "details": [{"violations": violations}]}}
     assert not read_error(json.dumps(body)).is_per_day
+
+
+@pytest.mark.parametrize(
+    ("error", "unit"),
+    [
+        ({"type": "tokens", "code": "rate_limit_exceeded", "message": "Limit reached."}, "tokens"),
+        ({"type": "requests", "code": "rate_limit_exceeded"}, "requests"),
+        ({"message": "This request would exceed your limit of 40,000 input tokens per minute."}, "tokens"),
+        ({"message": "Limit reached for m on requests per min (RPM): Limit 3, Used 3, Requested 1."}, "requests"),
+        ({"details": [{"violations": [{"quotaId": "GenerateContentInputTokensPerModelPerMinute"}]}]}, "tokens"),
+        ({"details": [{"violations": [{"quotaId": "GenerateRequestsPerMinutePerProject"}]}]}, "requests"),
+    ],
+    ids=str,
+)
+def test_an_exhausted_quota_is_named_by_what_it_counts(error, unit):
+    assert read_error(json.dumps({"error": error})).quota_unit == unit
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "Resource exhausted. Please try again later."},
+        {"message": "Your requests have too many tokens."},
+        {"type": "rate_limit_error", "message": "busy"},
+        {"type": ["tokens"]},
+        {"details": [{"violations": [{"quotaId": "InputTokensPerMinute"}, {"quotaId": "RequestsPerMinute"}]}]},
+    ],
+    ids=str,
+)
+def test_a_429_that_names_no_quota_or_quotas_of_both_units_names_none(error):
+    assert read_error(json.dumps({"error": error})).quota_unit is None
 
 
 @pytest.mark.parametrize("message", [5, None, True, ["a"], {"a": 1}, "  "], ids=str)

@@ -335,7 +335,13 @@ def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> 
     if retry_after_seconds is None:
         retry_after_seconds = advised_seconds(None, body.details)
     message = body.message or f"HTTP {http_status} without a message"
-    return RequestError(kind, message, http_status=http_status, retry_after_seconds=retry_after_seconds)
+    return RequestError(
+        kind,
+        message,
+        http_status=http_status,
+        retry_after_seconds=retry_after_seconds,
+        quota_unit=body.quota_unit,
+    )
 
 
 def _streamed_error(content: bytes) -> RequestError:

@@ -299,5 +299,10 @@ def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> 
         kind = "blocked"
     message = body.message or f"HTTP {http_status} without a message"
     return RequestError(
-        kind, message, http_status=http_status, retry_after_seconds=retry_after_seconds, category=category
+        kind,
+        message,
+        http_status=http_status,
+        retry_after_seconds=retry_after_seconds,
+        category=category,
+        quota_unit=body.quota_unit,
     )

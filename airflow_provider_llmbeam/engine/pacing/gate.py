@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from airflow_provider_llmbeam.server_reply import QuotaUnit
+
 
 class Admission(Protocol):
     """A `Governor` or a `LearnedRate` of this process, or one that the machine shares."""
@@ -21,7 +23,13 @@ class Admission(Protocol):
         """See `Governor.settle`."""
 
     def rejected(
-        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
+        self,
+        now: float,
+        retry_after_seconds: float | None,
+        chance: float = 0.0,
+        sent_at: float | None = None,
+        tokens: float = 0.0,
+        unit: QuotaUnit | None = None,
     ) -> float:
         """See `LearnedRate.rejected`."""
         ...
@@ -88,9 +96,27 @@ class Gate:
         self._lowest_latency_seconds = min(self._lowest_latency_seconds * 1.01, latency_seconds)
         self._spacing_seconds = self._lowest_latency_seconds / max_in_flight / 1.05
 
-    def rejected(self, retry_after_seconds: float | None, sent_at: float) -> float:
-        """Reports a 429 of a request sent at that time; returns the duration of the hold, in seconds."""
-        hold_seconds = self.governor.rejected(self._clock(), retry_after_seconds, random.random(), sent_at)
+    def rejected(
+        self,
+        retry_after_seconds: float | None,
+        sent_at: float,
+        tokens: float = 0.0,
+        unit: QuotaUnit | None = None,
+    ) -> float:
+        """Reports a 429.
+
+        Args:
+            retry_after_seconds: Retry delay of the server, or `None`.
+            sent_at: Time at which the request was sent.
+            tokens: Tokens given to `wait_for_admission`.
+            unit: What the exhausted quota counts, if the server says so.
+
+        Returns:
+            Duration of the hold, in seconds.
+        """
+        hold_seconds = self.governor.rejected(
+            self._clock(), retry_after_seconds, random.random(), sent_at, tokens, unit
+        )
         if hold_seconds == 0 and self._timer is not None:
             # `LearnedRate` may test the 429 with requests that are sent at once.
             self._timer.cancel()

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from airflow_provider_llmbeam.server_reply import QuotaUnit
+
 
 @dataclass(slots=True)
 class GovernorState:
@@ -158,7 +160,13 @@ class Governor:
             state.blind_holds = 0.0
 
     def rejected(
-        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
+        self,
+        now: float,
+        retry_after_seconds: float | None,
+        chance: float = 0.0,
+        sent_at: float | None = None,
+        tokens: float = 0.0,
+        unit: QuotaUnit | None = None,
     ) -> float:
         """Records a 429: all requests are held, and the share is cut once per overload.
 
@@ -167,6 +175,8 @@ class Governor:
             retry_after_seconds: Retry delay of the server, or `None`.
             chance: Random number, uniform in [0, 1), which spreads machines that were rejected together.
             sent_at: Not used.
+            tokens: Not used: they are given back by `settle`.
+            unit: Not used: the quotas are known.
 
         Returns:
             Duration of the hold, in seconds.

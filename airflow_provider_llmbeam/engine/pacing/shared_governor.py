@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
-from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.server_reply import QuotaUnit
 
 _log = logging.getLogger(__name__)
 
@@ -72,11 +73,17 @@ class SharedGovernor:
             self._governor.settle(reserved_tokens, used_tokens, is_answered=is_answered)
 
     def rejected(
-        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
+        self,
+        now: float,
+        retry_after_seconds: float | None,
+        chance: float = 0.0,
+        sent_at: float | None = None,
+        tokens: float = 0.0,
+        unit: QuotaUnit | None = None,
     ) -> float:
         """See `LearnedRate.rejected`."""
         with self._locked(now):
-            return float(self._governor.rejected(now, retry_after_seconds, chance, sent_at))
+            return float(self._governor.rejected(now, retry_after_seconds, chance, sent_at, tokens, unit))
 
     @property
     def state(self) -> GovernorState | LearnedRateState:

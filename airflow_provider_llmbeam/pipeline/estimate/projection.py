@@ -141,7 +141,7 @@ def sending_seconds(
     limits: Limits,
     workers: int,
     latency_seconds: float | None,
-    learned_requests_per_minute: float | None = None,
+    learned_seconds: float | None = None,
 ) -> tuple[float | None, LimitedBy | None]:
     """Projects the duration of requests at the limits, and the limit that determines it.
 
@@ -151,7 +151,8 @@ def sending_seconds(
         limits: Limits of the job.
         workers: Number of processes, each with `limits.max_in_flight` concurrent requests.
         latency_seconds: Mean latency of an answer, in seconds; `None` if not known.
-        learned_requests_per_minute: Rate that an earlier run has learned; `None` if a quota is known, or none has.
+        learned_seconds: Duration at the rate that an earlier run has learned; `None` if a quota is known, or none
+            has.
 
     Returns:
         The duration in seconds and the limit; both `None` if no limit is known.
@@ -161,8 +162,8 @@ def sending_seconds(
         found.append((60 * requests / (limits.requests_per_minute * limits.share_ratio), "requests_per_minute"))
     if limits.tokens_per_minute is not None:
         found.append((60 * tokens / (limits.tokens_per_minute * limits.share_ratio), "tokens_per_minute"))
-    if learned_requests_per_minute is not None:
-        found.append((60 * requests / learned_requests_per_minute, "learned_rate"))
+    if learned_seconds is not None:
+        found.append((learned_seconds, "learned_rate"))
     if latency_seconds is not None:
         # Concurrent requests end together: the last round counts as a whole one.
         rounds = requests / min(limits.max_in_flight * workers, max(requests, 1))

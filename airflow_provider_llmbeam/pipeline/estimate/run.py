@@ -198,7 +198,7 @@ def _estimated(
         spec.limits,
         workers_of(spec.runner, spec.limits),
         latency,
-        None if learned is None else learned.requests_per_minute,
+        None if learned is None else learned.seconds(requests, input_tokens + output_tokens),
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()

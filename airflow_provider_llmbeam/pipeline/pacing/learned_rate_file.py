@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.demand import END_OF_TIME, EarlierRate
 
@@ -32,6 +32,8 @@ class _Record(BaseModel):
     trust: float = Field(ge=0, le=1)
     burst: float = Field(ge=0, le=1e6)
     chance: float = Field(default=LearnedRateState().chance, ge=0, le=1)
+    unit_tokens: float = Field(default=0.0, ge=0, le=1e8)
+    tokens_evidence: float = Field(default=LearnedRateState().tokens_evidence, ge=-10, le=10)
 
 
 class LearnedRateFile:
@@ -62,7 +64,11 @@ class LearnedRateFile:
         found = self._found()
         if found is None or self._state(found).base_rps <= 0:
             return None
-        return EarlierRate(requests_per_minute=60 * found.requests_per_second, learned_at=found.learned_at)
+        return EarlierRate(
+            requests_per_minute=60 * found.requests_per_second,
+            tokens_per_minute=60 * found.requests_per_second * found.unit_tokens if found.unit_tokens else None,
+            learned_at=found.learned_at,
+        )
 
     def _state(self, found: _Record) -> LearnedRateState:
         measured = found.measured * 0.5 ** (max(0.0, self._now() - found.learned_at) / HALF_LIFE_SECONDS)
@@ -73,6 +79,8 @@ class LearnedRateFile:
             trust=found.trust,
             burst=found.burst,
             chance=found.chance,
+            unit_tokens=found.unit_tokens,
+            tokens_evidence=found.tokens_evidence,
         ).for_next_run()
 
     def _found(self) -> _Record | None:
@@ -95,6 +103,8 @@ class LearnedRateFile:
             trust=learned.trust,
             burst=learned.burst,
             chance=learned.chance,
+            unit_tokens=learned.unit_tokens,
+            tokens_evidence=learned.tokens_evidence,
         )
         try:
             storage.replace(self._uri, record.model_dump_json().encode())

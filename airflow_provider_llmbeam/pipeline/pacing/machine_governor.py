@@ -9,9 +9,9 @@ import os
 
 from airflow_provider_llmbeam.engine.pacing.gate import Admission
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
-from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRateFile
 from airflow_provider_llmbeam.spec.demand import EarlierRate
 from airflow_provider_llmbeam.spec.limits import Limits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import stat
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
-from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.pipeline.pacing import learned_rate_file
 from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRateFile
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import (
@@ -62,6 +63,28 @@ def test_the_next_run_begins_with_the_learned_rate(directory: str, clock: Clock)
     assert LearnedRateFile(directory, "b", clock).read() == LearnedRateState(), "another server"
 
 
+def test_what_the_quota_counts_is_known_to_the_next_run_and_its_duration_to_the_estimate(directory: str) -> None:
+    state = dataclasses.replace(LEARNED, unit_tokens=3000.0, tokens_evidence=1.5)
+    LearnedRateFile(directory, identity_of(GEMINI, UNKNOWN)).write(state)
+    found = LearnedRateFile(directory, identity_of(GEMINI, UNKNOWN)).read()
+    assert (found.unit_tokens, found.tokens_evidence, found.base_rps) == (3000.0, 1.5, 5.0)
+    known = learned_rate(GEMINI, UNKNOWN, directory)
+    assert known is not None
+    assert known.tokens_per_minute == 5 * 60 * 3000
+    assert known.seconds(100, 600_000) == 40
+    assert known.words.startswith("900,000 tokens per minute on ")
+
+
+def test_a_file_of_a_version_that_counted_no_tokens_is_one_of_requests(directory: str, clock: Clock) -> None:
+    file = LearnedRateFile(directory, "a", clock)
+    file.write(LEARNED)
+    (path,) = Path(directory).iterdir()
+    old = {name: value for name, value in content(directory).items() if "tokens" not in name}
+    path.write_text(json.dumps(old))
+    assert file.read() == LEARNED.for_next_run()
+    assert file.read().unit_tokens == 0.0
+
+
 def test_an_old_rate_counts_as_less_evidence_and_in_the_end_as_none(directory: str, clock: Clock) -> None:
     file = LearnedRateFile(directory, "a", clock)
     file.write(LEARNED)
@@ -105,6 +128,9 @@ def test_the_rate_is_written_at_most_every_fifteen_seconds_and_if_it_has_changed
         {"trust": 2},
         {"burst": 1e12},
         {"burst": None},
+        {"unit_tokens": -1},
+        {"unit_tokens": 1e300},
+        {"tokens_evidence": 1e9},
         {"learned_at": -1},
     ],
     ids=str,

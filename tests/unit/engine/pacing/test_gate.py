@@ -48,9 +48,7 @@ class Tested:
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None: ...
 
-    def rejected(
-        self, now: float, retry_after_seconds: float | None, chance: float = 0.0, sent_at: float | None = None
-    ) -> float:
+    def rejected(self, now: float, *_: object) -> float:
         self.is_rejected = True
         return 0.0
 

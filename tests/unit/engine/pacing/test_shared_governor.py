@@ -14,8 +14,8 @@ import pytest
 
 from airflow_provider_llmbeam.engine.pacing import shared_governor
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 
 
 @pytest.fixture

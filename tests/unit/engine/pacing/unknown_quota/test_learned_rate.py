@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.pacing import hold, shared_pool
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
-from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.engine.pacing.unknown_quota import hold, shared_pool
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from bench.jobs import JOBS
 from bench.simulation.cases import Case, run_case, run_twice
 from bench.simulation.servers import Bucket
@@ -97,13 +97,14 @@ def test_a_batch_is_sent_quickly_until_a_429():
     rate, now = LearnedRate(), 0.0
     for _ in range(3000):
         now = send(rate, now, backlog=3000)
-    assert 3 < now < 6
+    assert 1.5 < now < 3
 
 
-def test_a_small_batch_finds_few_requests_in_flight_when_the_first_429_arrives():
+def test_a_first_429_that_takes_50_ms_finds_a_ninth_of_the_requests_of_a_small_batch_in_flight():
     rate, now = LearnedRate(), 0.0
     times = [now := send(rate, now, backlog=100) for _ in range(100)]
-    assert max(sum(start <= time < start + 0.05 for time in times) for start in times) <= 5
+    for number, start in enumerate(times):
+        assert sum(start <= time < start + 0.05 for time in times) <= 3 + number / 9
 
 
 def test_the_rate_is_that_between_two_429s():
@@ -161,6 +162,71 @@ def test_a_job_whose_first_request_is_rejected_is_not_slow():
     assert sent > 100
 
 
+def test_a_window_that_others_had_used_at_first_is_used_within_a_minute():
+    rate, now = LearnedRate(), 0.0
+    for _ in range(5):
+        now = send(rate, now)
+    rate.rejected(now, 10.0)
+    sent, ends = 0, now + 60.0
+    while (now := send(rate, now)) < ends:
+        sent += 1
+    assert sent > 1000
+
+
+def test_a_quota_refills_the_burst_that_it_admitted_within_a_minute():
+    """Others send three requests per second to the log of a minute: its rate is not that of the first interval."""
+    rate, now = LearnedRate(), 0.0
+    for _ in range(1200):
+        now = send(rate, now, backlog=3000)
+    rate.rejected(now, None)
+    for _ in range(2):
+        now = send(rate, now)
+        now = send(rate, now + 0.3)
+        rate.rejected(now, None)
+    assert rate.state.measured / rate.state.measured_seconds < 10
+    assert 0.6 * 1200 / 60 < rate.state.base_rps < 1200 / 60
+
+
+@pytest.mark.parametrize("seconds", [60.0, 180.0])
+def test_a_quota_that_falls_to_a_tenth_costs_few_429s(seconds):
+    """Measured: 54 and 55 429s; 307 after a minute if no interval contradicted the burst so far."""
+    rate = LearnedRate()
+    run(rate, 0.0, seconds, Bucket(50.0, 50.0))
+    smaller = Bucket(5.0, 5.0)
+    smaller.wait_seconds(seconds)
+    rejected, _ = run(rate, seconds, seconds + 120, smaller)
+    assert 0 < rejected < 100
+
+
+def test_after_a_hold_that_was_too_long_the_rate_is_that_without_it_until_further_holds_fail():
+    rate, now = LearnedRate(), 0.0
+    for _ in range(50):
+        now = send(rate, now)
+    rate.rejected(now, 10.0)
+    for _ in range(40):
+        now = send(rate, now + 0.05)
+    rate.rejected(now, None)
+    first_rps, slow_rps = rate.state.base_rps, rate.state.measured / rate.state.measured_seconds
+    assert first_rps > 2 * slow_rps
+    for _ in range(8):
+        now = send(rate, now)
+        rate.rejected(now, None)
+    assert rate.state.base_rps == pytest.approx(slow_rps)
+
+
+def test_a_429_after_the_rate_has_doubled_leaves_it_between_the_measured_rate_and_the_present_one():
+    rate, now = measured(0.6 * shared_pool.LEAST_RPS)
+    now = send(rate, now)
+    rate.rejected(now, None)
+    before = rate.state.base_rps
+    for _ in range(1000):
+        now = send(rate, now)
+    last_rps = 1 / (send(rate, now) - now)
+    rate.rejected(now, None)
+    assert last_rps > 4 * before
+    assert before < rate.state.base_rps < 0.8 * last_rps
+
+
 def test_a_pause_is_no_evidence_of_a_larger_quota_or_of_a_smaller_one():
     rate, now = measured(10.0)
     rate.rejected(now, None)
@@ -199,22 +265,22 @@ def test_a_changed_quota_is_relearned_within_thousand_requests(before, after):
         else:
             bucket.take(now)
             admitted.append(now)
-    assert 200 / (admitted[-1] - admitted[-201]) > 0.8 * after
+    assert 200 / (admitted[-1] - admitted[-201]) > 0.7 * after
 
 
 def test_the_next_run_begins_at_the_learned_rate():
     rate, _ = measured(10.0)
     next_run, first_run = LearnedRate(rate.state.for_next_run()), LearnedRate()
-    rejected, admitted = run_for_a_minute(next_run, Bucket(10.0, 1.0))
+    rejected, admitted = run(next_run, 0.0, 60.0, Bucket(10.0, 1.0))
     assert rejected <= 3
-    assert len(admitted) > 0.97 * 600
-    assert run_for_a_minute(first_run, Bucket(10.0, 1.0))[0] > 3
+    assert len(admitted) > 0.95 * 600
+    assert run(first_run, 0.0, 60.0, Bucket(10.0, 1.0))[0] > 3
 
 
 @pytest.mark.parametrize(("before", "after"), [(5.0, 50.0), (50.0, 5.0), (20.0, 40.0)])
 def test_a_quota_that_changed_between_two_runs_is_relearned_within_a_minute(before, after):
     rate = LearnedRate(measured(before)[0].state.for_next_run())
-    _, admitted = run_for_a_minute(rate, Bucket(after, 1.0))
+    _, admitted = run(rate, 0.0, 60.0, Bucket(after, 1.0))
     assert sum(at > 55 for at in admitted) > 0.7 * 5 * after
 
 
@@ -225,10 +291,10 @@ def test_the_next_run_learns_again_if_nothing_was_learned():
     assert rate.state.for_next_run() == LearnedRateState()
 
 
-def run_for_a_minute(rate: LearnedRate, bucket: Bucket) -> tuple[int, list[float]]:
-    """Sends to a full bucket; returns the number of 429s, and the times of the admitted requests."""
-    now, rejected, admitted = 0.0, 0, []
-    while now < 60:
+def run(rate: LearnedRate, now: float, until: float, bucket: Bucket) -> tuple[int, list[float]]:
+    """Sends to a bucket; returns the number of 429s, and the times of the admitted requests."""
+    rejected, admitted = 0, []
+    while now < until:
         now = send(rate, now)
         if wait := bucket.wait_seconds(now):
             rate.rejected(now, wait)
@@ -288,14 +354,24 @@ def test_a_quota_is_not_taken_for_a_pool(seed):
 
 
 def test_servers_of_every_shape_are_used_in_time_with_few_429s_in_the_first_run_and_fewer_in_the_next():
-    """Measured with 300 cases from seed 5,000: 85 and 78 %, next run 94 and 77 %; before this law 67 and 62 %."""
+    """Measured with 300 cases from seed 5,000: 83 and 89 %, next run 94 and 88 %; with these 79, 90, 94, 85 %."""
     runs = [run_twice(Case.draw(seed), LearnedRate) for seed in range(5000, 5048)]
-    for results, frugal_ratio in zip(zip(*runs, strict=True), (0.72, 0.88), strict=True):
+    for results, frugal_ratio in zip(zip(*runs, strict=True), (0.77, 0.93), strict=True):
         assert sum(result.is_frugal for result in results) >= frugal_ratio * len(results)
-        assert sum(result.is_fast for result in results) >= 0.72 * len(results)
-        assert max(result.time_ratio for result in results) < 6
+        assert sum(result.is_fast for result in results) >= 0.85 * len(results)
+        assert max(result.time_ratio for result in results) < 3
 
 
 def test_a_state_is_made_of_floats():
     state = LearnedRate().state
     assert LearnedRateState(*map(float, dataclasses.astuple(state))) == state
+
+
+def test_a_rate_that_nothing_has_measured_is_cut_after_a_hold_that_was_too_short():
+    """So it is after the unit has changed to tokens, where the burst so far gives the rate."""
+    state = LearnedRateState(
+        started_at=0.0, since=0.0, base_rps=1.0, holds=1.0, resumed_at=10.0, rejection_seconds=0.05
+    )
+    rate = LearnedRate(state)
+    rate.rejected(10.02, None, sent_at=10.01)
+    assert state.base_rps == pytest.approx(LearnedRate.HOLD_CUT)

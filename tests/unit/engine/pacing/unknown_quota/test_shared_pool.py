@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.engine.pacing import shared_pool
-from airflow_provider_llmbeam.engine.pacing.learned_rate import LearnedRate
-from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.engine.pacing.unknown_quota import shared_pool
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 
 
 def learned(**changes: float) -> LearnedRateState:
@@ -71,6 +71,7 @@ def test_a_rejected_request_shows_a_quota_and_holds_all():
         pytest.param({"base_rps": 2.0}, id="at a low rate"),
         pytest.param({"resumed_at": 99.8}, id="just after a test"),
         pytest.param({"chance": 0.1}, id="after tests that failed"),
+        pytest.param({"tokens_evidence": 2.0}, id="of a quota of tokens, where short requests prove nothing"),
     ],
 )
 def test_a_429_that_shows_little_is_not_tested(changes):
@@ -152,7 +153,7 @@ def test_a_test_that_fails_in_a_pool_is_little_evidence_and_three_are_enough():
 
 
 def test_a_pool_that_has_become_slow_is_paced_like_a_quota():
-    state = pool(base_rps=8.2, admitted_rps=1.0)
+    state = pool(base_rps=1.02 * shared_pool.LEAST_RPS, admitted_rps=1.0)
     shared_pool.rejected(state, 100.0, None, 100.0)
     assert not shared_pool.is_pool(state)
     assert state.measured / state.measured_seconds == pytest.approx(state.base_rps)

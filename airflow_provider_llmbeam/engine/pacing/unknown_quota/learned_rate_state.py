@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 #: Number of requests that a rate of an earlier run counts for: others may use more of the quota now, or less.
 NEXT_RUN_SENDS = 50.0
+#: Most evidence of an earlier run about what the quota counts: its prompts may have been others.
+NEXT_RUN_EVIDENCE = 2.0
 
 
 @dataclass(slots=True)
@@ -44,6 +46,15 @@ class LearnedRateState:
         is_pool_tested: 1 while two requests are sent at once, of which only a pool admits both.
         admitted_rps: Smoothed rate that a pool has admitted; 0 before a request to one.
         rejected_ratio: Smoothed share of requests that a pool has rejected.
+        unit_tokens: Tokens that count as one request in all fields above; 0 if requests are counted.
+        tokens_evidence: Logarithm of the odds that the quota counts tokens, not requests.
+        mean_tokens: Mean tokens of a request.
+        mean_sends: Number of requests of that mean.
+        sent_requests: Number of requests of the interval.
+        sent_tokens: Their tokens.
+        last_rps: Requests per second of the interval before.
+        last_tps: Its tokens per second.
+        last_sends: Number of its requests; 0 if there is none.
     """
 
     started_at: float = -1.0
@@ -75,6 +86,15 @@ class LearnedRateState:
     is_pool_tested: float = 0.0
     admitted_rps: float = 0.0
     rejected_ratio: float = 0.02
+    unit_tokens: float = 0.0
+    tokens_evidence: float = 0.6
+    mean_tokens: float = 0.0
+    mean_sends: float = 0.0
+    sent_requests: float = 0.0
+    sent_tokens: float = 0.0
+    last_rps: float = 0.0
+    last_tps: float = 0.0
+    last_sends: float = 0.0
 
     def for_next_run(self) -> LearnedRateState:
         """Returns the state with which a later run begins: what was learned, as weaker evidence."""
@@ -90,4 +110,6 @@ class LearnedRateState:
             burst=self.burst,
             is_next_run=1.0,
             chance=self.chance,
+            unit_tokens=self.unit_tokens,
+            tokens_evidence=max(-NEXT_RUN_EVIDENCE, min(NEXT_RUN_EVIDENCE, self.tokens_evidence)),
         )

@@ -2,8 +2,10 @@
 
 A quota admits nothing more after a 429 until it has refilled. A pool admits the next request almost as likely as
 any other. So a 429 is tested, where it matters little: two requests are sent at once, and only a pool admits both.
-A window of one second was seen to pass such tests, if its 429s take so long that the next window has begun. Pools
-slower than `LEAST_RPS` gained nothing by this law, and are paced like quotas.
+A window of one second may pass, if its 429s take so long that the next window has begun; so any further 429 during
+the test fails it, as the 429s at the end of a window follow each other. A slow one still passes. Pools slower than
+`LEAST_RPS` are paced like quotas: with 8 requests per second, 68 instead of 72 % of the pools were in time, and
+1 % more of the windows had few 429s.
 
 In a pool the share of 429s controls the rate, and nothing is held: the rate grows, and each 429 cuts it, so
 that a share of `REJECTED_RATIO` keeps it. It does not fall far below what was admitted lately.
@@ -26,8 +28,8 @@ from __future__ import annotations
 
 import math
 
-from airflow_provider_llmbeam.engine.pacing import hold
-from airflow_provider_llmbeam.engine.pacing.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.engine.pacing.unknown_quota import hold, quota_unit
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 
 #: Share of 429s that keeps the rate. A pool may reject 0.3 % at any load.
 REJECTED_RATIO = 0.02
@@ -47,7 +49,7 @@ PASSED, FAILED, LEAST_TESTED = 0.5, 0.8, 0.2
 #: What a 429 that is not tested adds to the evidence.
 RECOVERY = 0.01
 #: After fewer requests, the rate may be much too high; at a lower rate, a pool changes faster than 429s can show.
-LEAST_SENDS, LEAST_RPS = 20.0, 8.0
+LEAST_SENDS, LEAST_RPS = 20.0, 4.0
 #: An interval that differs by so few requests from the measured rate is that of a quota: one at each of its ends.
 STEADY_SENDS, STEADY_MEASURED = 1.2, 10.0
 #: Share of the time in which requests may wait for the results of tests.
@@ -64,6 +66,8 @@ def is_pool(state: LearnedRateState) -> bool:
 def is_tested(state: LearnedRateState, now: float, sent_at: float) -> bool:
     """Decides whether a 429, of a request sent at that time, is tested, for all that is known of the server."""
     if state.base_rps < LEAST_RPS or state.sent < LEAST_SENDS or not _may_wait(state, now):
+        return False
+    if state.tokens_evidence > quota_unit.CERTAIN:
         return False
     if state.measured >= STEADY_MEASURED:
         expected = state.measured / state.measured_seconds * (sent_at - state.since)
@@ -91,7 +95,7 @@ def passed_test(state: LearnedRateState) -> None:
 
 
 def failed_test(state: LearnedRateState) -> None:
-    """Records that a request of a test was rejected."""
+    """Records a 429 during a test."""
     was_pool = is_pool(state)
     state.is_pool_tested = 0.0
     state.chance *= FAILED
@@ -131,7 +135,7 @@ def rejected(state: LearnedRateState, now: float, retry_after_seconds: float | N
     state.rejected_ratio += SMOOTHING
     least = min(state.base_rps, FLOOR * state.admitted_rps)
     state.base_rps = max(least, state.base_rps * math.exp(-_cut(state)))
-    state.since, state.sent = sent_at, 0.0
+    quota_unit.begin_interval(state, sent_at)
     state.holds = state.held_seconds = state.growth_seconds = state.is_next_run = 0.0
     if not is_pool(state):
         _leave(state)
