@@ -105,7 +105,8 @@ def test_a_stopped_worker_stores_its_answers_before_the_requests_in_flight_are_a
 
     hold = sandbox.faults.hold(GEMINI, "row", after=20)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(lambda: handler.run_inference([row["text"] for row in ROWS], handler.load_model()))
+        texts = [f"row {number}" for number in range(20 + 2 * 64)]  # more than are answered or in flight
+        running = pool.submit(lambda: handler.run_inference(texts, handler.load_model()))
         until(lambda: hold.waiting, "twenty requests are answered, and others are held")
         until(
             lambda: stored() >= 16,
