@@ -70,7 +70,7 @@ def _fork_components() -> None:
     def update_output(self: standalone_command.StandaloneCommand) -> None:
         """Also starts the components that were asked for; called ten times a second by the main thread."""
         show_output(self)
-        for name, first in list(self.subcommands.items()):
+        for name, first in self.subcommands.items():
             if (asked := home / f"start-{name}").exists():
                 asked.unlink()
                 ForkedCommand(self, name=name, command=first.command, env=first.env).start()

@@ -10,7 +10,7 @@ import sys
 # these fork the tasks, and the Dag processor forks the parsers. Each would import these modules again: 2.8 s of
 # CPU time in a task that provisions an endpoint. The Airflow of scripts/demo, which is tested too, imports them
 # in each task, as that of a user does.
-if {"standalone", "scheduler", "dag-processor"} & set(sys.argv):
+if "standalone" in sys.argv:
     for module in (
         "airflow.providers.google.cloud.hooks.dataflow",
         "airflow.providers.google.cloud.hooks.gcs",
