@@ -48,7 +48,8 @@ def _fork_server() -> ForkServer:
 
     server = fork_server()
     shortcuts = ("beam_shortcuts", "google_shortcuts")
-    server.load([*shortcuts, *(f"airflow_provider_llmbeam.pipeline.{name}" for name in _PRELOADED)])
+    preloaded = (f"airflow_provider_llmbeam.pipeline.{name}" for name in _PRELOADED)
+    server.load([*shortcuts, *preloaded, "warm_graph"])
     return server
 
 
