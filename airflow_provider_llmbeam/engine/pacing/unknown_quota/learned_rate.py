@@ -29,7 +29,7 @@ Of 3,000 cases of any size (this law: 82 and 88 %, 96 and 87 % in the next run):
   less with few 429s, 1 % more in time)
 - an interval that begins 2 % below a rate of less than 200 measured requests, and none of the first three requests
   after a hold ahead of time: on 600 held-out cases 2 % more with few 429s, and 1 and 2 % less in time; without the
-  bound of 200 requests, 2 % of the rate of a bucket without a burst, too, where each interval measures what was sent
+  bound of 200, 2 % of the rate of a bucket without a burst, too, where each interval measures what was sent
 - further growth of the rate that grows, after 15 and 30 s four and 64 times the rate (2 % less with few 429s, no
   more in time)
 - intervals of 60 s instead of some 400 requests (logs: 4 % less in time)
