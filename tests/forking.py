@@ -28,8 +28,6 @@ sys.path.insert(0, os.getcwd())
 runpy.run_module("airflow_provider_llmbeam.pipeline", None, "__main__", True)
 """
 _MAX_REQUEST_BYTES = 2**20
-#: Modules of the pipeline that a job needs.
-_PRELOADED = ("in_process", "job", "build")
 
 
 def start_forking(address: Path) -> None:
@@ -47,9 +45,7 @@ def _fork_server() -> ForkServer:
     from airflow_provider_llmbeam.sandbox.dataflow.runs import fork_server
 
     server = fork_server()
-    shortcuts = ("beam_shortcuts", "google_shortcuts")
-    preloaded = (f"airflow_provider_llmbeam.pipeline.{name}" for name in _PRELOADED)
-    server.load([*shortcuts, *preloaded, "warm_graph"])
+    server.load(["beam_shortcuts", "google_shortcuts", "warm_graph"])
     return server
 
 

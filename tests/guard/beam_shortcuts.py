@@ -57,9 +57,7 @@ def _remembering_types(infer):
     types = {}
 
     def remembered(dofn, input_type):
-        known = getattr(dofn.process, "__code__", None), input_type
-        if known[0] is None:
-            return infer(dofn, input_type)
+        known = type(dofn), getattr(dofn.process, "__code__", None), input_type
         if known not in types:
             types[known] = infer(dofn, input_type)
         return types[known]

@@ -30,10 +30,11 @@ Of 3,000 cases of any size (this law: 82 and 88 %, 96 and 87 % in the next run):
 - an interval that begins 2 % below a rate of less than 200 measured requests, and none of the first three requests
   after a hold ahead of time: on 600 held-out cases 2 % more with few 429s, and 1 and 2 % less in time; without the
   bound of 200, 2 % of the rate of a bucket without a burst, too, where each interval measures what was sent
-- further growth of the rate that grows, after 15 and 30 s four and 64 times the rate (2 % less with few 429s, no
-  more in time)
-- intervals of 60 s instead of some 400 requests (logs: 4 % less in time)
-- a mean request that follows the answers, not only the prompts at each 429 (no more, and up to 4 times the time)
+- further growth of the rate that grows, after 15 and 30 s four and 64 times the rate (of 600 cases 2 % less with
+  few 429s, no more in time)
+- intervals of 60 s instead of some 400 requests (of 200 logs 4 % less in time)
+- a mean request that follows the answers, not only the prompts at each 429 (of 600 cases no more, and up
+  to 4 times the time)
 - growth after 10 s while the mean since the begin is 1.5 times the rate: 3 % more of the logs in time, 6 % fewer
   buckets with few 429s
 """
