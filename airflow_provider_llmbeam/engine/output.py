@@ -6,13 +6,15 @@ import json
 import math
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds
-from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
 
 #: Maximum length of an answer that is parsed, in characters. The longest answers of today's models have 128,000
 #: tokens, 0.5 million characters.
@@ -29,7 +31,11 @@ class OutputParser:
 
     def __init__(self, output_schema: Mapping[str, Any] | None, choices: Collection[str] = ()) -> None:
         self._choices = choices
-        self._schema = AnswerSchema(output_schema) if output_schema is not None else None
+        self._schema: AnswerSchema | None = None
+        if output_schema is not None:
+            from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema  # see `checked_schema`
+
+            self._schema = AnswerSchema(output_schema)
 
     def parse(self, reply: Reply) -> Any:
         """Returns the JSON value of the answer, or `None` without a schema.

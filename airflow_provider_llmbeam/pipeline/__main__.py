@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -276,5 +277,6 @@ def _print(text: str) -> None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(10_000)  # with that of Python, 700, the collector takes 2 % of a job and 4 % of a small one
     sys.excepthook = _log_uncaught
     raise SystemExit(main())

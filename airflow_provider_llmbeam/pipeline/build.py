@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
-from airflow_provider_llmbeam.pipeline.reporting.tally import add_up
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
@@ -129,7 +129,7 @@ def build(
     if batch is not None:
         tallied.append(root | "BatchInference" >> beam.Create([batch.tally()]))
     every_tally = (*results.tallies, *tallied) | "Tallies" >> beam.Flatten()
-    tally = every_tally | "AddUpTallies" >> beam.CombineGlobally(add_up)
+    tally = every_tally | "AddUpTallies" >> beam.CombineGlobally(add_up).without_defaults()
     history = {}
     if spec.conversation is not None:
         history["history_files"] = beam.pvalue.AsList(inferred[HISTORY] | "WriteHistory" >> WriteHistory(spec))
@@ -139,7 +139,7 @@ def build(
         | "Publish"
         >> beam.ParDo(
             Publish(spec, started_at, estimate_accuracy, cache, batch, deadline),
-            tally=beam.pvalue.AsSingleton(tally),
+            tally=beam.pvalue.AsSingleton(tally, Tally()),
             answer_files=beam.pvalue.AsList(answer_files),
             failed_files=beam.pvalue.AsList(failed_files),
             **history,

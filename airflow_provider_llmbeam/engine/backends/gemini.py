@@ -21,7 +21,8 @@ from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
 from airflow_provider_llmbeam.engine.backends.google_access import ApiKey, BearerToken
 from airflow_provider_llmbeam.engine.backends.grounding import citations_of
-from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, encoded, json_object
+from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, encoded
+from airflow_provider_llmbeam.engine.backends.json_reply import json_object
 from airflow_provider_llmbeam.engine.backends.reported import (
     BilledTokens,
     UsageReader,

@@ -14,7 +14,7 @@ import aiohttp
 
 from airflow_provider_llmbeam.engine.backends.response import Response
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.server_reply import REDIRECTS, parse_json, redirect_refusal
+from airflow_provider_llmbeam.server_reply import REDIRECTS, redirect_refusal
 
 #: Timeout of a new connection: a firewall that drops packets makes an address that cannot be reached, not a slow
 #: answer.
@@ -130,31 +130,9 @@ class HttpBackend:
         await self._http.aclose()
 
 
-def json_object(content: bytes, description: str) -> dict[str, Any]:
-    """Parses the body of a successful response.
-
-    Args:
-        content: The body.
-        description: Description of any other body, for the error after "a 200 that is".
-
-    Raises:
-        RequestError: The body is not a JSON object.
-    """
-    body = parse_json(content)
-    if not isinstance(body, dict):
-        raise invalid_response(content, description)
-    return body
-
-
 def encoded(body: Mapping[str, Any]) -> bytes:
     """Encodes the body of a request with files, which `HttpClient` sends in chunks."""
     return json.dumps(body).encode()
-
-
-def invalid_response(content: bytes, description: str) -> RequestError:
-    """Returns the error of a successful response without an answer, which quotes its body."""
-    body = content[:500].decode("utf-8", "replace")
-    return RequestError("garbage", f"a 200 that is {description}: {body}", http_status=200)
 
 
 def open_session(address: str) -> aiohttp.ClientSession:

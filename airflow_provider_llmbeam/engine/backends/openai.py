@@ -16,9 +16,8 @@ from airflow_provider_llmbeam.engine.backends.http import (
     HttpBackend,
     HttpClient,
     encoded,
-    invalid_response,
-    json_object,
 )
+from airflow_provider_llmbeam.engine.backends.json_reply import invalid_response, json_object
 from airflow_provider_llmbeam.engine.backends.reported import (
     BilledTokens,
     UsageReader,

@@ -13,7 +13,8 @@ from typing import Any
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply
 from airflow_provider_llmbeam.engine.backends.google_access import BearerToken
-from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, invalid_response, json_object
+from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient
+from airflow_provider_llmbeam.engine.backends.json_reply import invalid_response, json_object
 from airflow_provider_llmbeam.engine.backends.openai import FINISH_REASONS, ChatBackend, chat_parameters
 from airflow_provider_llmbeam.engine.backends.openai import error_of as chat_error_of
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader, finish_reason_of

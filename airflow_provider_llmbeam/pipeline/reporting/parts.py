@@ -30,7 +30,7 @@ MAX_CATEGORIES = 50
 class Part(BaseModel):
     """Part of a report."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Series(Part):

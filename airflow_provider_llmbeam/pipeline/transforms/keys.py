@@ -6,19 +6,17 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FAILED, Row, failed_row
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.pipeline.transforms.line_blocks import LineBlocks
 from airflow_provider_llmbeam.spec.source import Source
 
 #: Number of partitions of the keys: those of a billion rows are 400 MB per partition.
 _PARTITIONS = 256
-#: Approximate size of a block of keys: single keys cost 10 µs each, keys in blocks 3 µs.
-_BLOCK_BYTES = 64 * 2**10
 #: Maximum number of keys that an error quotes.
 _NAMED = 5
 
@@ -71,19 +69,16 @@ class _PackKeys(beam.DoFn):
         self._key = key
 
     def start_bundle(self) -> None:
-        self._parts: dict[int, bytearray] = {}
+        self._blocks = LineBlocks()
 
     def process(self, row: Row) -> Iterator[tuple[int, bytes]]:
         line = encode_key(row, self._key)
         part = zlib.crc32(line) % _PARTITIONS
-        block = self._parts.setdefault(part, bytearray())
-        block += line
-        if len(block) > _BLOCK_BYTES:
-            yield part, bytes(self._parts.pop(part))
+        if (block := self._blocks.add(part, line)) is not None:
+            yield part, block
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        for part, block in self._parts.items():
-            yield GlobalWindows.windowed_value((part, bytes(block)))
+        yield from self._blocks.rest()
 
 
 def repeated_lines(blocks: Iterable[bytes]) -> list[bytes]:

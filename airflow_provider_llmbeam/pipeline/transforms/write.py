@@ -6,11 +6,13 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
+from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
+from airflow_provider_llmbeam.pipeline.transforms.line_blocks import LineBlocks
 
 _NO_COLUMNS = OutputColumns(())
 
@@ -43,20 +45,35 @@ class WriteStaged(beam.PTransform):
         self._write = _WriteShard(staging_uri, prefix, file_format, columns, is_private)
 
     def expand(self, branches: tuple[beam.PCollection, ...]) -> beam.PCollection:
-        """Encodes the rows of each branch, so that only lines are shuffled; then writes each shard."""
-        lines = [
-            rows | f"Encode{number}" >> beam.Map(_line, self._columns, self._shards)
+        """Encodes the rows of each branch, so that only blocks of lines are shuffled; then writes each shard."""
+        blocks = [
+            rows | f"Encode{number}" >> beam.ParDo(_Encode(self._columns, self._shards))
             for number, rows in enumerate(branches)
         ]
-        (first, *others) = lines
-        every = lines | beam.Flatten() if others else first
+        (first, *others) = blocks
+        every = blocks | beam.Flatten() if others else first
         return every | beam.GroupByKey() | beam.ParDo(self._write)
 
 
-def _line(found: AnsweredRow | FailedRow, columns: OutputColumns, shards: int) -> tuple[int, bytes]:
-    if isinstance(found, FailedRow):
-        return 0, encode_record(failed_record(found))
-    return shard_of(found.row, columns.key, shards), encode_record(answer_record(found, columns))
+class _Encode(beam.DoFn):
+    def __init__(self, columns: OutputColumns, shards: int) -> None:
+        self._columns = columns
+        self._shards = shards
+
+    def start_bundle(self) -> None:
+        self._blocks = LineBlocks()
+
+    def process(self, found: AnsweredRow | FailedRow) -> Iterator[tuple[int, bytes]]:
+        if isinstance(found, FailedRow):
+            shard, line = 0, encode_record(failed_record(found))
+        else:
+            shard = shard_of(found.row, self._columns.key, self._shards)
+            line = encode_record(answer_record(found, self._columns))
+        if (block := self._blocks.add(shard, line)) is not None:
+            yield shard, block
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        yield from self._blocks.rest()
 
 
 class _WriteShard(beam.DoFn):
@@ -75,7 +92,8 @@ class _WriteShard(beam.DoFn):
         self._is_private = is_private
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, str]]:
-        shard, lines = element
+        shard, blocks = element
+        lines = (line for block in blocks for line in block.splitlines(keepends=True))
         uri = f"{self._staging_uri}{self._prefix}-{shard}-{uuid.uuid4().hex}.{self._file_format}"
         write_file(uri, lines, self._file_format, self._columns, is_private=self._is_private)
         yield shard, uri

@@ -11,8 +11,7 @@ from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel
 from airflow_provider_llmbeam.spec.evaluation.judge import Judge, rubric_fault
 from airflow_provider_llmbeam.spec.fields.names import FunctionPath
 from airflow_provider_llmbeam.spec.fields.text import from_text
-from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
-from airflow_provider_llmbeam.spec.prompt.schema_type import schema_of
+from airflow_provider_llmbeam.spec.prompt.schema_type import checked_schema, schema_of
 
 
 class _FieldMetric(SpecModel):
@@ -86,12 +85,7 @@ class ValidJsonMetric(SpecModel):
 
     _of_a_type = field_validator("json_schema", mode="before")(schema_of)
 
-    @field_validator("json_schema")
-    @classmethod
-    def _is_schema(cls, schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        if schema is not None:
-            AnswerSchema(schema)
-        return schema
+    _is_schema = field_validator("json_schema")(checked_schema)
 
 
 class JudgeMetric(Judge):

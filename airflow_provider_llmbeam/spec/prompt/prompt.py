@@ -11,9 +11,8 @@ from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
-from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
 from airflow_provider_llmbeam.spec.prompt.names import missing_variable, no_column, unknown_name, uses_row
-from airflow_provider_llmbeam.spec.prompt.schema_type import schema_of
+from airflow_provider_llmbeam.spec.prompt.schema_type import checked_schema, schema_of
 from airflow_provider_llmbeam.spec.prompt.template import check_template
 
 
@@ -100,12 +99,7 @@ class PromptTemplate(SpecModel):
     def _of_a_type(cls, schema: Any) -> Any:
         return schema_of(schema)
 
-    @field_validator("output_schema")
-    @classmethod
-    def _is_schema(cls, schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        if schema is not None:
-            AnswerSchema(schema)
-        return schema
+    _is_schema = field_validator("output_schema")(checked_schema)
 
     @model_validator(mode="after")
     def _uses_what_it_is_given(self) -> Self:

@@ -14,6 +14,19 @@ from pydantic import PydanticUserError, TypeAdapter
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 
+def checked_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Returns a schema, or `None`, unchanged.
+
+    Raises:
+        ValueError: See `AnswerSchema`.
+    """
+    if schema is not None:
+        from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema  # `jsonschema` takes 60 ms
+
+        AnswerSchema(schema)
+    return schema
+
+
 def schema_of(value: Any) -> Any:
     """Returns the JSON Schema of a type; a schema, and any other value, unchanged.
 

@@ -7,12 +7,11 @@ import json
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.gemini import error_of
 from airflow_provider_llmbeam.engine.backends.google_access import BearerToken
-from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, json_object
+from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient
+from airflow_provider_llmbeam.engine.backends.json_reply import json_object
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.privacy.dlp.table import SERVICE
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector
-
-#: Name of the service in messages and replies.
-SERVICE = "Sensitive Data Protection"
 
 
 class InspectBackend(HttpBackend):

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
@@ -20,9 +20,9 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.exceptions import JobSpecError, ModelUnavailableError
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import governor_of, shared
-from airflow_provider_llmbeam.pipeline.privacy.dlp.backend import SERVICE, InspectBackend
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import (
     MAX_BYTES,
+    SERVICE,
     Cell,
     Inspected,
     Table,
@@ -37,6 +37,9 @@ from airflow_provider_llmbeam.spec.model import GeminiModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.pipeline.privacy.dlp.backend import InspectBackend
 
 #: Timeout of one request, in seconds, and the maximum number of its attempts. Half a megabyte takes a few seconds.
 TIMEOUT_SECONDS, MAX_ATTEMPTS = 60.0, 5
@@ -86,7 +89,7 @@ class Inspector:
         quota = (limits.requests_per_minute, limits.expected_workers)
         identity = repr((SERVICE, project, detector.location, detector.base_url, quota))
         self._governor = shared(governor_of(limits), hashlib.sha256(identity.encode()).hexdigest()[:16])
-        InspectBackend(detector, project)  # a missing credential is an error before a row is read
+        self._open_backend()  # a missing credential is an error before a row is read
 
     def inspect(self, cells: Collection[Cell]) -> Inspection:
         """Inspects texts; each one that differs is in one request, unless that has too many findings.
@@ -140,9 +143,15 @@ class Inspector:
             done.found |= dict.fromkeys(table.cells, f"the reply of {SERVICE} cannot be read")
         return ()
 
+    def _open_backend(self) -> InspectBackend:
+        # Other jobs need no HTTP client before their own, which takes 0.1 s to import.
+        from airflow_provider_llmbeam.pipeline.privacy.dlp.backend import InspectBackend
+
+        return InspectBackend(self._detector, self._project)
+
     def _open_engine(self) -> Engine:
         return Engine(
-            InspectBackend(self._detector, self._project),
+            self._open_backend(),
             governor=self._governor,
             buckets=LengthBuckets((), 0),
             parser=OutputParser(None),

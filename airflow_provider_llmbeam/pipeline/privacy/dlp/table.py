@@ -13,6 +13,8 @@ from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector, kind_of_info_type
 
+#: Name of the service in messages and replies.
+SERVICE = "Sensitive Data Protection"
 #: Limits of one request: its size, and the values of its table, also empty ones. The service states "0.5 MB".
 #: Source: cloud.google.com/sensitive-data-protection/limits, read in November 2026.
 MAX_BYTES, MAX_VALUES = 500_000, 50_000

@@ -13,12 +13,12 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.transforms.keys import (
-    _BLOCK_BYTES,
     PickOne,
     _PackKeys,
     refuse_duplicates,
     repeated_lines,
 )
+from airflow_provider_llmbeam.pipeline.transforms.line_blocks import BLOCK_BYTES
 
 values = st.integers() | st.text(max_size=5) | st.booleans()
 
@@ -43,7 +43,7 @@ def test_exactly_the_keys_that_occur_twice_are_found(keys: list[Any]) -> None:
 
 
 def test_a_large_block_is_emitted_before_the_bundle_ends() -> None:
-    rows = [{"id": "x" * 1000}] * (2 + _BLOCK_BYTES // 1000) * 2
+    rows = [{"id": "x" * 1000}] * (2 + BLOCK_BYTES // 1000) * 2
     (blocks,) = packed(rows).values()
     assert len(blocks) > 1
     assert len(repeated_lines(blocks)) == 1
