@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, FrameLocator, Page, expect, sync_playwright
 from waiting import scaled
 
 from airflow_provider_llmbeam.manifest import PAGE_KEY, encoded_page
@@ -33,6 +33,7 @@ OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )
 SCRIPT = "<script>window.hostile = 1</script><img src=x onerror='window.hostile = 1'>"
 HOSTILE = f"{SCRIPT}</iframe>\u202etxet\x1b[31m"
@@ -41,25 +42,28 @@ ROWS, ANSWERED = 20, 5
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(cloud) -> Iterator[BrowserContext]:
+    """The browser of a person who is signed in; it reaches this Airflow alone, and keeps what it has loaded."""
     expect.set_options(timeout=scaled(30) * 1000)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=[*OPTIONS])
-        yield browser
-        browser.close()
+        chromium = playwright.chromium.launch(executable_path=BROWSER, args=[*OPTIONS])
+        context = chromium.new_context(viewport={"width": 1400, "height": 1000})
+        context.set_default_timeout(scaled(30) * 1000)
+        page = context.new_page()
+        page.goto(cloud.airflow.url)
+        page.get_by_role("link", name="Dags").first.wait_for()  # Airflow 3.1 signs in, and leads home once more
+        page.close()
+        yield context
+        chromium.close()
 
 
 @pytest.fixture
-def page(browser, cloud) -> Iterator[Page]:
-    """A page of a person who is signed in; it reaches this Airflow alone."""
-    context = browser.new_context(viewport={"width": 1400, "height": 1000})
-    context.set_default_timeout(scaled(30) * 1000)
-    context.route("**", lambda route: route.continue_() if "127.0.0.1" in route.request.url else route.abort())
-    page = context.new_page()
-    page.goto(cloud.airflow.url)
-    page.get_by_role("link", name="Dags").first.wait_for()  # Airflow 3.1 signs in, and leads home once more
+def page(browser) -> Iterator[Page]:
+    """A new page of the browser."""
+    page = browser.new_page()
     yield page
-    context.close()
+    page.evaluate("localStorage.clear()")
+    page.close()
 
 
 @pytest.fixture
