@@ -67,6 +67,16 @@ def test_importing_the_endpoint_hooks_loads_no_client():
     assert loaded_by(names, clients) == []
 
 
+def test_a_job_without_a_server_or_a_schema_loads_neither_an_http_client_nor_a_validator():
+    names = [
+        "airflow_provider_llmbeam.engine.backends.echo",
+        "airflow_provider_llmbeam.engine.engine",
+        "airflow_provider_llmbeam.pipeline.in_process",
+        "airflow_provider_llmbeam.pipeline.privacy.masker",
+    ]
+    assert loaded_by(names, ("aiohttp", "jsonschema")) == []
+
+
 def test_the_provider_info_loads_nothing_but_itself():
     assert loaded_by(["airflow_provider_llmbeam.provider_info"], ("airflow", "pydantic", *HEAVY)) == []
 
