@@ -256,7 +256,7 @@ class Engine:
 
     async def _send(self, request: Request, prompts: Sequence[Prompt]) -> Sequence[Outcome | None]:
         """Sends one request as soon as the governor admits it."""
-        reserved = sum(tokens + self._buckets.expected_output_tokens(tokens) for tokens in request.input_tokens)
+        reserved = self._buckets.reserved_tokens(request.input_tokens)
         request.held_seconds += await self._gate.wait_for_admission(reserved, is_retry=request.is_retry)
         if self._breaker.outage.is_open:
             await self._breaker.wait()

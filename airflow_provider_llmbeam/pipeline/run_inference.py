@@ -368,7 +368,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         return Engine(
             backend,
             governor=governor.admission,
-            buckets=LengthBuckets(self._batching.resolved_boundaries, max_output_tokens),
+            buckets=LengthBuckets(self._batching.resolved_boundaries, max_output_tokens, is_guessed=has_quota),
             parser=VectorParser(self._embedding.dimensions)
             if self._embedding
             else OutputParser(self._output_schema, self._generation.choices),

@@ -76,15 +76,24 @@ class Client:
         work: Requests in order; the iterator may be infinite.
         slots: Maximum number of requests in flight.
         backlog: Number of requests of a batch.
+        has_quota: Whether the governor was told the quota.
     """
 
-    def __init__(self, governor: Admission, work: Iterator[Request], slots: int, backlog: int = 1000) -> None:
+    def __init__(
+        self,
+        governor: Admission,
+        work: Iterator[Request],
+        slots: int,
+        backlog: int = 1000,
+        *,
+        has_quota: bool = False,
+    ) -> None:
         self.governor = governor
         self.free = slots
         self.backlog = backlog
         self.wakes_at = float("-inf")
         self.records: list[RequestRecord] = []
-        self.buckets = LengthBuckets((128, 512, 2048, 8192), max_output_tokens=1024)
+        self.buckets = LengthBuckets((128, 512, 2048, 8192), 1024, is_guessed=has_quota)
         self._work = work
         self._waiting: deque[Request] = deque()
 
@@ -144,7 +153,7 @@ class Simulation:
     def _sender(self, client: Client) -> Callable[[float], None]:
         def send_admitted(now: float) -> None:
             while client.free and (request := client.next_request()):
-                reserved = request.input_tokens + client.buckets.expected_output_tokens(request.input_tokens)
+                reserved = client.buckets.reserved_tokens((request.input_tokens,))
                 if (wait := client.governor.admit(now, reserved, client.backlog)) > 0:
                     wakes_at = now + min(wait, Gate.LONGEST_WAIT_SECONDS)
                     if wakes_at < client.wakes_at or client.wakes_at <= now:
@@ -255,6 +264,7 @@ def simulate_job(
     work = [
         Request(count_tokens(text), answer_text(text, model="gemini-2.5-flash").output_tokens) for text in texts
     ]
+    has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
     clients = []
     for machine in range(machines):
         governor = governor_of(
@@ -266,7 +276,7 @@ def simulate_job(
         )
         for process in range(processes):
             part = work[machine * processes + process :: machines * processes]
-            clients.append(Client(governor, iter(part), limits.max_in_flight, len(part)))
+            clients.append(Client(governor, iter(part), limits.max_in_flight, len(part), has_quota=has_quota))
     sigma = server.latency_sigma
 
     def latency(rng: random.Random) -> float:

@@ -53,7 +53,37 @@ def test_the_first_answer_replaces_the_default_prediction() -> None:
 def test_each_bucket_learns_separately() -> None:
     buckets = LengthBuckets((128,), 1024)
     buckets.learn(5, 40)
-    assert buckets.expected_output_tokens(128) == 256
+    buckets.learn(128, 300)
+    assert [buckets.expected_output_tokens(tokens) for tokens in (5, 128)] == [40, 300]
+
+
+def test_a_bucket_without_answers_has_the_prediction_of_the_nearest_one_with_answers() -> None:
+    buckets = LengthBuckets((128, 512, 2048), 1024)
+    buckets.learn(5, 40)
+    buckets.learn(3000, 300)
+    assert [buckets.expected_output_tokens(tokens) for tokens in (200, 600)] == [40, 300]
+
+
+def test_what_a_request_reserves_is_the_tokens_of_its_prompts_and_of_their_expected_answers() -> None:
+    buckets = LengthBuckets((128,), 1024)
+    assert buckets.reserved_tokens((5, 200)) == 5 + 200 + 2 * 256
+    buckets.learn(5, 40)
+    assert buckets.reserved_tokens((5, 200)) == 5 + 200 + 2 * 40
+
+
+def test_without_a_stated_quota_nothing_is_guessed_before_the_first_answer() -> None:
+    buckets = LengthBuckets((128,), 1024, is_guessed=False)
+    assert buckets.reserved_tokens((100, 900)) == 0
+    buckets.learn(5, 40)
+    assert buckets.reserved_tokens((100, 900)) == 1080
+
+
+def test_a_long_prompt_is_known_before_the_first_answer() -> None:
+    assert LengthBuckets((128,), 1024, is_guessed=False).reserved_tokens((1024,)) == 1280
+
+
+def test_a_request_without_output_tokens_is_always_known() -> None:
+    assert LengthBuckets((128,), 0, is_guessed=False).reserved_tokens((5,)) == 5
 
 
 def test_the_prediction_follows_the_answers() -> None:

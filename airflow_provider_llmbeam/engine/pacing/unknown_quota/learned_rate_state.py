@@ -55,6 +55,7 @@ class LearnedRateState:
         last_rps: Requests per second of the interval before.
         last_tps: Its tokens per second.
         last_sends: Number of its requests; 0 if there is none.
+        unknown_sends: Number of requests of the interval whose tokens are not known, and which are not answered.
     """
 
     started_at: float = -1.0
@@ -95,6 +96,7 @@ class LearnedRateState:
     last_rps: float = 0.0
     last_tps: float = 0.0
     last_sends: float = 0.0
+    unknown_sends: float = 0.0
 
     def for_next_run(self) -> LearnedRateState:
         """Returns the state with which a later run begins: what was learned, as weaker evidence."""

@@ -11,6 +11,10 @@ both. Some servers name what an exhausted quota counts. Else three things tell:
   requests assumed, the rate of tokens would fall with the lengths, and no 429 would show it. In the other case
   one comes.
 
+Before the first answer nobody knows how long answers are, and a request counts as a mean one. Guessed lengths
+that were corrected by the answers changed what each further request counted, and so the rate: of 600 simulated
+quotas of requests, 82 instead of 85 % had few 429s.
+
 docs/pacing.md has what was measured. Refused, with the share of 39 simulated quotas of tokens with few 429s, and
 of those in time (this law, with the intervals of that time: 69 and 87 %; requests only: 64 and 54 %):
 
@@ -45,8 +49,8 @@ LONGEST_WAIT_SECONDS = 60.0
 
 
 def cost(state: LearnedRateState, tokens: float) -> float:
-    """Returns what a request counts: 1, or its tokens over those of a mean request."""
-    return max(1.0, tokens) / state.unit_tokens if state.unit_tokens else 1.0
+    """Returns what a request counts: its tokens over those of a mean request; 1 if they are not known."""
+    return max(1.0, tokens) / state.unit_tokens if state.unit_tokens and tokens > 0 else 1.0
 
 
 def waited_cost(state: LearnedRateState, cost: float) -> float:
@@ -55,20 +59,34 @@ def waited_cost(state: LearnedRateState, cost: float) -> float:
 
 
 def sent(state: LearnedRateState, tokens: float) -> None:
-    """Records a request that is sent."""
-    tokens = max(1.0, tokens)
+    """Records a request that is sent; its tokens are 0 if they are not known."""
     state.sent_requests += 1
+    if tokens <= 0:
+        state.unknown_sends += 1
+        return
+    tokens = max(1.0, tokens)
     state.sent_tokens += tokens
     state.mean_sends = min(MEAN_SENDS, state.mean_sends + 1)
     state.mean_tokens += (tokens - state.mean_tokens) / state.mean_sends
 
 
-def settle(state: LearnedRateState, further_tokens: float) -> None:
-    """Corrects the tokens of a request by its answer."""
-    state.sent_tokens = max(0.0, state.sent_tokens + further_tokens)
+def settle(state: LearnedRateState, reserved_tokens: float, used_tokens: float) -> None:
+    """Corrects the tokens of a request by its answer.
+
+    Args:
+        state: The state.
+        reserved_tokens: Tokens of the request, as given to `sent`.
+        used_tokens: Those that the answer states.
+    """
+    if reserved_tokens <= 0:
+        if state.unknown_sends < 1:
+            return  # it was sent in an earlier interval
+        state.unknown_sends -= 1
+    state.sent_tokens = max(0.0, state.sent_tokens + used_tokens - reserved_tokens)
     if state.unit_tokens:
-        state.sent = max(0.0, state.sent + further_tokens / state.unit_tokens)
-        state.total = max(0.0, state.total + further_tokens / state.unit_tokens)
+        further = cost(state, max(1.0, used_tokens)) - cost(state, reserved_tokens)
+        state.sent = max(0.0, state.sent + further)
+        state.total = max(0.0, state.total + further)
 
 
 def rejected(state: LearnedRateState, sent_at: float, tokens: float, unit: QuotaUnit | None) -> None:
@@ -80,11 +98,12 @@ def rejected(state: LearnedRateState, sent_at: float, tokens: float, unit: Quota
         tokens: Tokens of the request, as given to `sent`.
         unit: What the quota counts, if the server names it.
     """
-    if state.mean_tokens <= 0 or tokens <= 0:
-        return
+    was_expected = state.tokens_evidence > CHANGES
     if unit is not None:
         state.tokens_evidence = MOST_EVIDENCE if unit == "tokens" else -MOST_EVIDENCE
-    else:
+    if state.mean_tokens <= 0 or tokens <= 0:
+        return
+    if unit is None:
         size = tokens / state.mean_tokens
         evidence = state.tokens_evidence + math.log((size + LEAST_SIZE) / (1 + LEAST_SIZE))
         evidence += _of_interval(state, sent_at, tokens)
@@ -96,7 +115,9 @@ def rejected(state: LearnedRateState, sent_at: float, tokens: float, unit: Quota
         # Also without evidence: a unit of earlier, longer requests makes the measured number too small. A pool of
         # 265 requests per second took 11 times as long, as it had less than `shared_pool.LEAST_RPS` units.
         _change(state, state.mean_tokens)
-    if was_tokens != bool(state.unit_tokens) and state.since >= 0:
+    # What was measured while tokens were expected, but not known, is that of mean requests, and remains.
+    is_other = was_tokens != bool(state.unit_tokens) and (was_tokens or not was_expected)
+    if is_other and state.since >= 0:
         _begin(state, max(0.5, state.sent - cost(state, tokens)) / max(1e-3, sent_at - state.since))
 
 
@@ -105,18 +126,22 @@ def refund(state: LearnedRateState, tokens: float) -> None:
     state.sent = max(0.0, state.sent - cost(state, tokens))
     state.sent_requests = max(0.0, state.sent_requests - 1)
     state.sent_tokens = max(0.0, state.sent_tokens - tokens)
+    if tokens <= 0:
+        state.unknown_sends = max(0.0, state.unknown_sends - 1)
 
 
 def begin_interval(state: LearnedRateState, now: float) -> None:
     """Begins an interval without requests."""
     state.since, state.sent, state.sent_requests, state.sent_tokens = now, 0.0, 0.0, 0.0
+    state.unknown_sends = 0.0
 
 
 def _of_interval(state: LearnedRateState, sent_at: float, tokens: float) -> float:
     """Returns the evidence of the interval that a 429 of a request of so many tokens ends."""
     sends, seconds = state.sent_requests - 1, max(1e-3, sent_at - state.since)
     rps, tps = sends / seconds, (state.sent_tokens - tokens) / seconds
-    if state.since < 0 or sends < 1 or tps <= 0 or state.held_seconds > MOST_HELD * seconds:
+    is_held = state.held_seconds > MOST_HELD * seconds
+    if state.since < 0 or sends < 1 or tps <= 0 or state.unknown_sends > 0 or is_held:
         return 0.0
     found = 0.0
     if state.last_sends:
@@ -135,7 +160,7 @@ def _change(state: LearnedRateState, unit_tokens: float) -> None:
     state.measured *= factor
     state.burst *= factor
     state.total *= factor
-    state.sent = state.sent_tokens / unit_tokens if unit_tokens else state.sent_requests
+    state.sent = state.sent_tokens / unit_tokens + state.unknown_sends if unit_tokens else state.sent_requests
 
 
 def _begin(state: LearnedRateState, rps: float) -> None:

@@ -354,12 +354,18 @@ def test_a_quota_is_not_taken_for_a_pool(seed):
 
 
 def test_servers_of_every_shape_are_used_in_time_with_few_429s_in_the_first_run_and_fewer_in_the_next():
-    """Measured with 300 cases from seed 5,000: 83 and 89 %, next run 94 and 88 %; with these 79, 90, 94, 85 %."""
-    runs = [run_twice(Case.draw(seed), LearnedRate) for seed in range(5000, 5048)]
+    """Measured with 300 cases from seed 9,000: 86 and 92 %, next run 96 and 92 %; with these 77, 90, 98, 90 %."""
+    runs = [run_twice(Case.draw(seed), LearnedRate) for seed in range(9000, 9048)]
     for results, frugal_ratio in zip(zip(*runs, strict=True), (0.77, 0.93), strict=True):
         assert sum(result.is_frugal for result in results) >= frugal_ratio * len(results)
         assert sum(result.is_fast for result in results) >= 0.85 * len(results)
         assert max(result.time_ratio for result in results) < 3
+
+
+def test_a_server_that_rejects_within_2_ms_is_not_asked_for_what_a_hold_has_left_out():
+    """Buckets without a burst; with a catch-up after each hold, 20 times as many 429s."""
+    cases = [dataclasses.replace(Case.draw(seed), rejection_seconds=0.002, rows=1000) for seed in (40003, 40345)]
+    assert [run_case(case, LearnedRate).is_frugal for case in cases] == [True, True]
 
 
 def test_a_state_is_made_of_floats():

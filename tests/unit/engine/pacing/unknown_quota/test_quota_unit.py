@@ -21,7 +21,7 @@ EVENTS = st.lists(
     st.tuples(
         st.floats(0, 30),
         st.sampled_from(["send", "send 20", "429", "429 of tokens", "429 of requests", "429 before", "answer"]),
-        st.integers(1, 1_000_000),
+        st.integers(0, 1_000_000),
     ),
     max_size=60,
 )
@@ -165,6 +165,54 @@ def test_a_429_of_unknown_length_is_no_evidence():
     before = rate.state.tokens_evidence
     rate.rejected(now, None, sent_at=now)
     assert rate.state.tokens_evidence == before
+
+
+def test_a_request_counts_as_a_mean_one_while_its_tokens_are_not_known():
+    """A quota of tokens that the run before has found; the first answer has twice the tokens of the mean."""
+    rate, now = LearnedRate(dataclasses.replace(OF_TOKENS)), 0.0
+    for _ in range(4):
+        now = send(rate, now, 0.0)
+    assert (rate.state.sent, rate.state.total) == (4.0, 4.0)
+    rate.settle(0.0, 10_000.0, is_answered=True)
+    assert (rate.state.sent, rate.state.total) == (5.0, 5.0)
+
+
+def test_the_first_answers_change_neither_the_rate_nor_what_an_interval_has_sent():
+    """The rate was measured in requests; then each turns out to have 105 tokens."""
+    state = LearnedRateState(since=0.0, base_rps=10.0, measured=20.0, measured_seconds=2.0)
+    for _ in range(10):
+        quota_unit.sent(state, 0.0)
+    for _ in range(4):
+        quota_unit.settle(state, 0.0, 105.0)
+    for _ in range(5):
+        quota_unit.sent(state, 105.0)
+    quota_unit.rejected(state, 1.5, 105.0, None)
+    assert (state.unit_tokens, state.base_rps, state.measured) == (105.0, 10.0, 20.0)
+    assert state.sent == pytest.approx(15.0)
+
+
+def test_the_answer_to_a_request_of_an_earlier_interval_adds_nothing_to_this_one():
+    state = LearnedRateState(since=0.0)
+    quota_unit.sent(state, 0.0)
+    quota_unit.begin_interval(state, 1.0)
+    quota_unit.settle(state, 0.0, 105.0)
+    assert (state.sent_tokens, state.unknown_sends) == (0.0, 0.0)
+
+
+def test_a_429_before_the_first_answer_that_names_tokens_is_remembered():
+    state = LearnedRateState(since=0.0)
+    quota_unit.sent(state, 0.0)
+    quota_unit.rejected(state, 1.0, 0.0, "tokens")
+    quota_unit.refund(state, 0.0)
+    assert (state.tokens_evidence, state.unit_tokens) == (quota_unit.MOST_EVIDENCE, 0.0)
+    assert (state.sent_requests, state.unknown_sends) == (0.0, 0.0)
+
+
+def test_an_interval_with_requests_of_unknown_length_is_no_evidence():
+    state = LearnedRateState(since=0.0, tokens_evidence=0.0)
+    interval(state, 100, 1000.0, 10.0)
+    quota_unit.sent(state, 0.0)
+    assert interval(state, 200, 500.0, 10.0) == 0.0
 
 
 def interval(state: LearnedRateState, requests: int, tokens: float, seconds: float) -> float:
