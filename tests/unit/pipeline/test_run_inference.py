@@ -177,6 +177,15 @@ def test_an_endpoint_of_google_cloud_is_paced_by_its_latency_unless_a_quota_is_k
     assert (engine._concurrency is not None) == (limits.requests_per_minute is None)
 
 
+@pytest.mark.parametrize(("limits", "reserved"), [(Limits(), 0), (Limits(tokens_per_minute=6000), 261)])
+def test_output_tokens_are_guessed_before_the_first_answer_only_for_a_stated_quota(
+    monkeypatch: pytest.MonkeyPatch, limits: Limits, reserved: float
+) -> None:
+    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.run_inference.open_backend", lambda *_, **__: object())
+    engine = LLMModelHandler(ENDPOINT, limits=limits)._open_engine(MachineGovernor(ENDPOINT, limits, None))
+    assert engine._buckets.reserved_tokens((5,)) == reserved
+
+
 def test_a_backend_with_several_prompts_per_request_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     class Backend:
         limits = StaticBatching(max_padded_tokens=10**6, max_instances=32, max_bytes=7)
