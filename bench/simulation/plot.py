@@ -39,10 +39,14 @@ def _panel(axis: Axes, trace: Mapping[str, Any]) -> None:
         edges = [trace["bin_seconds"] * number for number in range(len(run["admitted"]) + 1)]
         axis.stairs(run["admitted"], edges, color=colour, linewidth=1.3, label=f"admitted, {name}")
         axis.plot(run["rejected"], [height * highest] * len(run["rejected"]), "|", color=colour, markersize=6)
-    limits = trace["first"]["limits"]
-    times = [*(at for at, _ in limits), max(SHOWN_SECONDS, limits[-1][0])]
-    rates = [*(rate for _, rate in limits), limits[-1][1]]
-    axis.step(times, rates, where="post", color=LIMIT_COLOUR, linestyle=(0, (4, 2)), linewidth=1, label="quota")
+    limits, later = trace["first"]["limits"], trace["following"]["limits"]
+    # The capacity of a pool is another in each run.
+    for steps, colour in (
+        [(limits, LIMIT_COLOUR)] if limits == later else [(limits, FIRST_COLOUR), (later, NEXT_COLOUR)]
+    ):
+        times = [*(at for at, _ in steps), max(SHOWN_SECONDS, steps[-1][0])]
+        rates = [*(rate for _, rate in steps), steps[-1][1]]
+        axis.step(times, rates, where="post", color=colour, linestyle=(0, (4, 2)), linewidth=1, label="quota")
     axis.set_xlim(0, SHOWN_SECONDS)
     axis.set_ylim(0, highest)
     counts = ", ".join(
