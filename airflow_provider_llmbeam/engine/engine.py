@@ -7,6 +7,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
 from airflow_provider_llmbeam.engine.bill import Bill
@@ -227,8 +228,7 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - a defect must not fail the other prompts of the batch
                 failure = RequestError("internal", f"{type(error).__name__}: {error}")
             now = self._clock()
-            is_excused = self._breaker.failed(request.number, failure)
-            request.excused += is_excused and request.excused < MAX_EXCUSED
+            request.excused += self._breaker.failed(request.number, failure) and request.excused < MAX_EXCUSED
             self._judge()
             wait_seconds = self._policy.wait_seconds(
                 failure,
@@ -256,8 +256,9 @@ class Engine:
 
     async def _send(self, request: Request, prompts: Sequence[Prompt]) -> Sequence[Outcome | None]:
         """Sends one request as soon as the governor admits it."""
-        reserved = self._buckets.reserved_tokens(request.input_tokens)
-        request.held_seconds += await self._gate.wait_for_admission(reserved, is_retry=request.is_retry)
+        reserve = partial(self._buckets.reserved_tokens, request.input_tokens)
+        reserved, held_seconds = await self._gate.wait_for_admission(reserve, is_retry=request.is_retry)
+        request.held_seconds += held_seconds
         if self._breaker.outage.is_open:
             await self._breaker.wait()
         if self._stopped_by is not None:
@@ -312,8 +313,7 @@ class Engine:
     async def _complete(self, backend: Backend, prompts: Sequence[Prompt]) -> list[Reply]:
         if self._batching is not None and isinstance(backend, StaticBackend):
             return await backend.complete_batch(prompts)
-        (prompt,) = prompts
-        return [await backend.complete(prompt)]
+        return [await backend.complete(prompt) for prompt in prompts]
 
     def _on_error(self, request: Request, error: RequestError, reserved: float, sent_at: float) -> None:
         self._pay(error)

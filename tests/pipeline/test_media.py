@@ -253,9 +253,9 @@ def test_tokens_of_media_are_in_the_estimate_before_anything_is_sent_and_in_what
     reserved = []
     wait_for_admission = Gate.wait_for_admission
 
-    def waiting(gate, tokens, **others):
-        reserved.append(tokens)
-        return wait_for_admission(gate, tokens, **others)
+    def waiting(gate, reserve, **others):
+        reserved.append(reserve())
+        return wait_for_admission(gate, reserve, **others)
 
     monkeypatch.setattr(Gate, "wait_for_admission", waiting)
     files = {"small.png": png(300, 200), "large.png": png(960, 540), "two.pdf": pdf("a", "b")}

@@ -37,8 +37,8 @@ class Admission(Protocol):
 
 @dataclass(slots=True)
 class _Waiter:
-    tokens: float
-    turn: asyncio.Future[None]
+    reserve: Callable[[], float]
+    turn: asyncio.Future[float]
 
 
 class Gate:
@@ -69,22 +69,31 @@ class Gate:
         #: Time in which requests have waited for the governor so far, in seconds.
         self.waited_seconds = 0.0
 
-    async def wait_for_admission(self, tokens: float, *, is_retry: bool) -> float:
-        """Waits until the request may be sent; returns the time that it took, in seconds."""
+    async def wait_for_admission(self, reserve: Callable[[], float], *, is_retry: bool) -> tuple[float, float]:
+        """Waits until the request may be sent.
+
+        Args:
+            reserve: Returns the tokens of the request, for all that is known of answers when it is called.
+            is_retry: Whether the request goes before those that were never sent.
+
+        Returns:
+            Tokens with which it was admitted, and the time that it waited, in seconds.
+        """
+        tokens = reserve()
         if (
             self._timer is None
             and not self._retries
             and not self._fresh
             and self._wait(self._clock(), tokens) == 0
         ):
-            return 0.0
+            return tokens, 0.0
         since = self._clock()
-        waiter = _Waiter(tokens, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(reserve, asyncio.get_running_loop().create_future())
         (self._retries if is_retry else self._fresh).append(waiter)
         if self._timer is None:
             self._release_admitted()
-        await waiter.turn
-        return self._clock() - since
+        tokens = await waiter.turn
+        return tokens, self._clock() - since
 
     def answered(self, latency_seconds: float, max_in_flight: int) -> None:
         """Updates the spacing of requests, so that their answers do not arrive all at once.
@@ -127,7 +136,7 @@ class Gate:
         """Releases all waiting requests, admitted or not: nothing is sent any more."""
         for waiter in (*self._retries, *self._fresh):
             if not waiter.turn.done():
-                waiter.turn.set_result(None)
+                waiter.turn.set_result(waiter.reserve())
         self._retries.clear()
         self._fresh.clear()
 
@@ -139,10 +148,11 @@ class Gate:
             self._blocked_since = None
         while queue := self._retries or self._fresh:
             if not queue[0].turn.done():
-                if (wait := self._wait(now, queue[0].tokens)) > 0:
+                tokens = queue[0].reserve()
+                if (wait := self._wait(now, tokens)) > 0:
                     self._timer = asyncio.get_running_loop().call_later(wait, self._release_admitted)
                     return
-                queue[0].turn.set_result(None)
+                queue[0].turn.set_result(tokens)
             queue.popleft()
 
     def _wait(self, now: float, tokens: float) -> float:

@@ -13,7 +13,7 @@ def test_a_retry_is_admitted_before_first_attempts_that_wait(run):
         gate, order = Gate(Governor(requests_per_minute=60), asyncio.get_running_loop().time), []
 
         async def go(name: str, is_retry: bool) -> None:
-            await gate.wait_for_admission(1, is_retry=is_retry)
+            await gate.wait_for_admission(lambda: 1, is_retry=is_retry)
             order.append(name)
 
         fresh = [asyncio.create_task(go(f"fresh {number}", False)) for number in range(5)]
@@ -31,7 +31,7 @@ def test_a_retry_is_admitted_before_first_attempts_that_wait(run):
 def test_a_request_learns_how_long_it_has_waited(run):
     async def scenario() -> list[float]:
         gate = Gate(Governor(requests_per_minute=60), asyncio.get_running_loop().time)
-        return [await gate.wait_for_admission(1, is_retry=False) for _ in range(5)]
+        return [(await gate.wait_for_admission(lambda: 1, is_retry=False))[1] for _ in range(5)]
 
     first, *_, last = run(scenario())
     assert first == 0.0
@@ -58,10 +58,10 @@ def test_a_429_that_holds_nothing_releases_the_requests_that_wait(run):
         gate = Gate(Tested(), asyncio.get_running_loop().time)
         assert gate.rejected(None, 0.0) == 0.0
         gate.governor.is_rejected = False
-        waiting = asyncio.create_task(gate.wait_for_admission(1, is_retry=False))
+        waiting = asyncio.create_task(gate.wait_for_admission(lambda: 1, is_retry=False))
         await asyncio.sleep(0)
         gate.rejected(None, 0.0)
-        return await waiting
+        return (await waiting)[1]
 
     assert run(scenario()) < Gate.LONGEST_WAIT_SECONDS
 
@@ -71,7 +71,8 @@ def test_release_all_releases_every_waiter(run):
         clock = asyncio.get_running_loop().time
         gate = Gate(Governor(requests_per_minute=1), clock)
         waiting = [
-            asyncio.create_task(gate.wait_for_admission(1, is_retry=number % 2 > 0)) for number in range(20)
+            asyncio.create_task(gate.wait_for_admission(lambda: 1, is_retry=number % 2 > 0))
+            for number in range(20)
         ]
         await asyncio.sleep(0.5)
         waiting[-1].cancel()
@@ -135,8 +136,21 @@ def test_spreading_over_the_latency_does_not_count_as_throttling(run):
         gate = Gate(Governor(requests_per_minute=60_000), loop.time)
         gate.answered(latency_seconds=2.1, max_in_flight=2)
         started = loop.time()
-        await asyncio.gather(*(gate.wait_for_admission(1, is_retry=False) for _ in range(11)))
+        await asyncio.gather(*(gate.wait_for_admission(lambda: 1, is_retry=False) for _ in range(11)))
         return loop.time() - started, gate.waited_seconds
 
     # Both are of the clock of `run`, which is simulated, so that they do not depend on the machine.
     assert run(scenario()) == pytest.approx((9.98, 0.0), abs=1e-6)
+
+
+def test_a_waiting_request_reserves_what_is_known_when_it_is_sent(run):
+    async def scenario() -> list[tuple[float, float]]:
+        gate, known = Gate(Governor(requests_per_minute=60), asyncio.get_running_loop().time), [256.0]
+        waiting = [
+            asyncio.create_task(gate.wait_for_admission(lambda: known[-1], is_retry=False)) for _ in range(2)
+        ]
+        await asyncio.sleep(0.5)
+        known.append(5.0)
+        return await asyncio.gather(*waiting)
+
+    assert [tokens for tokens, _ in run(scenario())] == [256.0, 5.0]
