@@ -313,7 +313,7 @@ class Engine:
     async def _complete(self, backend: Backend, prompts: Sequence[Prompt]) -> list[Reply]:
         if self._batching is not None and isinstance(backend, StaticBackend):
             return await backend.complete_batch(prompts)
-        return [await backend.complete(prompt) for prompt in prompts]
+        return [await backend.complete(*prompts)]
 
     def _on_error(self, request: Request, error: RequestError, reserved: float, sent_at: float) -> None:
         self._pay(error)
