@@ -7,10 +7,10 @@ import inspect
 import random
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -23,6 +23,8 @@ from airflow_provider_llmbeam.polling.schedule import FIRST_POLL_DELAY_SECONDS
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 
 PollerT = TypeVar("PollerT", bound=Poller[PollResult])
+ParamsT = ParamSpec("ParamsT")
+ReturnT = TypeVar("ReturnT")
 
 #: Concurrent polls in one triggerer. A poll mostly waits for replies, up to 10 s if it sends 8 probe requests:
 #: 200 sensors that poll once a minute need 33. The threads of `asyncio.to_thread` are 6 on two cores, and other
@@ -37,6 +39,20 @@ _STATE_SECONDS = 10.0
 def _threads() -> ThreadPoolExecutor:
     """Returns the threads in which the triggers of this process poll."""
     return ThreadPoolExecutor(_MAX_CONCURRENT_POLLS, thread_name_prefix="llmbeam-poll")
+
+
+async def in_thread(
+    function: Callable[ParamsT, ReturnT], *args: ParamsT.args, **kwargs: ParamsT.kwargs
+) -> ReturnT:
+    """Runs a blocking function in a thread, which continues if the caller is cancelled.
+
+    A function that reads an Airflow connection sends a request to the supervisor of the triggerer. If that request
+    is cancelled before the reply, the triggerer of Airflow 3.1.8 ends: "Response read out of order!".
+    """
+    # The thread gets the context, so that its lines reach the task's log. asgiref passes on this event loop, the
+    # only one in which Airflow 3.1 can read a connection.
+    call = sync_to_async(function, thread_sensitive=False, executor=_threads())
+    return await asyncio.shield(call(*args, **kwargs))
 
 
 class PollingTrigger(BaseTrigger, Generic[PollerT]):
@@ -79,15 +95,13 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
         """Polls, and yields one event."""
         self._poller = poller = self.make_poller(self.log)
         seconds = self._delay_seconds + random.uniform(0.0, self._jitter_seconds)
-        # In a thread, with the blocking client that a worker uses too: one implementation, and reading the Airflow
-        # connection also blocks. The thread gets the context, so its lines reach the task's log. asgiref passes
-        # on this event loop, the only one in which Airflow 3.1 can read a connection.
-        poll = sync_to_async(poller.poll, thread_sensitive=False, executor=_threads())
         try:
             while True:
                 await asyncio.sleep(seconds)
                 began = time.monotonic()
-                result = await poll()
+                # In a thread, with the blocking client that a worker uses too: one implementation, and reading the
+                # Airflow connection also blocks.
+                result = await in_thread(poller.poll)
                 is_last = not isinstance(result, Wait)
                 record_poll(type(self).__name__, time.monotonic() - began, is_last=is_last)
                 if not isinstance(result, Wait):
@@ -112,13 +126,16 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
         """
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-        states_of = sync_to_async(RuntimeTaskInstance.get_task_states, thread_sensitive=False)
         try:
             ti = self.task_instance
             assert ti is not None, "the triggerer sets it"
             async with asyncio.timeout(_STATE_SECONDS):
-                states = await states_of(
-                    dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
+                states = await in_thread(
+                    RuntimeTaskInstance.get_task_states,
+                    dag_id=ti.dag_id,
+                    task_ids=[ti.task_id],
+                    run_ids=[ti.run_id],
+                    map_index=ti.map_index,
                 )
             return "deferred" in states.get(ti.run_id, {}).values()
         except Exception:

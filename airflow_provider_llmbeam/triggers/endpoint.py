@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asgiref.sync import sync_to_async
-
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
@@ -15,7 +13,7 @@ from airflow_provider_llmbeam.hooks.connections import plain_chain
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
-from airflow_provider_llmbeam.triggers.base import PollingTrigger
+from airflow_provider_llmbeam.triggers.base import PollingTrigger, in_thread
 
 #: Time limit for the removal in `on_kill`, in seconds; Airflow allows 30 s (`[triggerer] on_kill_timeout`).
 KILL_SECONDS = 18.0
@@ -59,8 +57,8 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
 
     async def on_kill(self) -> None:
         """Tears the endpoint down when the task is marked or cleared."""
-        abandon = sync_to_async(self.poller.abandon, thread_sensitive=False)
-        await abandon("The task was marked or cleared while deferred.", within_seconds=KILL_SECONDS)
+        reason = "The task was marked or cleared while deferred."
+        await in_thread(self.poller.abandon, reason, within_seconds=KILL_SECONDS)
 
     def make_poller(self, log: TaskLog) -> EndpointMonitor:
         """Returns a new monitor that provisions the endpoint and writes to `log`."""

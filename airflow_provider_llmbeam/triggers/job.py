@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from asgiref.sync import sync_to_async
-
 from airflow_provider_llmbeam.dataflow.cancellation import Storage, cancel_or_leave
 from airflow_provider_llmbeam.dataflow.job import Address
 from airflow_provider_llmbeam.dataflow.monitor import JobClient, JobMonitor
 from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
 from airflow_provider_llmbeam.polling.task_log import TaskLog
-from airflow_provider_llmbeam.triggers.base import PollingTrigger
+from airflow_provider_llmbeam.triggers.base import PollingTrigger, in_thread
 
 
 class JobTrigger(PollingTrigger[JobMonitor]):
@@ -59,7 +57,8 @@ class JobTrigger(PollingTrigger[JobMonitor]):
     async def on_kill(self) -> None:
         """Cancels the job, or leaves it running, when the task is marked or cleared."""
         monitor = self.poller
-        await sync_to_async(cancel_or_leave, thread_sensitive=False)(
+        await in_thread(
+            cancel_or_leave,
             monitor.address,
             monitor.cancel,
             cancel_on_kill=self.cancel_on_kill,

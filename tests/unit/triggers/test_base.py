@@ -121,6 +121,43 @@ def test_a_poll_reads_connections_in_the_event_loop_of_the_triggerer():
     assert loops == [loops[0]] * 2
 
 
+def test_a_request_to_the_supervisor_is_not_cancelled_with_the_trigger(monkeypatch):
+    async def read(sent, reply, ended):
+        sent.set()
+        try:
+            await reply.wait()
+            ended.set_result("reply")
+        except asyncio.CancelledError:
+            ended.set_result("cancelled, so that the reply is read as that to the next request")
+            raise
+
+    async def main():
+        sent, reply, ended = asyncio.Event(), asyncio.Event(), asyncio.Future()
+
+        class Reading:
+            def poll(self):
+                async_to_sync(read)(sent, reply, ended)
+                return Over()
+
+        class ReadingTrigger(CountdownTrigger):
+            def make_poller(self, log):
+                return Reading()
+
+        async def events():
+            return [event async for event in ReadingTrigger(0.0).run()]
+
+        task = asyncio.create_task(events())
+        await sent.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        reply.set()
+        return await ended
+
+    monkeypatch.setattr(module, "CALLS_ON_KILL", True)
+    assert asyncio.run(main()) == "reply"
+
+
 class KilledTrigger(CountdownTrigger):
     def __init__(self):
         super().__init__(3600.0)
