@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from threading import Thread
 from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from packaging.version import Version
+
+#: Airflow reads the variables of OpenTelemetry since 3.2.
+IS_BELOW_3_2 = Version(version("apache-airflow")) < Version("3.2")
 
 
 class Receiver(ThreadingHTTPServer):
@@ -35,7 +40,13 @@ class Receiver(ThreadingHTTPServer):
 
     def environment(self) -> dict[str, str]:
         """Returns the variables that make Airflow send its metrics and spans here."""
+        of_3_1 = {
+            "AIRFLOW__METRICS__OTEL_HOST": "127.0.0.1",
+            "AIRFLOW__METRICS__OTEL_PORT": str(self.server_port),
+            "AIRFLOW__METRICS__OTEL_INTERVAL_MILLISECONDS": "1000",
+        }
         return {
+            **(of_3_1 if IS_BELOW_3_2 else {}),
             "AIRFLOW__METRICS__OTEL_ON": "True",
             "AIRFLOW__TRACES__OTEL_ON": "True",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -32,25 +33,27 @@ def sweep(
 
     Needs Airflow, for its connection. Prints a manifest as JSON; exits with 1 if something could not be removed.
     """
-    from airflow_provider_llmbeam.exceptions import LLMBeamError
-    from airflow_provider_llmbeam.operators.sweep import MAX_JOB_AGE_SECONDS, swept
+    # The log of Airflow, which goes to the standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        from airflow_provider_llmbeam.exceptions import LLMBeamError
+        from airflow_provider_llmbeam.operators.sweep import MAX_JOB_AGE_SECONDS, swept
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    try:
-        manifest = swept(
-            locations,
-            project,
-            gcp_conn_id,
-            None,
-            deployments=deployments or None,
-            dry_run=dry_run,
-            older_than_seconds=older_than_seconds,
-            max_job_age_seconds=MAX_JOB_AGE_SECONDS if max_job_age_seconds is None else max_job_age_seconds,
-            gone_within_seconds=900.0,
-            log=logging.getLogger(__name__),
-        )
-    except LLMBeamError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+        try:
+            manifest = swept(
+                locations,
+                project,
+                gcp_conn_id,
+                None,
+                deployments=deployments or None,
+                dry_run=dry_run,
+                older_than_seconds=older_than_seconds,
+                max_job_age_seconds=MAX_JOB_AGE_SECONDS if max_job_age_seconds is None else max_job_age_seconds,
+                gone_within_seconds=900.0,
+                log=logging.getLogger(__name__),
+            )
+        except LLMBeamError as error:
+            click.echo(str(error), err=True)
+            sys.exit(1)
     click.echo(json.dumps(manifest.plain(), indent=2))
     sys.exit(1 if manifest.failed else 0)
