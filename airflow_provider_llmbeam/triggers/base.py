@@ -37,7 +37,7 @@ _STATE_SECONDS = 10.0
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Returns the threads in which the triggers of this process poll."""
+    """Returns the threads in which the triggers of this process poll, cancel and remove."""
     return ThreadPoolExecutor(_MAX_CONCURRENT_POLLS, thread_name_prefix="llmbeam-poll")
 
 
