@@ -2,8 +2,9 @@
 
     airflow backfill create --dag-id backfill --from-date 2024-11-01 --to-date 2026-11-01 --max-active-runs 4
 
-Each day is a run with its own output. Answers are kept: repeating the backfill with
-`--reprocess-behavior completed` sends no request, and a review that appears again on another day costs nothing.
+Each day is a run with its own output; the nightly run at midnight is that of the day that has ended. Answers are
+kept: repeating the backfill with `--reprocess-behavior completed` sends no request, and a review that appears
+again on another day costs nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import os
 from datetime import datetime
 
 from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
 # A run that is triggered manually has no logical date, and therefore no `{{ ds }}`.
 DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
-# All days of a backfill together use 30 % of the quota; the nightly run keeps the rest.
+# All days of a backfill together use 30 % of the quota; the nightly run keeps the rest. With several workers, set
+# `limits.expected_workers` as well: tasks share a quota only with those of their own worker.
 SHARE = "{{ 0.3 if dag_run.run_type == 'backfill' else 0.7 }}"
 
 with DAG(
     "backfill",
-    schedule="@daily",
+    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),  # at midnight, for the day that has ended
     start_date=datetime(2020, 1, 1),
     catchup=False,
     doc_md=__doc__,
@@ -39,7 +42,7 @@ with DAG(
                 "required": ["mood"],
             },
         },
-        model="gemini-2.5-flash",
+        model="gemini-3.5-flash-lite",
         limits={"requests_per_minute": 600, "share_ratio": SHARE},
         sink={"uri": f"{DATA}/moods/day={DAY}", "format": "parquet"},
         state_uri=f"{DATA}/state",

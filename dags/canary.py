@@ -4,9 +4,10 @@
 every night. Both write into one output, by key. The page "Inference" of the run has the reports of both tasks:
 failures, labels, lengths, cost and latency.
 
-To make the other model the usual one, change `CANARY` step by step, e.g. to 0.25 and 1, and read the reports
+To make the other model the usual one, change `CANARY` step by step, e.g. to 0.25 and 0.5, and read the reports
 between. A larger share includes the rows of the smaller one, whose answers are in the cache and are not paid for
-again.
+again. At the end, give the `model`, `generation` and `limits` of `canary` to `usual`, remove its `share`, and
+delete the task `canary`.
 """
 
 from __future__ import annotations
@@ -45,19 +46,21 @@ with DAG(
     usual = RunInferenceOperator(
         task_id="usual",
         source={**SOURCE, "share": [CANARY, 1]},
-        model="gemini-2.5-flash",
+        model="gemini-3.5-flash-lite",
         limits={"requests_per_minute": 600},
         sink={"uri": f"{DATA}/moods"},
+        retries=2,
         **JOB,
     )
     canary = RunInferenceOperator(
         task_id="canary",
         # A small source may have no row in the share.
         source={**SOURCE, "share": [0, CANARY], "on_empty": "skip"},
-        model={"type": "gemini", "name": "gemini-3-flash"},
+        model={"type": "gemini", "name": "gemini-3.8-flash"},
         generation={"thinking_level": "low", "max_output_tokens": 2048},
         limits={"requests_per_minute": 300},
         sink={"uri": f"{DATA}/moods", "on_existing": "merge"},
+        retries=2,
         **JOB,
     )
     usual >> canary

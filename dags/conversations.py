@@ -3,8 +3,9 @@
 docs/conversations.md describes which earlier turns a message has before it.
 
 The messages of a day are the file `messages/2026-01-01.jsonl`, with the fields `message_id`, `user_id`, `sent_at`
-and `text`. Users whose conversation goes on the next day need nothing else: their turns are kept below `state_uri`
-for 30 days. A night that is cleared is asked as it was, and pays for nothing again.
+and `text`; the run at midnight reads that of the day that has ended. Users whose conversation goes on the next day
+need nothing else: their turns are kept below `state_uri` for 30 days. A night that is cleared is asked as it was,
+and pays for nothing again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 from datetime import datetime
 
 from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
@@ -22,7 +24,7 @@ DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
 
 with DAG(
     "conversations",
-    schedule="@daily",
+    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),  # at midnight, for the day that has ended
     start_date=datetime(2026, 1, 1),
     catchup=False,
     max_active_runs=1,  # a night has the turns of those before it in its histories
@@ -36,7 +38,7 @@ with DAG(
             "template": "{{ row.text }}",
         },
         conversation={"key": ["user_id"], "order_by": "sent_at", "ttl_days": 30, "max_turns": 20},
-        model="gemini-2.5-flash",
+        model="gemini-3.5-flash-lite",
         limits={"requests_per_minute": 600},
         sink={"uri": f"{DATA}/replies/{DAY}", "passthrough": ["user_id", "sent_at"]},
         state_uri=f"{DATA}/state",  # the same every night: the histories are kept here

@@ -31,7 +31,7 @@ JOB = {
             "required": ["mood"],
         },
     },
-    "model": "gemini-2.5-flash",
+    "model": "gemini-3.5-flash-lite",
     "limits": {"budget_usd": 20},
     "cache": {"scope": "moods"},
     "sink": f"{DATA}/moods/evaluated",
@@ -55,6 +55,7 @@ with DAG(
         },
         minimum={"mood": 0.9},
         max_drop=0.03,
+        retries=2,
         **JOB,
     )
     night = RunInferenceOperator(task_id="night", retries=2, **JOB)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import datetime
 
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, ObjectStoragePath, Param, task
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
@@ -23,7 +23,7 @@ with DAG(
     doc_md=__doc__,
     params={
         "model_type": Param("gemini", enum=["gemini", "openai"]),
-        "model_name": Param("gemini-2.5-flash", type="string"),
+        "model_name": Param("gemini-3.5-flash-lite", type="string"),
     },
 ):
 
@@ -32,7 +32,6 @@ with DAG(
         """Writes one JSON line per installed package."""
         import json
         from importlib.metadata import distributions
-        from pathlib import Path
 
         packages = {
             found.metadata["Name"]: {
@@ -42,7 +41,7 @@ with DAG(
             }
             for found in distributions()
         }
-        path = Path(uri)
+        path = ObjectStoragePath(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(packages[name]) + "\n" for name in sorted(packages)))
         return len(packages)
@@ -66,6 +65,7 @@ with DAG(
         limits={"requests_per_minute": 600},
         sink=f"{DATA}/{DAY}/enriched",
         state_uri=f"{DATA}/state",  # the same every night: the report compares the night with those before
+        retries=2,
     )
 
     extract(f"{DATA}/{DAY}/readmes.jsonl") >> enrich

@@ -35,7 +35,7 @@ with DAG(
                 "required": ["team"],
             },
         },
-        model="gemini-2.5-flash",
+        model="gemini-3.5-flash-lite",
         limits={"requests_per_minute": 600},
         sink={
             "type": "kafka",

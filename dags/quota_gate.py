@@ -23,7 +23,7 @@ DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
 PROJECT = os.environ.get("GOOGLE_CLOUD_PROJECT", "my-project")
 # The team's share of a quota that other teams also use.
 LIMITS = {"requests_per_minute": 600, "budget_usd": 20}
-MODEL = {"type": "gemini", "name": "gemini-2.5-flash", "project": PROJECT}
+MODEL = {"type": "gemini", "name": "gemini-3.5-flash-lite", "project": PROJECT}
 JOB = {
     "source": {"uri": f"{DATA}/reviews/*.jsonl", "key": "review_id"},
     "prompt": "What is the mood of this review, in one word?\n\n{{ row.text }}",

@@ -34,7 +34,7 @@ with DAG("read_documents", schedule=None, doc_md=__doc__) as dag:
                 "required": ["number", "total", "currency"],
             },
         },
-        model="gemini-2.5-flash",
+        model="gemini-3.5-flash-lite",
         limits={"requests_per_minute": 600, "max_dead_letter_ratio": 0.1},
         sink={"uri": f"{DATA}/read_invoices"},
     )

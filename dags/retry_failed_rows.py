@@ -37,6 +37,7 @@ with DAG("retry_failed_rows", schedule=None, doc_md=__doc__) as dag:
         model="gemini-2.5-flash-lite",
         generation={"max_output_tokens": 40},
         limits={"max_dead_letter_ratio": 0.5},
+        retries=2,
         **JOB,
     )
     retry = RetryFailedRowsOperator(
@@ -44,9 +45,10 @@ with DAG("retry_failed_rows", schedule=None, doc_md=__doc__) as dag:
         failed_task_id="answer",
         failed_kinds=["truncated", "invalid_output"],
         key="review_id",
-        model="gemini-2.5-pro",
+        model="gemini-3.8-flash",
         generation={"max_output_tokens": 2048},
         limits={"max_dead_letter_ratio": 1},
+        retries=2,
         **JOB,
     )
     answer >> retry

@@ -36,7 +36,7 @@ JOB = {
             "required": ["mood"],
         },
     },
-    "model": "gemini-2.5-flash",
+    "model": "gemini-3.5-flash-lite",
     "limits": {"budget_usd": 20},
     "cache": {"scope": "moods"},
     "sink": f"{DATA}/moods/reviewed",

@@ -1,6 +1,7 @@
 """Classifies the mood of each review on Cloud Storage every night, with Gemini on Vertex AI, on Dataflow.
 
-The task releases its worker slot while Dataflow works. To run the same file unchanged on a laptop:
+The run at midnight reads the file of the day that has ended. The task releases its worker slot while Dataflow
+works. To run the same file unchanged on a laptop:
 
     export LLMBEAM_RUNNER='{"type": "direct"}'
 
@@ -14,6 +15,7 @@ import os
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
@@ -25,7 +27,7 @@ DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
 
 with DAG(
     "reviews_on_dataflow",
-    schedule="@daily",
+    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),  # at midnight, for the day that has ended
     start_date=datetime(2026, 1, 1),
     catchup=False,
     max_active_runs=1,  # two runs at once would share one quota
@@ -42,7 +44,7 @@ with DAG(
                 "required": ["mood"],
             },
         },
-        model={"type": "gemini", "name": "gemini-2.5-flash", "project": PROJECT},
+        model={"type": "gemini", "name": "gemini-3.5-flash-lite", "project": PROJECT},
         limits={"requests_per_minute": 600, "budget_usd": 20},
         sink=f"gs://{BUCKET}/moods/day={DAY}",
         runner=RUNNER,

@@ -13,7 +13,8 @@ with DAG("summarise_table", schedule=None):
         task_id="summarise",
         source={"uri": f"{DATA}/tickets/*.csv", "key": "ticket_id"},
         prompt="Summarise this ticket in one sentence: {{ row.text }}",
-        model="gemini-2.5-flash",
+        model="gemini-3.5-flash-lite",
         limits={"requests_per_minute": 600},
         sink={"uri": f"{DATA}/summaries", "format": "parquet"},
+        retries=2,
     )

@@ -22,7 +22,7 @@ with DAG(
     SweepBatchInferenceOperator(
         task_id="sweep",
         # One task for each provider and account. With a project in the connection this is Vertex AI.
-        model="gemini-2.5-flash",
+        model="gemini-3.5-flash-lite",
         # Longer than the longest `inference.max_batch_wait_seconds` of the jobs, which is a day by default.
         older_than_seconds=timedelta(days=2).total_seconds(),
         retries=2,

@@ -1,8 +1,10 @@
-"""Deletes endpoints, services and models past their expiry every hour, and cancels orphaned jobs.
+"""Deletes expired endpoints, services and models, and cancels jobs on Dataflow that are too old, every hour.
 
-A teardown does not run while its Dag is paused, nor when the scheduler does not restart. The same for cron:
+A teardown does not run while its Dag is paused, nor when the scheduler does not restart. A job of this Airflow on
+Dataflow is too old after three days (`max_job_age_seconds`), even if a task still waits for it. The same for cron,
+where `production` is the name of this Airflow (docs/dataflow.md) and `--dry-run` only lists what would be deleted:
 
-    llmbeam sweep --project my-project --location us-central1 --dry-run
+    llmbeam sweep --project my-project --location us-central1 --deployment production
 """
 
 from __future__ import annotations

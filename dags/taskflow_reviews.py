@@ -1,7 +1,8 @@
 """Rows from Python: a function returns them, and the next task gets the answers.
 
 `@task.llmbeam` takes the arguments of `RunInferenceOperator`. The function is called in the task; each file is a
-mapped task, and all of them together keep to one quota.
+mapped task, and all of them on one worker keep to one quota (with several workers, set `limits.expected_workers`).
+More than 1,000 answers of a task are no list but an `ObjectStoragePath` of their directory.
 
 docs/taskflow.md describes what a function may return, and what a retry pays for.
 """
@@ -11,10 +12,9 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, ObjectStoragePath, task
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
 
@@ -27,13 +27,14 @@ with DAG("taskflow_reviews", schedule=None, params={"shops": ["north", "south"]}
     @task.llmbeam(
         key="review_id",
         prompt="Is this review good, mixed or bad? Answer with one word.\n\n{{ row.text }}",
-        model="gemini-2.5-flash",
+        model="gemini-3.5-flash-lite",
         limits={"requests_per_minute": 600},
         sink=f"{DATA}/moods_of_shops/{{{{ ti.map_index }}}}",
         return_answers=True,
+        retries=2,
     )
     def moods(shop: str) -> list[dict[str, str]]:
-        with Path(DATA, "shops", f"{shop}.csv").open(newline="") as file:
+        with ObjectStoragePath(f"{DATA}/shops/{shop}.csv").open(newline="") as file:
             return [*csv.DictReader(file)]
 
     @task

@@ -38,7 +38,7 @@ class LLMInference(beam.PTransform):
     Args:
         prompt: Template of the prompt in Jinja2, e.g. `Summarise: {{ row.text }}`, or the fields of a
             `PromptTemplate`, e.g. with `system` and `output_schema`.
-        model: The model, e.g. `{"type": "gemini", "name": "gemini-2.5-flash", "project": "my-project"}`.
+        model: The model, e.g. `{"type": "gemini", "name": "gemini-3.5-flash-lite", "project": "my-project"}`.
         generation: Parameters of the answer, see `Generation`.
         limits: Quotas, retries, timeouts and budget, see `Limits`.
         batching: Size of batches, see `Batching`.

@@ -84,7 +84,7 @@ BYTES_PER_BATCH_UNIT = 8 * 2**10
 class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     """One `PredictionResult` per example, in every case: its `inference` is a `Completion` or a `Failure`.
 
-        RunInference(LLMModelHandler(GeminiModel(name="gemini-2.5-flash")))
+        RunInference(LLMModelHandler(GeminiModel(name="gemini-3.5-flash-lite")))
 
     Batches are large and fixed: the sliding window of requests lives inside one `run_inference` call, and only
     the last window of a batch drains. Beam's own Gemini handler sends a batch as one prompt and returns one

@@ -128,7 +128,7 @@ class Evidence:
 
     Attributes:
         situation: Kind of service that serves the model.
-        what: Description for messages, e.g. "gemini-2.5-flash in 'global'".
+        what: Description for messages, e.g. "gemini-3.5-flash-lite in 'global'".
         location: Google Cloud location; empty if there is none.
         traffic: Recent requests; `None` if there are none, or they could not be read.
         allowances: Published or stated limits per minute.

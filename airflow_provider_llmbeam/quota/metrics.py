@@ -58,7 +58,7 @@ class QuotaMetrics:
         """Returns the recent requests to a publisher's model; `None` if there are none.
 
         Args:
-            model: Model ID, e.g. `gemini-2.5-flash`.
+            model: Model ID, e.g. `gemini-3.5-flash-lite`.
             with_tokens: Whether to read tokens, too.
         """
         where = {"resource.labels.model_user_id": model, **self._here}

@@ -48,7 +48,7 @@ NOT_CODE = re.compile(r"text$|\{")
 REST = {
     "source": {"uri": "gs://my-bucket/in.csv", "key": ["id"]},
     "prompt": {"template": "{{ row.Hi }}"},
-    "model": {"type": "gemini", "name": "gemini-2.5-flash", "project": "my-project"},
+    "model": {"type": "gemini", "name": "gemini-3.5-flash-lite", "project": "my-project"},
     "sink": {"uri": "gs://my-bucket/out"},
 }
 PARTS = ("source", "prompt", "model", "sink", "inference", "limits", "runner", "generation", "cache")

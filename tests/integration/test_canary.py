@@ -33,9 +33,9 @@ def test_each_row_is_asked_once_by_one_of_two_models_and_a_larger_share_pays_for
         return Counter(row["model"] for row in answers), [found["requests"]["sent"] for found in manifests]
 
     models, sent = night(0.2)
-    few = models["gemini-3-flash"]
+    few = models["gemini-3.8-flash"]
     assert 0 < few < 30
     assert sent == [60 - few, few]
     models, sent = night(0.5)
-    assert sent == [0, models["gemini-3-flash"] - few]
-    assert len(sandbox.requests) == 60 + models["gemini-3-flash"] - few
+    assert sent == [0, models["gemini-3.8-flash"] - few]
+    assert len(sandbox.requests) == 60 + models["gemini-3.8-flash"] - few

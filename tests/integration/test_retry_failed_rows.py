@@ -41,7 +41,7 @@ def test_rows_that_the_small_model_cut_are_answered_by_the_larger_one_and_leave_
     assert sorted(int(row["review_id"]) for row in answers) == [*range(20)], (
         "each once, and all but the blocked one"
     )
-    assert {row["model"] for row in answers} == {"gemini-2.5-flash-lite", "gemini-2.5-pro"}
+    assert {row["model"] for row in answers} == {"gemini-2.5-flash-lite", "gemini-3.8-flash"}
     left = lines(tmp_path / "complaints/dead_letter-00000-of-00001.jsonl")
     assert [(row["review_id"], row["llmbeam_error"]["kind"]) for row in left] == [("20", "blocked")]
 

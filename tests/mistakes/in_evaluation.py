@@ -8,7 +8,7 @@ from typing import Any
 from tests.mistakes.mistake import LEFT_OUT, Mistake
 
 MOOD = {"type": "object", "properties": {"mood": {"type": "string"}}, "required": ["mood"]}
-JUDGE = {"type": "judge", "rubric": "{{ row.text }} {{ row.answer }}", "model": "gemini-2.5-pro"}
+JUDGE = {"type": "judge", "rubric": "{{ row.text }} {{ row.answer }}", "model": "gemini-3.8-flash"}
 
 
 def golden(*rows: Any) -> dict[str, str]:

@@ -152,7 +152,7 @@ MISTAKES = (
         changes={"task": "embed"},
         sentence=(
             "`model.name`: must be an embedding model to embed, e.g. 'gemini-embedding-001'; this "
-            "one generates texts; got 'gemini-2.5-flash'. Nothing was sent or billed."
+            "one generates texts; got 'gemini-3.5-flash-lite'. Nothing was sent or billed."
         ),
     ),
     Mistake(

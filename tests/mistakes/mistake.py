@@ -12,7 +12,7 @@ RIGHT: Mapping[str, Any] = {
     "name": "moods",
     "source": {"uri": "rows.jsonl", "key": ["id"]},
     "prompt": {"template": "Which mood has this review? {{ row.text }}"},
-    "model": {"type": "gemini", "name": "gemini-2.5-flash", "base_url": "{server}"},
+    "model": {"type": "gemini", "name": "gemini-3.5-flash-lite", "base_url": "{server}"},
     "sink": {"uri": "out/"},
 }
 #: Evaluation without a mistake, of the golden set in `golden.jsonl`: the columns of the rows, and `expected_mood`.

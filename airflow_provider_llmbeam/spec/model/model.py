@@ -21,7 +21,7 @@ class GeminiModel(SpecModel):
     needs the environment variable `GOOGLE_API_KEY`.
 
     Attributes:
-        name: Name of the model, e.g. `gemini-2.5-flash`; a tuned model is `projects/…/locations/…/endpoints/…`.
+        name: Name of the model, e.g. `gemini-3.5-flash-lite`; a tuned model is `projects/…/locations/…/endpoints/…`.
         project: Google Cloud project that is billed.
         location: Region, or `global`, which has the most capacity under dynamic shared quota.
         base_url: Another address of the same API, e.g. a private endpoint.
@@ -30,7 +30,7 @@ class GeminiModel(SpecModel):
     """
 
     type: Literal["gemini"] = "gemini"
-    name: Annotated[str, Field(min_length=1)] = "gemini-2.5-flash"
+    name: Annotated[str, Field(min_length=1)] = "gemini-3.5-flash-lite"
     project: str | None = None
     location: str = "global"
     base_url: str | None = None
