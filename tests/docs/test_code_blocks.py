@@ -47,7 +47,7 @@ NOT_CODE = re.compile(r"text$|\{")
 #: The rest of a job whose page shows a part of it.
 REST = {
     "source": {"uri": "gs://my-bucket/in.csv", "key": ["id"]},
-    "prompt": {"template": "{{ row.Hi }}"},
+    "prompt": {"template": "{{ row.text }}"},
     "model": {"type": "gemini", "name": "gemini-3.5-flash-lite", "project": "my-project"},
     "sink": {"uri": "gs://my-bucket/out"},
 }
@@ -57,10 +57,15 @@ PARTS = ("source", "prompt", "model", "sink", "inference", "limits", "runner", "
 def blocks() -> list[Any]:
     found = []
     for page in PAGES:
+        job = ""  # the arguments that a page gives once, for all its operators
         for number, (indent, language, code) in enumerate(
             re.findall(r"^( *)```(\S+)\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
         ):
             code = re.sub(rf"^{indent}", "", code, flags=re.MULTILINE)
+            if language == "python":
+                code = job + code
+                if code.startswith("JOB = "):
+                    job = code[: code.index("\n}\n") + 3]
             found.append(pytest.param(language, code, id=f"{page.stem}-{number}-{language}"))
     return found
 
