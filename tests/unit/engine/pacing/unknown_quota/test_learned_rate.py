@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -74,7 +75,7 @@ def test_no_request_waits_longer_than_a_hold_and_the_state_stays_finite(events, 
 
 
 @given(EVENTS, STATES)
-def test_from_any_state_a_server_without_a_limit_is_used_within_ten_minutes(events, state):
+def test_from_any_state_a_server_without_a_limit_is_used_within_half_an_hour(events, state):
     rate = LearnedRate(dataclasses.replace(state))
     now = max(replay(rate, events), rate.state.held_until)
     now = send(rate, now)
@@ -82,6 +83,34 @@ def test_from_any_state_a_server_without_a_limit_is_used_within_ten_minutes(even
     while now < ends and sent < 3000:
         now, sent = send(rate, now), sent + 1
     assert sent == 3000
+
+
+def test_an_hour_in_which_the_server_rejected_nine_of_ten_requests_is_over_within_ten_minutes():
+    rate, now, chance = LearnedRate(), 0.0, Random(1)
+    for _ in range(1000):
+        now = send(rate, now)
+    until = now + 3600
+    while now < until:
+        now = send(rate, now)
+        if chance.random() < 0.9:
+            rate.rejected(now + 0.1, None, sent_at=now)
+    assert rate.state.base_rps < 0.05
+    ends, sent = max(now, rate.state.held_until) + 600, 0
+    while now < ends and sent < 3000:
+        now, sent = send(rate, now), sent + 1
+    assert sent == 3000
+
+
+def test_a_quota_of_one_request_per_minute_rejects_few():
+    rate, now, admitted, rejected = LearnedRate(), 0.0, -60.0, 0
+    for _ in range(300):
+        now = send(rate, now)
+        if now - admitted < 60:
+            rejected += 1
+            rate.rejected(now + 0.1, None, sent_at=now)
+        else:
+            admitted = now
+    assert rejected <= 30
 
 
 @given(EVENTS, st.floats(0.1, 60))
