@@ -188,7 +188,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         """Returns the model with the fields of its connection, as plain data, and variables with its secrets."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 
-        model = model_data(self.model)
+        model = model_data(plain(self.model))
         if not isinstance(model, Mapping):
             return model, {}
         return LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})
